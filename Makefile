@@ -1,0 +1,53 @@
+# `make demo` and `make test` set up all they need in .venv, once, and are quick where nothing changed.
+
+# A Python of 3.10 to 3.13, which TensorFlow 2.21 is published for.
+PYTHON ?= python3
+# What to build against. For NVIDIA GPUs, in a fresh checkout: make demo TENSORFLOW='tensorflow==2.21.*'
+TENSORFLOW ?= tensorflow-cpu==2.21.*
+# The functions that tests compare with. tf-keras requires the distribution named `tensorflow`, which pip would install
+# over the one chosen above: hence without dependencies (what they need besides is in the extra `test`).
+UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
+
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find cc -name '*.cc' -o -name '*.h')
+
+# Warnings in the library's own sources are errors here, but not for users, who may have another compiler.
+export TF_CG_OPS_WERROR := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test format clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python -m tf_cg_ops demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(SOURCES)
+
+clean:
+	rm -rf build dist demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)
+
+$(VENV)/.tensorflow:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "make: $(PYTHON) is no Python that TensorFlow 2.21 runs on; expected 3.10 to 3.13." \
+	       "Name one: make PYTHON=python3.12 demo"; exit 1; }
+	@echo "Installing $(TENSORFLOW) into $(VENV); this takes a minute or more, once."
+	@# Debian's python3 comes without ensurepip; its pip, where it is installed, can furnish the environment.
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 \
+	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -q pip; } \
+	  || { echo "make: $(PYTHON) can make no virtual environment; install its venv module" \
+	            "(on Debian and Ubuntu: apt-get install python3-venv)"; exit 1; }
+	@$(BIN)/python -m pip install -q 'setuptools>=70.1' wheel '$(TENSORFLOW)'
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(SOURCES)
+	@echo "Building the op library and installing what the demo and the tests need."
+	@$(BIN)/python -m pip install -q --no-build-isolation -e '.[test]'
+	@$(BIN)/python -m pip install -q --no-deps $(UPSTREAM)
+	@touch $@

@@ -1,0 +1,94 @@
+#include <string>
+
+#include "cc/kernels/kernel_shapes.h"
+#include "cc/lib/alignment.h"
+#include "cc/lib/contraction.h"
+#include "cc/lib/contraction_plan.h"
+#include "cc/lib/messages.h"
+#include "cc/lib/operand_names.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/threadpool.h"
+
+namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::thread::ThreadPool;
+
+absl::Status ShapeFromTensor(const Tensor& tensor, TensorShape* shape) {
+  if (!TensorShapeUtils::IsVector(tensor.shape())) {
+    return absl::InvalidArgumentError(ShapeIsNoVector(EmbedGradNames(), tensor.dims()));
+  }
+  return tensor.dtype() == tensorflow::DT_INT32 ? TensorShapeUtils::MakeShape(tensor.vec<int32_t>(), shape)
+                                                : TensorShapeUtils::MakeShape(tensor.vec<int64_t>(), shape);
+}
+
+template <typename T>
+class CustomGradientEmbedGradKernel : public OpKernel {
+ public:
+  explicit CustomGradientEmbedGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, GetAxis(context, &axis_));
+    OP_REQUIRES_OK(context, context->GetAttr("zero_x", &zero_x_));
+    std::string wrt;
+    OP_REQUIRES_OK(context, context->GetAttr("wrt", &wrt));
+    wrt_ = RoleFromName(wrt);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& lhs = context->input(0);
+    const Tensor& rhs = context->input(1);
+    TensorShape out_shape;
+    OP_REQUIRES_OK(context, ShapeFromTensor(context->input(2), &out_shape));
+    Alignment alignment;
+    const std::string error = Align(InRoleOrder(wrt_, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
+                                    axis_, EmbedGradNames(), &alignment);
+    OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+
+    ContractionPlan plan = PlanContraction(alignment, wrt_);
+    if (zero_x_ && wrt_ != kX) plan.reduced_size = 0;
+    std::vector<int> reusable;
+    if (plan.LhsIsElementwise()) reusable.push_back(0);
+    if (plan.RhsIsElementwise()) reusable.push_back(1);
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(reusable, 0, out_shape, &out));
+
+    ThreadPool* const workers = context->device()->tensorflow_cpu_worker_threads()->workers;
+    const ParallelFor parallel_for = [workers](int64_t total, int64_t cost, const auto& work) {
+      workers->ParallelFor(total, ThreadPool::SchedulingParams::Adaptive(cost), work);
+    };
+    const T* l = lhs.flat<T>().data();
+    const T* r = rhs.flat<T>().data();
+    T* o = out->flat<T>().data();
+    if (wrt_ == kFx) {
+      Contraction<T, /*conjugate=*/false>(plan, l, r, o).Run(parallel_for);
+    } else {
+      Contraction<T, /*conjugate=*/true>(plan, l, r, o).Run(parallel_for);
+    }
+  }
+
+ private:
+  Axis axis_;
+  Role wrt_;
+  bool zero_x_;
+};
+
+#define REGISTER_CPU(T)                                                                                          \
+  REGISTER_KERNEL_BUILDER(Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
+                          CustomGradientEmbedGradKernel<T>)
+REGISTER_CPU(Eigen::half);
+REGISTER_CPU(Eigen::bfloat16);
+REGISTER_CPU(float);
+REGISTER_CPU(double);
+REGISTER_CPU(tensorflow::complex64);
+REGISTER_CPU(tensorflow::complex128);
+#undef REGISTER_CPU
+
+}  // namespace
+}  // namespace tf_cg_ops

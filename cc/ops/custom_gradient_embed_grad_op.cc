@@ -1,0 +1,67 @@
+#include "cc/lib/alignment.h"
+#include "cc/lib/operand_names.h"
+#include "cc/ops/embed_shapes.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+absl::Status CustomGradientEmbedGradShape(InferenceContext* context) {
+  Axis axis;
+  TF_RETURN_IF_ERROR(GetAxis(context, &axis));
+  std::string wrt;
+  TF_RETURN_IF_ERROR(context->GetAttr("wrt", &wrt));
+  ShapeHandle out;
+  TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(2, &out));
+  context->set_output(0, out);
+
+  const std::optional<Dims> lhs = ToDims(context, context->input(0));
+  const std::optional<Dims> rhs = ToDims(context, context->input(1));
+  const std::string error = Align(InRoleOrder(RoleFromName(wrt), lhs, rhs, ToDims(context, out)), axis,
+                                  EmbedGradNames(), /*alignment=*/nullptr);
+  return error.empty() ? absl::OkStatus() : absl::InvalidArgumentError(error);
+}
+
+}  // namespace
+
+REGISTER_OP("CustomGradientEmbedGrad")
+    .Input("lhs: T")
+    .Input("rhs: T")
+    .Input("shape: Tshape")
+    .Output("out: T")
+    .Attr("T: {half, bfloat16, float, double, complex64, complex128}")
+    .Attr("Tshape: {int32, int64} = DT_INT64")
+    .Attr("wrt: {'fx', 'gx', 'x'}")
+    .Attr("zero_x: bool = false")
+    .Attr("fx_gx_manually_stopped: bool = false")
+    .Attr("axis: list(int) = []")
+    .Attr("all_axes: bool = false")
+    .SetShapeFn(CustomGradientEmbedGradShape)
+    .Doc(R"doc(
+The gradient of the form sum(conj(fx) * gx * x) with respect to one operand.
+
+CustomGradientEmbed says how the three operands are aligned and broadcast. The
+product of the two given operands is summed down to the shape of the third, in
+one pass; 16-bit types are summed up in float. With wrt = 'x' this is
+fx * conj(gx): the vector-Jacobian product of CustomGradientEmbed, where the
+upstream gradient stands in fx's place. With wrt = 'gx' it is fx * conj(x), with
+wrt = 'fx' it is gx * x. The gradients of this op are this op again, so that
+there are derivatives of every order.
+
+lhs: The first of fx, gx, x that is not named by wrt.
+rhs: The second.
+shape: The shape of the operand that is named by wrt.
+out: The gradient, of that shape.
+wrt: The operand that the gradient is taken with respect to.
+zero_x: If true, x stands for x - stop_gradient(x). It is zero, whatever x
+  holds, and so is the output; but its derivative is not.
+fx_gx_manually_stopped: If false, no gradient flows into gx.
+axis: As in CustomGradientEmbed.
+all_axes: As in CustomGradientEmbed.
+)doc");
+
+}  // namespace tf_cg_ops

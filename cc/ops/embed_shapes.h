@@ -1,0 +1,22 @@
+// What the shape functions of the library's ops share.
+
+#ifndef TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
+#define TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
+
+#include <optional>
+
+#include "cc/lib/alignment.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_cg_ops {
+
+// The shape as far as it is known while tracing.
+std::optional<Dims> ToDims(tensorflow::shape_inference::InferenceContext* context,
+                           tensorflow::shape_inference::ShapeHandle shape);
+
+// The attributes `axis` and `all_axes`.
+absl::Status GetAxis(tensorflow::shape_inference::InferenceContext* context, Axis* axis);
+
+}  // namespace tf_cg_ops
+
+#endif  // TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_

@@ -1,0 +1,119 @@
+"""Turns what users pass into what the ops take, with messages that name the user's arguments."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from . import _errors
+
+# The element types of every op of the library, in the order of the ops' attribute T.
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
+
+
+def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
+    """The gx, the x, and the suffix by which messages tell the pairs apart."""
+    gx_is_list, x_is_list = isinstance(gx, list | tuple), isinstance(x, list | tuple)
+    if not gx_is_list and not x_is_list:
+        return [gx], [x], [""]
+    if gx_is_list != x_is_list or len(gx) != len(x):
+        raise ValueError(_errors.LISTS_DIFFER.format(api=api, gx=_describe_length(gx), x=_describe_length(x)))
+    if not x:
+        raise ValueError(_errors.LIST_EMPTY.format(api=api, kind=type(x).__name__))
+    return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
+
+
+def _describe_length(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "a single value"
+
+
+def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf.Tensor]:
+    """Tensors of one dtype: that of the Tensors and Variables among the arguments, else that of the first.
+
+    Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
+    """
+    dtype = _common_dtype(api, names, values)
+    return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
+
+
+def to_tensor_pairs(api: str, fx: Any, gx: Any, x: Any) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+    """`fx`, and the lists of `gx` and `x`, as Tensors of one dtype."""
+    gx, x, suffixes = to_pairs(api, gx, x)
+    names = ["fx", *("gx" + suffix for suffix in suffixes), *("x" + suffix for suffix in suffixes)]
+    fx, *rest = to_tensors(api, names, [fx, *gx, *x])
+    return fx, rest[: len(gx)], rest[len(gx) :]
+
+
+def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tf.DType:
+    first, dtype = None, None
+    for name, value in zip(names, values, strict=True):
+        if not hasattr(value, "dtype") or isinstance(value, np.ndarray | np.generic):
+            continue
+        value_dtype = tf.as_dtype(value.dtype)
+        if dtype is None:
+            first, dtype = name, value_dtype
+        elif value_dtype != dtype:
+            raise TypeError(
+                _errors.DTYPES_DIFFER.format(
+                    api=api, first=first, first_dtype=dtype.name, argument=name, dtype=value_dtype.name
+                )
+            )
+    if dtype is None:
+        first, dtype = names[0], tf.convert_to_tensor(values[0]).dtype
+    if dtype not in DTYPES:
+        supported = ", ".join(d.name for d in DTYPES)
+        raise TypeError(
+            _errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name)
+        )
+    return dtype
+
+
+def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return value
+    try:
+        return tf.convert_to_tensor(value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        description = f"{value!r:.80}"
+        raise TypeError(
+            _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype.name, value=description)
+        ) from error
+
+
+def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
+    """The flag as a bool, or TypeError."""
+    if not isinstance(fx_gx_manually_stopped, bool | np.bool_):
+        raise TypeError(_errors.STOPPED_IS_NO_BOOL.format(api=api, value=f"{fx_gx_manually_stopped!r:.80}"))
+    return bool(fx_gx_manually_stopped)
+
+
+def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
+    """None, the list of ints, or, where the value is not known while tracing, an integer Tensor of rank 0 or 1."""
+    if axis is None:
+        return None
+    if tf.is_tensor(axis):
+        axis = tf.convert_to_tensor(axis)
+        if not axis.dtype.is_integer:
+            message = _errors.AXIS_IS_BOOL if axis.dtype.is_bool else _errors.AXIS_IS_NO_INT
+            raise TypeError(message.format(api=api, value=f"a Tensor of dtype {axis.dtype.name}"))
+        if axis.shape.rank is not None and axis.shape.rank > 1:
+            raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
+        value = tf.get_static_value(axis)
+        return axis if value is None else np.ravel(value).tolist()
+    if isinstance(axis, bool | np.bool_):
+        raise TypeError(_errors.AXIS_IS_BOOL.format(api=api, value=bool(axis)))
+    if isinstance(axis, np.ndarray) and axis.ndim > 1:
+        raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
+    entries = np.ravel(axis).tolist() if isinstance(axis, np.ndarray) else axis
+    if not isinstance(entries, list | tuple | range):
+        entries = [entries]
+    try:
+        if any(isinstance(entry, bool | np.bool_) for entry in entries):
+            raise TypeError("a bool is an int in Python, but names no dimension")
+        return [operator.index(entry) for entry in entries]
+    except TypeError as error:
+        raise TypeError(_errors.AXIS_IS_NO_INT.format(api=api, value=f"{axis!r:.80}")) from error

@@ -1,0 +1,105 @@
+"""`embed_gradient`: a value with its derivative."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from . import _convert, _dynamic_axis, _library
+
+
+def embed_gradient(
+    fx: Any,
+    gx: Any,
+    x: Any,
+    axis: Any = (),
+    fx_gx_manually_stopped: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Returns `fx`, bit for bit, with `gx` as its derivative with respect to `x`.
+
+    For an upstream gradient `dy` (the cotangent, of the shape of `fx`), the gradient with respect to `x` is the
+    vector-Jacobian product
+
+        dx = sum_to_shape_of_x(dy * conj(gx))
+
+    The forward pass moves no data: the result shares the buffer of `fx`, whatever `x` and `gx` hold. `gx` is not read
+    before a gradient is asked for.
+
+    Shapes. Let `X` be the shape of `x` and `S` the same without the dimensions that `axis` names: those are the domain
+    of one function, `S` is the batch. `fx` has the shape `S`. `gx` has the shape of `x`, or a shape with fewer
+    dimensions that broadcasts with `S`: then it is the same for every element of one domain. Everything broadcasts from
+    the right as in NumPy, and extra leading dimensions of `fx` and `gx` are summed over in `dx`:
+
+    | `fx`     | `x`       | `gx`      | `axis`       | `dx`                                   |
+    |----------|-----------|-----------|--------------|----------------------------------------|
+    | `[n]`    | `[n]`     | `[n]`     | `()`         | `dy * gx`                              |
+    | `[n]`    | `[]`      | `[n]`     | `()`         | `sum(dy * gx)`                         |
+    | `[B, n]` | `[n]`     | `[B, n]`  | `()`         | `sum over B of dy * gx`                |
+    | `[]`     | `[n]`     | `[n]`     | `()`, `None` | `dy * gx`                              |
+    | `[B]`    | `[B, D]`  | `[B, D]`  | `-1`         | `dy[:, None] * gx`                     |
+    | `[B]`    | `[B, D]`  | `[B]`     | `-1`         | `(dy * gx)[:, None]`, the same along D |
+    | `[n]`    | `[m]`     | `[n, m]`  | `None`       | `dy @ gx`: `gx` is the Jacobian        |
+
+    Relation to upstream: `tfp.math.custom_gradient` and `tf.contrib.bayesflow.custom_grad.custom_gradient` take the
+    same arguments and compute `fx + gx * (x - stop_gradient(x))`, which turns into `nan` where `x` or `gx` is not
+    finite. `tf_cg_ops.compat` has both with their own signatures. `tf.custom_gradient` takes a function instead.
+
+    What it does not do: differentiate `gx` (unless `fx_gx_manually_stopped`), or check that `gx` is right.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([1.0, 2.0, 3.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     h = cg.embed_gradient(fx=x**2, gx=2 * x, x=x)
+    >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    [2.0, 40.0, 600.0]
+
+    Args:
+      fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
+        one.
+      gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple where `x` is one.
+      x: What `gx` is the derivative with respect to, in the dtype of `fx`. A Tensor or Variable, or a list or tuple of
+        them.
+      axis: The dimensions of each `x` that are the domain of one function: an int, a sequence of ints, or an integer
+        Tensor of rank 0 or 1; negative values count from the end. `()`: none, `fx` is a function of single elements.
+        `None`: all, each element of `fx` is a function of all of `x`. A Tensor whose value is not known while tracing
+        costs a transposition of `x` and `gx`.
+      fx_gx_manually_stopped: If False, no gradient flows into the graph behind `fx` and `gx`: they get `None`, at every
+        order. If True, they are used as given, and the derivatives of every order are those of
+        `fx + gx * (x - stop_gradient(x))`: `dy` flows into `fx`, zeros flow into `gx`, and mixed second derivatives are
+        there. As in the formula, a `gx` that itself depends on an unstopped `x` counts twice at second order
+        (`2 * dgx/dx`): stop `x` inside `gx`.
+      name: A name for the operation.
+
+    Returns:
+      A Tensor with the value, shape and dtype of `fx`.
+
+    Raises:
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or, while a graph is traced, the shapes do not
+        fit (see InvalidArgumentError).
+      TypeError: A dtype is not supported or they differ; `axis` is a bool or no integer; `fx_gx_manually_stopped` is no
+        bool; an argument does not convert to a Tensor.
+      tf.errors.InvalidArgumentError: The shapes do not broadcast, `fx` is not of their broadcast shape without `axis`
+        (nor a scalar where that is the shape of `x`), or `axis` names a dimension that `x` does not have, or one twice.
+
+    The formula with stop_gradient is that of TensorFlow Probability's and TensorFlow 1's `custom_gradient`.
+    """
+    api = "embed_gradient"
+    stopped = _convert.to_bool(api, fx_gx_manually_stopped)
+    static_axis = _convert.to_axis(api, axis)
+    fx, gx, x = _convert.to_tensor_pairs(api, fx, gx, x)
+    if tf.is_tensor(static_axis):
+        pairs = [_dynamic_axis.move_domain_last(api, g, t, static_axis) for g, t in zip(gx, x, strict=True)]
+        gx, x = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        static_axis = [-1]
+    return embed(fx, gx, x, static_axis, stopped, name)
+
+
+def embed(
+    fx: tf.Tensor, gx: list[tf.Tensor], x: list[tf.Tensor], axis: list[int] | None, stopped: bool, name: str | None
+) -> tf.Tensor:
+    """Calls the op with arguments that are converted already."""
+    return _library.custom_gradient_embed(
+        fx, gx, x, fx_gx_manually_stopped=stopped, axis=axis or [], all_axes=axis is None, name=name
+    )

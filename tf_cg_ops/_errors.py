@@ -1,0 +1,67 @@
+"""Every message that the Python side can give, each written once.
+
+The form is `<api>: <what is wrong>; expected <X>, got <Y>. <remedy>`. Messages about shapes come from the op library.
+"""
+
+IMPORT_NOT_BUILT = (
+    "tf_cg_ops: the op library is missing; expected the file {path}, got none. Build it against the installed "
+    "TensorFlow with: pip install --no-build-isolation ."
+)
+IMPORT_OTHER_TENSORFLOW = (
+    "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {built} (what it was compiled "
+    "against, {distribution} {built_full}), got TensorFlow {installed}. Install {distribution} {built}, or build "
+    "tf_cg_ops against this one with: pip install --no-build-isolation --force-reinstall --no-deps tf_cg_ops"
+)
+
+LISTS_DIFFER = (
+    "{api}: gx and x do not pair up; expected one gx for each x, got {gx} for gx and {x} for x. Pass two lists of the "
+    "same length, or a single gx with a single x."
+)
+LIST_EMPTY = (
+    "{api}: x is empty; expected at least one x, got an empty {kind}. Return fx itself where nothing is embedded."
+)
+DTYPE_UNSUPPORTED = (
+    "{api}: {argument} has no gradient; expected one of {supported}, got {dtype}. Cast it, for example with "
+    "tf.cast({argument}, tf.float32)."
+)
+DTYPES_DIFFER = (
+    "{api}: the dtypes differ; expected the dtype of {first} for all of fx, gx and x, {first_dtype}, got {dtype} for "
+    "{argument}. Cast one of them with tf.cast."
+)
+NOT_CONVERTIBLE = (
+    "{api}: {argument} is no dense tensor; expected a Tensor or something that converts to one of dtype {dtype}, got "
+    "{value}. Convert it before the call."
+)
+STOPPED_IS_NO_BOOL = (
+    "{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got {value}. Pass a Python "
+    "bool."
+)
+AXIS_IS_BOOL = (
+    "{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got {value}. If it was "
+    "meant for fx_gx_manually_stopped, pass that as a keyword here: fx_gx_manually_stopped={value}."
+)
+AXIS_IS_NO_INT = (
+    "{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
+    "{value}. Name the dimensions of x that are the domain of one function."
+)
+AXIS_RANK = (
+    "{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten it."
+)
+AXIS_VALUE_INVALID = (
+    "{api}: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got the axis and the "
+    "shape of x that follow. Name each dimension of the domain once."
+)
+
+TFP_SHAPES_DIFFER = (
+    "{api}: {gx} and {x} differ in shape; expected the shape of {x}, {x_shape}, for {gx}, got {gx_shape}. Broadcast "
+    "{gx} to the shape of {x}, or use tf_cg_ops.embed_gradient, which broadcasts."
+)
+TFP_SHAPES_DIFFER_AT_RUN_TIME = (
+    "{api}: {gx} and {x} differ in shape; expected the same shape for both, got the shapes that follow. Broadcast "
+    "{gx} to the shape of {x}, or use tf_cg_ops.embed_gradient, which broadcasts."
+)
+
+DEMO_NEEDS = (
+    "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no {missing}. Install "
+    "them with: pip install 'tf_cg_ops[demo]'"
+)

@@ -1,0 +1,71 @@
+"""The gradient rules of the library's ops for Python: one block an op.
+
+The mathematics stands on one form, L(fx, gx, x) = sum(conj(fx) * gx * x) over the aligned broadcast of its three
+operands. CustomGradientEmbedGrad is its gradient with respect to one of them, and the gradient of that is again the
+gradient of L, with the upstream gradient in the place of the operand that was left out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _library
+
+_ROLES = ("fx", "gx", "x")
+
+
+def _is_skipped(op: Any, index: int) -> bool:
+    """Whether nobody asks for the gradient of this input. The eager tape knows; in a graph, pruning sees to it."""
+    skipped = getattr(op, "skip_input_indices", None)
+    return skipped is not None and index in skipped
+
+
+def _alignment_attributes(op: Any) -> dict[str, Any]:
+    names = ("axis", "all_axes", "fx_gx_manually_stopped")
+    return {name: op.get_attr(name) for name in names}
+
+
+def _gradient_of_form(wrt: str, operands: dict[str, Any], like: Any, zero_x: bool, attributes: dict[str, Any]) -> Any:
+    """The gradient of L with respect to `wrt`, which has the shape of `like`. Only that shape is used of `like`."""
+    lhs, rhs = (operands[role] for role in _ROLES if role != wrt)
+    shape = tf.shape(like, out_type=tf.int64)
+    return _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, zero_x=zero_x, **attributes)
+
+
+@tf.RegisterGradient("CustomGradientEmbed")
+def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
+    """The embedded form is fx + sum over pairs of gx * (x - stop(x)), of which the value is fx alone."""
+    inputs = list(op.inputs)
+    pairs = (len(inputs) - 1) // 2
+    attributes = _alignment_attributes(op)
+    manually_stopped = attributes["fx_gx_manually_stopped"]
+    dgx: list[Any] = [None] * pairs
+    dx: list[Any] = [None] * pairs
+    for i in range(pairs):
+        gx_index, x_index = 1 + i, 1 + pairs + i
+        gx, x = inputs[gx_index], inputs[x_index]
+        if manually_stopped and not _is_skipped(op, gx_index):
+            # Zero, but not without a derivative: mixed second derivatives go through it.
+            dgx[i] = _gradient_of_form("gx", {"fx": dy, "x": x}, like=gx, zero_x=True, attributes=attributes)
+        if not _is_skipped(op, x_index):
+            dx[i] = _gradient_of_form("x", {"fx": dy, "gx": gx}, like=x, zero_x=False, attributes=attributes)
+    return [dy if manually_stopped else None, *dgx, *dx]
+
+
+@tf.RegisterGradient("CustomGradientEmbedGrad")
+def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
+    """Differentiates the gradient of L: the same op, with the roles exchanged."""
+    attributes = _alignment_attributes(op)
+    wrt = op.get_attr("wrt")
+    wrt = wrt.decode() if isinstance(wrt, bytes) else wrt
+    given = [role for role in _ROLES if role != wrt]
+    operands = dict(zip(given, op.inputs, strict=False)) | {wrt: upstream}
+    gradients: list[Any] = [None, None, None]  # For lhs, rhs and shape.
+    for index, role in enumerate(given):
+        stopped = role == "gx" and not attributes["fx_gx_manually_stopped"]
+        if not stopped and not _is_skipped(op, index):
+            # d(x - stop(x)) = dx: with respect to x itself the form is no longer zero.
+            zero_x = op.get_attr("zero_x") and role != "x"
+            gradients[index] = _gradient_of_form(role, operands, op.inputs[index], zero_x, attributes)
+    return gradients

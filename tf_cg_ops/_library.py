@@ -1,0 +1,43 @@
+"""Opens the op library: the only module that does, and only after it has checked that the library fits TensorFlow."""
+
+import importlib.util
+import pathlib
+from types import ModuleType
+
+import tensorflow as tf
+
+from . import _errors
+
+PATH = pathlib.Path(__file__).with_name("_ops.so")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _check_version() -> None:
+    """Raises ImportError unless TensorFlow's minor version is the one that the library was compiled against."""
+    # A library opened under another minor version may fail with an undefined symbol, or worse, not fail at once.
+    if not PATH.exists() or importlib.util.find_spec("._build_info", __package__) is None:
+        raise ImportError(_errors.IMPORT_NOT_BUILT.format(path=PATH))
+    from . import _build_info
+
+    if _minor(tf.__version__) != _minor(_build_info.TENSORFLOW_VERSION):
+        raise ImportError(
+            _errors.IMPORT_OTHER_TENSORFLOW.format(
+                built=_minor(_build_info.TENSORFLOW_VERSION),
+                built_full=_build_info.TENSORFLOW_VERSION,
+                distribution=_build_info.TENSORFLOW_DISTRIBUTION,
+                installed=tf.__version__,
+            )
+        )
+
+
+def _open() -> ModuleType:
+    _check_version()
+    return tf.load_op_library(str(PATH))
+
+
+_ops = _open()
+custom_gradient_embed = _ops.custom_gradient_embed
+custom_gradient_embed_grad = _ops.custom_gradient_embed_grad

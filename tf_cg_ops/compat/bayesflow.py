@@ -1,0 +1,89 @@
+"""`tf.contrib.bayesflow.custom_grad.custom_gradient` of TensorFlow 1, with its signature and output shape."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _convert, _dynamic_axis, _embed
+
+
+def custom_gradient(
+    fx: Any,
+    gx: Any,
+    x: Any,
+    axis: Any = (),
+    fx_gx_manually_stopped: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as TensorFlow 1's contrib function did.
+
+    The result stands for the formula of the contrib function,
+
+        sum_x = reduce_sum(x, axis)
+        h     = fx + gx * (sum_x - stop_gradient(sum_x))
+
+    with its shape, the broadcast of `fx`, `gx` and `sum_x`, and with its derivatives of every order:
+
+        dx = dy * conj(gx), summed down to the shape of sum_x, and the same for every element of one domain
+
+    Relation to upstream: the signature, shapes and derivatives are those of
+    `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6). Other than there the value is `fx` bit for bit,
+    also where `x` or `gx` is not finite, and no data moves where `fx` has the shape of the result.
+    `tf_cg_ops.embed_gradient` is the same idea with a derivative for each element of the domain.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     h = cg.compat.bayesflow.custom_gradient(fx=[0.0, 0.0], gx=[5.0, 7.0], x=x, axis=-1)
+    >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    [[5.0, 5.0], [70.0, 70.0]]
+
+    Args:
+      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      gx: The derivative, in the dtype of `fx`, broadcastable with `fx` and `reduce_sum(x, axis)`.
+      x: What `gx` is the derivative with respect to, in the dtype of `fx`.
+      axis: The dimensions of `x` that are the domain of one function: an int, a sequence of ints or an integer Tensor.
+        `()`: scalar domain. `None`: one domain, all of `x`.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are used as given and differentiated too; else no gradient flows
+        into them.
+      name: A name for the operation.
+
+    Returns:
+      A Tensor of the dtype of `fx` with the broadcast shape of `fx`, `gx` and `reduce_sum(x, axis)`.
+
+    Raises:
+      ValueError: The shapes do not broadcast, and that shows while a graph is traced.
+      TypeError: As `tf_cg_ops.embed_gradient`.
+      tf.errors.InvalidArgumentError: The shapes do not broadcast, or `axis` names a dimension that `x` does not have,
+        or one twice.
+    """
+    api = "compat.bayesflow.custom_gradient"
+    stopped = _convert.to_bool(api, fx_gx_manually_stopped)
+    static_axis = _convert.to_axis(api, axis)
+    fx, gx, x = _convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
+
+    if isinstance(static_axis, list) and not static_axis:
+        return _embed.embed(_broadcast(fx, tf.shape(gx), tf.shape(x)), [gx], [x], [], stopped, name)
+
+    x_shape = tf.shape(x)
+    if static_axis is None:
+        in_domain = tf.ones_like(x_shape, tf.bool)
+    else:
+        in_domain = _dynamic_axis.domain_mask(api, tf.convert_to_tensor(static_axis), x_shape)
+    fx = _broadcast(fx, tf.shape(gx), tf.boolean_mask(x_shape, ~in_domain))
+    # gx lies along the batch here, whatever its rank.
+    gx = tf.reshape(gx, _dynamic_axis.spread_along_x(tf.shape(gx), in_domain))
+    if tf.is_tensor(static_axis):
+        gx, x = _dynamic_axis.move_domain_last(api, gx, x, static_axis)
+        static_axis = [-1]
+    return _embed.embed(fx, [gx], [x], static_axis, stopped, name)
+
+
+def _broadcast(fx: tf.Tensor, *shapes: tf.Tensor) -> tf.Tensor:
+    """Broadcasts fx with other shapes; a no-op that shares its buffer where it has the result's shape already."""
+    shape = tf.shape(fx)
+    for other in shapes:
+        shape = tf.broadcast_dynamic_shape(shape, other)
+    return tf.broadcast_to(fx, shape)

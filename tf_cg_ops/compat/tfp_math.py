@@ -1,0 +1,119 @@
+"""`tfp.math.custom_gradient` with its signature, as a true vector-Jacobian product."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _convert, _embed, _errors
+
+_API = "compat.tfp_math.custom_gradient"
+
+
+def custom_gradient(
+    fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
+) -> tf.Tensor:
+    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as `tfp.math.custom_gradient` promises to.
+
+    The promise is `tf.gradients(h, x) == gx` for an `fx` of any shape. It is kept by these vector-Jacobian products,
+    where `F` and `X` are the shapes of `fx` and `x`:
+
+    | shapes                               | `fx` is seen as                      | `dx`                              |
+    |--------------------------------------|--------------------------------------|-----------------------------------|
+    | `F == X`                             | an elementwise function              | `dy * conj(gx)`                   |
+    | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
+    | any other                            | nothing that has a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
+
+    Relation to upstream: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the table wherever
+    `dy` is uniform (as it is below `reduce_sum`), and is wrong elsewhere in its first two rows. The value is `fx` bit
+    for bit here, also where `x` or `gx` is not finite.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([1.0, 2.0, 3.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     h = cg.compat.tfp_math.custom_gradient(fx=x**2, gx=2 * x, x=x)
+    >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    [2.0, 40.0, 600.0]
+
+    Args:
+      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      gx: The derivative: a Tensor of the shape of `x`, or a list of them where `x` is a list.
+      x: What `gx` is the derivative with respect to: a Tensor or a list of Tensors, in the dtype of `fx`.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are used as given and differentiated too; else no gradient flows
+        into them.
+      name: A name for the operation.
+
+    Returns:
+      A Tensor with the value, shape and dtype of `fx`.
+
+    Raises:
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or a `gx` has another shape than its `x`.
+      TypeError: As `tf_cg_ops.embed_gradient`.
+      tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that shows at run time only.
+
+    Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
+    """
+    stopped = _convert.to_bool(_API, fx_gx_manually_stopped)
+    names = _convert.to_pairs(_API, gx, x)[2]
+    fx, gx, x = _convert.to_tensor_pairs(_API, fx, gx, x)
+    gx = [_check_shape(g, t, suffix) for g, t, suffix in zip(gx, x, names, strict=True)]
+
+    leading = [_is_leading_part(fx.shape, t.shape) for t in x]
+    ranks = {t.shape.rank for t in x}
+    if all(leading) and fx.shape.rank == 0:
+        return _embed.embed(fx, gx, x, None, stopped, name)
+    if all(leading) and len(ranks) == 1:
+        return _embed.embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
+    # One call takes one axis, so the pairs are brought to one form.
+    weights, functions = [], []
+    for g, t, is_leading in zip(gx, x, leading, strict=True):
+        weight, function = _as_function_of_batches(fx, g, t, is_leading, stopped)
+        weights.append(weight)
+        functions.append(function)
+    return _embed.embed(fx, weights, functions, [-1], stopped, name)
+
+
+def _check_shape(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
+    names = {"api": _API, "gx": "gx" + suffix, "x": "x" + suffix}
+    if not gx.shape.is_compatible_with(x.shape):
+        raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
+    if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
+        return gx
+    message = _errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(gx), tf.shape(x), message)]):
+        return tf.identity(gx)
+
+
+def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
+    """Whether the shape of fx is a leading part of that of x; None where that shows at run time only."""
+    if fx.rank == 0:
+        return True
+    if fx.rank is None or x.rank is None:
+        return None
+    if fx.rank > x.rank or not fx.is_compatible_with(x[: fx.rank]):
+        return False
+    return True if fx.is_fully_defined() and x[: fx.rank].is_fully_defined() else None
+
+
+def _as_function_of_batches(
+    fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, is_leading: bool | None, stopped: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits `h = fx + ...` into `h = fx + weight * z` and `z = 0 + gx * (x - stop(x))`, one z for each batch.
+
+    The batches are those of fx where its shape leads that of x (weight 1). Else there is a single one, to which every
+    element of fx contributes alike (weight 1 / size of fx).
+    """
+    fx_shape, x_shape = tf.shape(fx), tf.shape(x)
+    rank = tf.size(fx_shape)
+    if is_leading is None:
+        padding = tf.fill([rank], -1)
+        is_leading = tf.reduce_all(tf.concat([x_shape, padding], 0)[:rank] == fx_shape)
+    batch_shape = tf.where(is_leading, fx_shape, tf.ones_like(fx_shape))
+    domain_size = tf.where(is_leading, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
+    shape = tf.concat([batch_shape, [domain_size]], 0)
+    batches = _embed.embed(
+        tf.zeros(batch_shape, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
+    )
+    size = tf.cast(tf.size(fx), fx.dtype)
+    return tf.where(is_leading, tf.ones_like(size), 1 / size), batches[..., None]
