@@ -36,8 +36,13 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
 
     Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
     """
-    dtype = _common_dtype(api, names, values)
-    return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
+    first, dtype = _common_dtype(api, names, values)
+    if dtype not in DTYPES:
+        supported = ", ".join(d.name for d in DTYPES)
+        raise TypeError(
+            _errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name)
+        )
+    return [_to_tensor(api, name, value, first, dtype) for name, value in zip(names, values, strict=True)]
 
 
 def to_tensor_pairs(api: str, fx: Any, gx: Any, x: Any) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
@@ -48,46 +53,56 @@ def to_tensor_pairs(api: str, fx: Any, gx: Any, x: Any) -> tuple[tf.Tensor, list
     return fx, rest[: len(gx)], rest[len(gx) :]
 
 
-def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tf.DType:
-    first, dtype = None, None
+def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
+    """The dtype of all arguments, and the name of the first one that has it."""
+    first = None
     for name, value in zip(names, values, strict=True):
         if not hasattr(value, "dtype") or isinstance(value, np.ndarray | np.generic):
             continue
         value_dtype = tf.as_dtype(value.dtype)
-        if dtype is None:
+        if first is None:
             first, dtype = name, value_dtype
         elif value_dtype != dtype:
-            raise TypeError(
-                _errors.DTYPES_DIFFER.format(
-                    api=api, first=first, first_dtype=dtype.name, argument=name, dtype=value_dtype.name
-                )
-            )
-    if dtype is None:
-        first, dtype = names[0], tf.convert_to_tensor(values[0]).dtype
-    if dtype not in DTYPES:
-        supported = ", ".join(d.name for d in DTYPES)
-        raise TypeError(
-            _errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name)
-        )
-    return dtype
+            raise _dtypes_differ(api, first, dtype, name, value_dtype)
+    if first is None:
+        return names[0], tf.convert_to_tensor(values[0]).dtype
+    return first, dtype
 
 
-def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
+    if np.iscomplexobj(value) and not dtype.is_complex:
+        # NumPy would drop the imaginary part, with no more than a warning.
+        raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
     except (TypeError, ValueError) as error:
-        description = f"{value!r:.80}"
+        description = describe(value)
         raise TypeError(
             _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype.name, value=description)
         ) from error
 
 
+def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
+    return TypeError(
+        _errors.DTYPES_DIFFER.format(api=api, first=first, first_dtype=dtype.name, argument=name, dtype=other.name)
+    )
+
+
+def describe(value: Any) -> str:
+    """The value for a message: its kind where that tells more than its contents."""
+    if tf.is_tensor(value):
+        kind = "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
+        return f"a {kind} of dtype {tf.as_dtype(value.dtype).name}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
+
+
 def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
     """The flag as a bool, or TypeError."""
     if not isinstance(fx_gx_manually_stopped, bool | np.bool_):
-        raise TypeError(_errors.STOPPED_IS_NO_BOOL.format(api=api, value=f"{fx_gx_manually_stopped!r:.80}"))
+        raise TypeError(_errors.STOPPED_IS_NO_BOOL.format(api=api, value=describe(fx_gx_manually_stopped)))
     return bool(fx_gx_manually_stopped)
 
 
@@ -99,7 +114,7 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
         axis = tf.convert_to_tensor(axis)
         if not axis.dtype.is_integer:
             message = _errors.AXIS_IS_BOOL if axis.dtype.is_bool else _errors.AXIS_IS_NO_INT
-            raise TypeError(message.format(api=api, value=f"a Tensor of dtype {axis.dtype.name}"))
+            raise TypeError(message.format(api=api, value=describe(axis)))
         if axis.shape.rank is not None and axis.shape.rank > 1:
             raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
         value = tf.get_static_value(axis)
@@ -116,4 +131,4 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
             raise TypeError("a bool is an int in Python, but names no dimension")
         return [operator.index(entry) for entry in entries]
     except TypeError as error:
-        raise TypeError(_errors.AXIS_IS_NO_INT.format(api=api, value=f"{axis!r:.80}")) from error
+        raise TypeError(_errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error

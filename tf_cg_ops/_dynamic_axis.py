@@ -39,9 +39,11 @@ def domain_mask(api: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf.Tensor:
     axis = tf.reshape(tf.cast(axis, tf.int32), [-1])
     positive = tf.where(axis < 0, axis + rank, axis)
     # Every value has to hit one dimension, and every dimension may be hit once.
-    hits = tf.reduce_sum(tf.cast(positive[:, None] == tf.range(rank)[None, :], tf.int32), 0)
-    is_valid = (tf.reduce_sum(hits) == tf.size(axis)) & tf.reduce_all(hits <= 1)
-    message = _errors.AXIS_VALUE_INVALID.format(api=api)
+    # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
+    is_hit = tf.equal(positive[:, None], tf.range(rank)[None, :])
+    hits = tf.reduce_sum(tf.cast(is_hit, tf.int32), 0)
+    is_valid = tf.equal(tf.reduce_sum(hits), tf.size(axis)) & tf.reduce_all(hits <= 1)
+    message = _errors.AXIS_VALUE_INVALID.format(api=api, got=_errors.AXIS_VALUE_FOLLOWS)
     with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, axis, x_shape])]):
         return tf.identity(hits > 0)
 

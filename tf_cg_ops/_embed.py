@@ -68,8 +68,9 @@ def embed_gradient(
       fx_gx_manually_stopped: If False, no gradient flows into the graph behind `fx` and `gx`: they get `None`, at every
         order. If True, they are used as given, and the derivatives of every order are those of
         `fx + gx * (x - stop_gradient(x))`: `dy` flows into `fx`, zeros flow into `gx`, and mixed second derivatives are
-        there. As in the formula, a `gx` that itself depends on an unstopped `x` counts twice at second order
-        (`2 * dgx/dx`): stop `x` inside `gx`.
+        there, for both orders of differentiation. As in the formula, a `gx` that itself depends on an unstopped `x`
+        counts twice at second order (`2 * dgx/dx`): stop `x` inside `gx`. For the same reason a mixed second derivative
+        counts once for each `gx` that carries it.
       name: A name for the operation.
 
     Returns:

@@ -21,16 +21,16 @@ LIST_EMPTY = (
     "{api}: x is empty; expected at least one x, got an empty {kind}. Return fx itself where nothing is embedded."
 )
 DTYPE_UNSUPPORTED = (
-    "{api}: {argument} has no gradient; expected one of {supported}, got {dtype}. Cast it, for example with "
-    "tf.cast({argument}, tf.float32)."
+    "{api}: the dtype of {argument} has no gradient; expected one of {supported}, got {dtype}. Cast it, for example "
+    "with tf.cast({argument}, tf.float32)."
 )
 DTYPES_DIFFER = (
-    "{api}: the dtypes differ; expected the dtype of {first} for all of fx, gx and x, {first_dtype}, got {dtype} for "
-    "{argument}. Cast one of them with tf.cast."
+    "{api}: the dtypes differ; expected {first_dtype} for all arguments, which {first} has, got {dtype} for "
+    "{argument}. Cast one of the two with tf.cast."
 )
 NOT_CONVERTIBLE = (
-    "{api}: {argument} is no dense tensor; expected a Tensor or something that converts to one of dtype {dtype}, got "
-    "{value}. Convert it before the call."
+    "{api}: {argument} is no dense tensor; expected a Tensor or what converts to one of dtype {dtype}, got {value}. "
+    "Convert it before the call."
 )
 STOPPED_IS_NO_BOOL = (
     "{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got {value}. Pass a Python "
@@ -38,7 +38,7 @@ STOPPED_IS_NO_BOOL = (
 )
 AXIS_IS_BOOL = (
     "{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got {value}. If it was "
-    "meant for fx_gx_manually_stopped, pass that as a keyword here: fx_gx_manually_stopped={value}."
+    "meant for fx_gx_manually_stopped, pass it as that keyword."
 )
 AXIS_IS_NO_INT = (
     "{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
@@ -48,8 +48,14 @@ AXIS_RANK = (
     "{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten it."
 )
 AXIS_VALUE_INVALID = (
-    "{api}: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got the axis and the "
-    "shape of x that follow. Name each dimension of the domain once."
+    "{api}: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got {got}. Name each "
+    "dimension of the domain once."
+)
+AXIS_VALUE_FOLLOWS = "the axis and the shape of x that follow"
+
+BAYESFLOW_SHAPES = (
+    "{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape {fx}, gx of "
+    "shape {gx} and reduce_sum(x, axis) of shape {batch}. Reshape fx and gx to the shape of reduce_sum(x, axis)."
 )
 
 TFP_SHAPES_DIFFER = (

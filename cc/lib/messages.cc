@@ -1,9 +1,22 @@
 #include "cc/lib/messages.h"
 
+#include <optional>
+
 namespace tf_cg_ops {
 namespace {
 
-std::string Describe(const Axis& axis) { return axis.all ? "None" : ToString(axis.dims); }
+// Numbers in brackets; `unknown` is written as a question mark.
+std::string Bracketed(const Dims& numbers, std::optional<int64_t> unknown) {
+  std::string text = "[";
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) text += ",";
+    text += numbers[i] == unknown ? "?" : std::to_string(numbers[i]);
+  }
+  return text + "]";
+}
+
+// An axis of -1 is the last dimension, and no unknown one.
+std::string Describe(const Axis& axis) { return axis.all ? "None" : Bracketed(axis.dims, std::nullopt); }
 
 // "fx of shape [3], gx of shape [3,3] and x of shape [3,3], with axis []"
 std::string Describe(const OperandNames& names, const OperandShapes& shapes, const Axis& axis) {
@@ -17,14 +30,7 @@ std::string Describe(const OperandNames& names, const OperandShapes& shapes, con
 
 }  // namespace
 
-std::string ToString(const Dims& dims) {
-  std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (i > 0) text += ",";
-    text += dims[i] == kUnknownDim ? "?" : std::to_string(dims[i]);
-  }
-  return text + "]";
-}
+std::string ToString(const Dims& dims) { return Bracketed(dims, kUnknownDim); }
 
 std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& x) {
   const std::string rank = std::to_string(x.size());
@@ -43,7 +49,7 @@ std::string AxisGivenTwice(const OperandNames& names, int64_t dimension, const A
 
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis) {
   return names.api + ": all_axes leaves no choice of axis; expected an empty axis beside it, got " +
-         ToString(axis.dims) + ". Set only one of the two attributes.";
+         Bracketed(axis.dims, std::nullopt) + ". Set only one of the two attributes.";
 }
 
 std::string DoNotBroadcast(const OperandNames& names, const OperandShapes& shapes, const Axis& axis) {

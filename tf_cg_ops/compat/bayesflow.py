@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_axis, _embed
+from .. import _convert, _dynamic_axis, _embed, _errors
 
 
 def custom_gradient(
@@ -54,10 +54,10 @@ def custom_gradient(
       A Tensor of the dtype of `fx` with the broadcast shape of `fx`, `gx` and `reduce_sum(x, axis)`.
 
     Raises:
-      ValueError: The shapes do not broadcast, and that shows while a graph is traced.
+      ValueError: The shapes do not broadcast, or `axis` names a dimension that `x` does not have, or one twice, and the
+        shapes are known at the call.
       TypeError: As `tf_cg_ops.embed_gradient`.
-      tf.errors.InvalidArgumentError: The shapes do not broadcast, or `axis` names a dimension that `x` does not have,
-        or one twice.
+      tf.errors.InvalidArgumentError: The same, where it shows at run time only.
     """
     api = "compat.bayesflow.custom_gradient"
     stopped = _convert.to_bool(api, fx_gx_manually_stopped)
@@ -65,14 +65,17 @@ def custom_gradient(
     fx, gx, x = _convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
 
     if isinstance(static_axis, list) and not static_axis:
-        return _embed.embed(_broadcast(fx, tf.shape(gx), tf.shape(x)), [gx], [x], [], stopped, name)
+        return _embed.embed(_broadcast(api, fx, gx, x.shape, tf.shape(x)), [gx], [x], [], stopped, name)
 
     x_shape = tf.shape(x)
-    if static_axis is None:
-        in_domain = tf.ones_like(x_shape, tf.bool)
+    if tf.is_tensor(static_axis) or x.shape.rank is None:
+        in_domain = _dynamic_mask(api, static_axis, x_shape)
+        batch_shape = tf.TensorShape(None)
     else:
-        in_domain = _dynamic_axis.domain_mask(api, tf.convert_to_tensor(static_axis), x_shape)
-    fx = _broadcast(fx, tf.shape(gx), tf.boolean_mask(x_shape, ~in_domain))
+        mask = _static_mask(api, static_axis, x.shape)
+        in_domain = tf.constant(mask, tf.bool)
+        batch_shape = tf.TensorShape([size for size, named in zip(x.shape, mask, strict=True) if not named])
+    fx = _broadcast(api, fx, gx, batch_shape, tf.boolean_mask(x_shape, ~in_domain))
     # gx lies along the batch here, whatever its rank.
     gx = tf.reshape(gx, _dynamic_axis.spread_along_x(tf.shape(gx), in_domain))
     if tf.is_tensor(static_axis):
@@ -81,9 +84,34 @@ def custom_gradient(
     return _embed.embed(fx, [gx], [x], static_axis, stopped, name)
 
 
-def _broadcast(fx: tf.Tensor, *shapes: tf.Tensor) -> tf.Tensor:
-    """Broadcasts fx with other shapes; a no-op that shares its buffer where it has the result's shape already."""
-    shape = tf.shape(fx)
-    for other in shapes:
-        shape = tf.broadcast_dynamic_shape(shape, other)
+def _static_mask(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[bool]:
+    """For each dimension of x, whether `axis` names it."""
+    rank = x_shape.rank
+    if axis is None:
+        return [True] * rank
+    positive = [a + rank if a < 0 else a for a in axis]
+    if len(set(positive)) < len(positive) or not all(0 <= a < rank for a in positive):
+        got = f"axis {axis} for x of shape {x_shape}"
+        raise ValueError(_errors.AXIS_VALUE_INVALID.format(api=api, got=got))
+    return [i in positive for i in range(rank)]
+
+
+def _dynamic_mask(api: str, axis: list[int] | tf.Tensor | None, x_shape: tf.Tensor) -> tf.Tensor:
+    if axis is None:
+        return tf.ones_like(x_shape, tf.bool)
+    return _dynamic_axis.domain_mask(api, tf.convert_to_tensor(axis), x_shape)
+
+
+def _broadcast(
+    api: str, fx: tf.Tensor, gx: tf.Tensor, static_batch_shape: tf.TensorShape, batch_shape: tf.Tensor
+) -> tf.Tensor:
+    """Broadcasts fx with gx and the batch; a no-op that shares its buffer where it has the result's shape already."""
+    try:
+        static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch_shape)
+    except ValueError as error:
+        message = _errors.BAYESFLOW_SHAPES.format(api=api, fx=fx.shape, gx=gx.shape, batch=static_batch_shape)
+        raise ValueError(message) from error
+    if static_shape.is_fully_defined():
+        return tf.broadcast_to(fx, static_shape)
+    shape = tf.broadcast_dynamic_shape(tf.broadcast_dynamic_shape(tf.shape(fx), tf.shape(gx)), batch_shape)
     return tf.broadcast_to(fx, shape)

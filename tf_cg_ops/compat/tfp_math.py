@@ -108,7 +108,8 @@ def _as_function_of_batches(
     rank = tf.size(fx_shape)
     if is_leading is None:
         padding = tf.fill([rank], -1)
-        is_leading = tf.reduce_all(tf.concat([x_shape, padding], 0)[:rank] == fx_shape)
+        # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
+        is_leading = tf.reduce_all(tf.equal(tf.concat([x_shape, padding], 0)[:rank], fx_shape))
     batch_shape = tf.where(is_leading, fx_shape, tf.ones_like(fx_shape))
     domain_size = tf.where(is_leading, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
     shape = tf.concat([batch_shape, [domain_size]], 0)

@@ -1,0 +1,28 @@
+"""What pytest sets up before any test."""
+
+import os
+
+# Before TensorFlow is imported, so that its notes about the machine do not drown the tests' output.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import pytest
+
+from .support.regimes import REGIMES
+from .support.tensors import DTYPES
+
+
+@pytest.fixture(params=list(REGIMES))
+def regime(request):
+    """One way to run a function after the other."""
+    return REGIMES[request.param]
+
+
+@pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20240229)

@@ -1,0 +1,26 @@
+"""Random tensors of every dtype, and where a tensor's numbers are in memory."""
+
+import numpy as np
+import tensorflow as tf
+
+DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128]
+
+
+def random_array(rng, shape, dtype=tf.float64):
+    """Normal numbers that `dtype` holds exactly, as a NumPy array of it: no rounding before the op under test."""
+    numbers = rng.normal(size=shape)
+    if dtype.is_complex:
+        numbers = numbers + 1j * rng.normal(size=shape)
+    return np.asarray(numbers).astype(dtype.as_numpy_dtype)
+
+
+def address(tensor):
+    """The address of the tensor's buffer."""
+    if tensor.dtype == tf.bfloat16:
+        tensor = tf.bitcast(tensor, tf.uint16)  # Shares the buffer; Python's buffer protocol knows no bfloat16.
+    return np.asarray(memoryview(tensor)).ctypes.data
+
+
+def bits(array):
+    """The array's bytes, so that nan payloads and the sign of zero count."""
+    return np.ascontiguousarray(array).view(np.uint8)

@@ -1,0 +1,121 @@
+"""The shape functions: as exact as the inputs allow, and errors as soon as they are certain."""
+
+import pytest
+import tensorflow as tf
+
+from tf_cg_ops import _library
+
+
+def placeholder(shape):
+    """Of a shape written as "[2,?]", or "?" for an unknown rank."""
+    if shape == "?":
+        return tf.compat.v1.placeholder(tf.float32)
+    sizes = [None if s == "?" else int(s) for s in shape.strip("[]").split(",") if s]
+    return tf.compat.v1.placeholder(tf.float32, sizes)
+
+
+def describe(shape):
+    if shape.rank is None:
+        return "?"
+    return "[" + ",".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
+
+
+def assert_infers(shapes, expected, **attributes):
+    """`shapes`: those of fx, gx and x, separated by semicolons."""
+    with tf.Graph().as_default():
+        fx, gx, x = map(placeholder, shapes.split(";"))
+        h = _library.custom_gradient_embed(fx, [gx], [x], **attributes)
+        assert describe(h.shape) == expected
+
+
+def assert_refuses(shapes, match, **attributes):
+    with tf.Graph().as_default():
+        fx, gx, x = map(placeholder, shapes.split(";"))
+        with pytest.raises(ValueError, match=match):
+            _library.custom_gradient_embed(fx, [gx], [x], **attributes)
+
+
+@pytest.mark.parametrize("fx", ["?", "[]", "[?]", "[2]", "[2,?]", "[?,?,3]"])
+def test_the_value_has_the_shape_of_fx(fx):
+    assert_infers(f"{fx};?;?", fx)
+    assert_infers(f"{fx};?;?", fx, axis=[-1])
+    assert_infers(f"{fx};?;?", fx, all_axes=True)
+
+
+def test_unknown_dimensions_may_turn_out_right():
+    assert_infers("[?];[3];[3]", "[?]")
+    assert_infers("[3];[?];[3]", "[3]")
+    assert_infers("[3];[3];[?]", "[3]")
+    assert_infers("[?];[?,4];[?,4]", "[?]", axis=[1])
+    assert_infers("[];[?];[?]", "[]")
+    assert_infers("[5];[?,?];[?]", "[5]", all_axes=True)
+
+
+def test_what_cannot_turn_out_right_is_refused():
+    assert_refuses("[4];[3];[?]", "do not broadcast")
+    assert_refuses("[?];[?,4];[?,5]", "do not broadcast")
+    assert_refuses("[];[?,3];[3]", "fx has the wrong shape")
+    assert_refuses("[?];[?,4];[?,4]", "fx has the wrong shape")
+    assert_refuses("[3];[2,?];[?]", "fx has the wrong shape")
+
+
+def test_the_axis_is_checked_as_soon_as_the_rank_of_x_is_known():
+    assert_refuses("?;?;[?,?]", "axis names no dimension of x", axis=[2])
+    assert_refuses("?;?;[?,?]", "axis names dimension 1 of x twice", axis=[1, -1])
+    assert_infers("?;?;?", "?", axis=[2])
+
+
+def assert_gradient_infers(lhs, rhs, shape, expected, wrt="x", **attributes):
+    """`shape`: the shape that the shape tensor holds, given as tf.shape of a placeholder gives it."""
+    with tf.Graph().as_default():
+        shape = tf.raw_ops.Shape(input=placeholder(shape), out_type=tf.int64)
+        out = _library.custom_gradient_embed_grad(placeholder(lhs), placeholder(rhs), shape, wrt=wrt, **attributes)
+        assert describe(out.shape) == expected
+
+
+@pytest.mark.parametrize("shape", ["?", "[]", "[3]", "[?]", "[?,3]", "[2,3]"])
+def test_the_gradient_has_the_shape_that_the_tensor_tells(shape):
+    assert_gradient_infers("?", "?", shape, shape, "x")
+    assert_gradient_infers("?", "?", shape, shape, "gx")
+    assert_gradient_infers("?", "?", shape, shape, "fx")
+
+
+def test_a_shape_tensor_of_known_length_gives_the_rank():
+    with tf.Graph().as_default():
+        shape = tf.compat.v1.placeholder(tf.int32, [2])
+        out = _library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x")
+        assert describe(out.shape) == "[?,?]"
+
+
+def test_a_shape_tensor_that_is_no_vector_is_refused():
+    with tf.Graph().as_default():
+        lhs, rhs, shape = placeholder("?"), placeholder("?"), tf.compat.v1.placeholder(tf.int32, [2, 2])
+        with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 2"):
+            _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
+
+
+def test_gradient_operands_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="CustomGradientEmbedGrad: the shapes do not broadcast together"):
+        assert_gradient_infers("[3]", "[4]", "[3]", "[3]")
+    with pytest.raises(ValueError, match="CustomGradientEmbedGrad: fx has the wrong shape"):
+        assert_gradient_infers("[3]", "[3,3]", "[3,3]", "[3,3]")
+    with pytest.raises(ValueError, match="CustomGradientEmbedGrad: fx has the wrong shape"):
+        assert_gradient_infers("[3,3]", "[3,3]", "[3]", "[3]", wrt="fx")
+
+
+def test_second_order_gradients_keep_static_shapes():
+    @tf.function
+    def run(x, y):
+        assert x.shape.as_list() == [None, 3]
+        with tf.GradientTape() as outer:
+            outer.watch([x, y])
+            with tf.GradientTape() as inner:
+                inner.watch([x, y])
+                h = _library.custom_gradient_embed(y, [x], [x], axis=[-1], fx_gx_manually_stopped=True)
+                loss = tf.reduce_sum(h**2)
+            dx = inner.gradient(loss, x)
+            assert dx.shape.as_list() == [None, 3]
+        return outer.gradient(dx, [x, y])
+
+    concrete = run.get_concrete_function(tf.TensorSpec([None, 3]), tf.TensorSpec([None]))
+    assert [t.shape.as_list() for t in concrete.outputs] == [[None, 3], [None]]
