@@ -14,7 +14,9 @@ SOURCES := $(shell find cc -name '*.cc' -o -name '*.h')
 
 # Warnings in the library's own sources are errors here, but not for users, who may have another compiler.
 export TF_CG_OPS_WERROR := 1
+# TensorFlow's notes about the machine, which are no part of the output.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test format clean

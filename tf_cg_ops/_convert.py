@@ -12,10 +12,16 @@ from . import _errors
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
+# Spelt out once: this code runs in front of every eager call, which is to cost microseconds.
+_SUPPORTED = frozenset(DTYPES)
+_LISTS = (list, tuple)
+_BOOLS = (bool, np.bool_)
+_NUMPY = (np.ndarray, np.generic)
+
 
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
     """The gx, the x, and the suffix by which messages tell the pairs apart."""
-    gx_is_list, x_is_list = isinstance(gx, list | tuple), isinstance(x, list | tuple)
+    gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]
     if gx_is_list != x_is_list or len(gx) != len(x):
@@ -26,7 +32,7 @@ def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]
 
 
 def _describe_length(value: Any) -> str:
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         return f"a {type(value).__name__} of {len(value)}"
     return "a single value"
 
@@ -37,7 +43,7 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
     """
     first, dtype = _common_dtype(api, names, values)
-    if dtype not in DTYPES:
+    if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
         raise TypeError(
             _errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name)
@@ -57,12 +63,15 @@ def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tupl
     """The dtype of all arguments, and the name of the first one that has it."""
     first = None
     for name, value in zip(names, values, strict=True):
-        if not hasattr(value, "dtype") or isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, tf.Tensor):
+            value_dtype = value.dtype
+        elif hasattr(value, "dtype") and not isinstance(value, _NUMPY):
+            value_dtype = tf.as_dtype(value.dtype)
+        else:
             continue
-        value_dtype = tf.as_dtype(value.dtype)
         if first is None:
             first, dtype = name, value_dtype
-        elif value_dtype != dtype:
+        elif value_dtype is not dtype and value_dtype != dtype:
             raise _dtypes_differ(api, first, dtype, name, value_dtype)
     if first is None:
         return names[0], tf.convert_to_tensor(values[0]).dtype
@@ -72,7 +81,7 @@ def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tupl
 def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
-    if np.iscomplexobj(value) and not dtype.is_complex:
+    if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
         # NumPy would drop the imaginary part, with no more than a warning.
         raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
     try:
@@ -101,7 +110,7 @@ def describe(value: Any) -> str:
 
 def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
     """The flag as a bool, or TypeError."""
-    if not isinstance(fx_gx_manually_stopped, bool | np.bool_):
+    if not isinstance(fx_gx_manually_stopped, _BOOLS):
         raise TypeError(_errors.STOPPED_IS_NO_BOOL.format(api=api, value=describe(fx_gx_manually_stopped)))
     return bool(fx_gx_manually_stopped)
 
@@ -110,6 +119,8 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     """None, the list of ints, or, where the value is not known while tracing, an integer Tensor of rank 0 or 1."""
     if axis is None:
         return None
+    if isinstance(axis, tuple) and not axis:
+        return []
     if tf.is_tensor(axis):
         axis = tf.convert_to_tensor(axis)
         if not axis.dtype.is_integer:
@@ -119,15 +130,15 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
             raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
         value = tf.get_static_value(axis)
         return axis if value is None else np.ravel(value).tolist()
-    if isinstance(axis, bool | np.bool_):
+    if isinstance(axis, _BOOLS):
         raise TypeError(_errors.AXIS_IS_BOOL.format(api=api, value=bool(axis)))
     if isinstance(axis, np.ndarray) and axis.ndim > 1:
         raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
     entries = np.ravel(axis).tolist() if isinstance(axis, np.ndarray) else axis
-    if not isinstance(entries, list | tuple | range):
+    if not isinstance(entries, (list, tuple, range)):
         entries = [entries]
     try:
-        if any(isinstance(entry, bool | np.bool_) for entry in entries):
+        if any(isinstance(entry, _BOOLS) for entry in entries):
             raise TypeError("a bool is an int in Python, but names no dimension")
         return [operator.index(entry) for entry in entries]
     except TypeError as error:

@@ -7,6 +7,8 @@ import tensorflow as tf
 from . import _convert, _dynamic_axis, _library
 
 
+# AutoGraph would translate this library's code, too, and slow down tracing.
+@tf.autograph.experimental.do_not_convert
 def embed_gradient(
     fx: Any,
     gx: Any,
@@ -90,7 +92,7 @@ def embed_gradient(
     stopped = _convert.to_bool(api, fx_gx_manually_stopped)
     static_axis = _convert.to_axis(api, axis)
     fx, gx, x = _convert.to_tensor_pairs(api, fx, gx, x)
-    if tf.is_tensor(static_axis):
+    if isinstance(static_axis, tf.Tensor):
         pairs = [_dynamic_axis.move_domain_last(api, g, t, static_axis) for g, t in zip(gx, x, strict=True)]
         gx, x = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         static_axis = [-1]

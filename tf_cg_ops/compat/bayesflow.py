@@ -7,6 +7,7 @@ import tensorflow as tf
 from .. import _convert, _dynamic_axis, _embed, _errors
 
 
+@tf.autograph.experimental.do_not_convert
 def custom_gradient(
     fx: Any,
     gx: Any,

@@ -9,6 +9,7 @@ from .. import _convert, _embed, _errors
 _API = "compat.tfp_math.custom_gradient"
 
 
+@tf.autograph.experimental.do_not_convert
 def custom_gradient(
     fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
 ) -> tf.Tensor:
