@@ -4,7 +4,7 @@
 TFP itself where it is installed (`make test` installs it), beside its formula.
 """
 
-import json
+import ast
 import warnings
 
 import numpy as np
@@ -97,23 +97,25 @@ def test_memory_of_the_value(tfp):
 
 
 LOOP_AND_COND = """
-import json, sys
+import sys
 import tensorflow as tf
 import tf_cg_ops
 from tests.test_upstream import gradients_of_model
-print(json.dumps(gradients_of_model(tf.saved_model.load(sys.argv[1]))))
+print(repr(gradients_of_model(tf.saved_model.load(sys.argv[1]))))
 """
 
 
 def gradients_of_model(model):
     """The gradient of each function of the model at [1, 2] for the upstream [1, 10], or the name of the exception."""
     found = {}
-    for name in ("embed_loop", "embed_cond", "custom_loop", "custom_cond"):
-        try:
-            _, (dx,) = tape_vjp(getattr(model, name), [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
-            found[name] = dx.numpy().tolist()
-        except Exception as error:
-            found[name] = type(error).__name__
+    for kind in ("loop", "cond"):
+        for name in ("embed", "contrib", "tfp", "custom"):
+            function = getattr(model, f"{name}_{kind}")
+            try:
+                _, (dx,) = tape_vjp(function, [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
+                found[name, kind] = dx.numpy().tolist()
+            except Exception as error:  # Which exception it is, is the finding.
+                found[name, kind] = type(error).__name__
     return found
 
 
@@ -136,6 +138,8 @@ def model_with_loop_and_cond():
         return x**2, lambda dy: 20.0 * dy * x
 
     add("embed", lambda x: cg.embed_gradient(x**2, 20.0 * x, x))
+    add("contrib", lambda x: contrib_formula(x**2, 20.0 * x, x))
+    add("tfp", lambda x: tfp_formula(x**2, [20.0 * x], [x]))
     add("custom", custom)
     return model
 
@@ -145,24 +149,26 @@ def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path, request):
     right = {"loop": [400.0, 32000.0], "cond": [20.0, 400.0]}
     model = model_with_loop_and_cond()
     here = gradients_of_model(model)
-    assert (here["embed_loop"], here["embed_cond"]) == (right["loop"], right["cond"])
     tf.saved_model.save(model, tmp_path / "model")
     environment = {"PYTHONPATH": str(request.config.rootpath)}
     result = run_python(LOOP_AND_COND, tmp_path / "model", cwd=tmp_path, environment=environment)
-    assert json.loads(result.stdout.splitlines()[-1]) == {
-        "embed_loop": right["loop"],
-        "embed_cond": right["cond"],
-        "custom_loop": "TypeError",
-        "custom_cond": "AssertionError",
-    }
+    loaded = ast.literal_eval(result.stdout.splitlines()[-1])
+    for kind, exception in (("loop", "TypeError"), ("cond", "AssertionError")):
+        assert here["embed", kind] == loaded["embed", kind] == loaded["contrib", kind] == right[kind]
+        # Wrong as everywhere, but there.
+        assert loaded["tfp", kind] == here["tfp", kind] != right[kind]
+        assert loaded["custom", kind] == exception
 
 
-def test_gradient_of_the_wrong_shape():
-    x = tf.constant([1.0, 2.0])
-    _, (silent,) = tape_vjp(lambda x: with_tf_custom_gradient(x, tf.ones([7, 1]), x), [x], tf.ones([2]))
-    assert silent.shape == [7, 2]
+def test_gradient_of_the_wrong_shape(tfp):
+    x, gx = tf.constant([1.0, 2.0]), tf.ones([7, 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="fx has the wrong shape"):
-        cg.embed_gradient(x, tf.ones([7, 1]), x)
+        cg.embed_gradient(x, gx, x)
+    _, (silent,) = tape_vjp(lambda x: with_tf_custom_gradient(x, gx, x), [x], tf.ones([2]))
+    assert silent.shape == [7, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same shape"):
+        tfp.math.custom_gradient(x, gx, x)
+    assert contrib_formula(x, gx, x).shape == [7, 2]
 
 
 def registry_entries_after_traces(embed, traces=5):

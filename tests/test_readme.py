@@ -1,0 +1,64 @@
+"""What the README and the docstrings show is run, and gives what they show."""
+
+import doctest
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import tf_cg_ops as cg
+
+from .support.processes import run_python
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_gives_the_output_below_it(tmp_path):
+    code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL).groups()
+    assert run_python(code, cwd=tmp_path).stdout == output
+
+
+def test_the_example_has_ten_lines():
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_the_two_commands_exist(target):
+    assert f"make {target} " in README
+    subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+PUBLIC = {
+    "embed_gradient": cg.embed_gradient,
+    "compat.bayesflow.custom_gradient": cg.compat.bayesflow.custom_gradient,
+    "compat.tfp_math.custom_gradient": cg.compat.tfp_math.custom_gradient,
+    "sysconfig.get_lib": cg.sysconfig.get_lib,
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_examples_of_the_docstring_run(name):
+    examples = doctest.DocTestFinder(recurse=False).find(PUBLIC[name], name, globs={})
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for example in examples:
+        runner.run(example)
+    assert runner.tries > 0
+    assert runner.failures == 0
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_docstring_has_every_section(name):
+    function = PUBLIC[name]
+    sections = ["Relation to ", "Returns:"]
+    if function.__code__.co_argcount or name != "sysconfig.get_lib":
+        sections += ["Args:", "Raises:"]
+    for section in sections:
+        assert section in function.__doc__
+
+
+def test_every_path_that_the_readme_names_exists():
+    for path in re.findall(r"`((?:tf_cg_ops|cc|tests|docs)/[\w./]*)`", README):
+        assert (ROOT / path).exists(), path
