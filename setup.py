@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 
 # The names under which TensorFlow is published. Each satisfies requirements on itself only, so the wheel has to ask
 # for the one that it was compiled against.
-DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu")
+DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
 # Slowest first: what starts last decides when all is done.
 SOURCES = (
@@ -47,7 +47,7 @@ def installed_tensorflow() -> tuple[str, str]:
         "tf_cg_ops: the build found no TensorFlow; expected one of "
         + ", ".join(DISTRIBUTIONS)
         + " beside setuptools in this Python, got none. Install the TensorFlow that you will use (pip install "
-        "'tensorflow==2.21.*'), then build against it: pip install setuptools wheel && "
+        "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=70.1' wheel && "
         "pip install --no-build-isolation ."
     )
 

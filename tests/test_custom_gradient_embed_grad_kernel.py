@@ -144,6 +144,19 @@ def test_the_upstream_buffer_is_reused_where_nobody_else_holds_it(reused, rng):
     assert address(out) == where.numpy()
 
 
+def test_a_dying_operand_of_the_same_size_is_not_overwritten_while_it_is_read(rng):
+    """dx = sum(dy) * gx has as many elements as dy, but each of them needs all of dy."""
+    n = 5000
+    gx = tf.constant(random_array(rng, [n]))
+
+    @tf.function
+    def run(start):
+        return contract(start + 1.0, gx, [n], all_axes=True)
+
+    start = random_array(rng, [n])
+    np.testing.assert_allclose(run(tf.constant(start)), np.sum(start + 1.0) * gx, rtol=1e-10)
+
+
 def test_an_operand_that_lives_on_is_left_alone(rng):
     a, b = tf.constant(random_array(rng, [1000])), tf.constant(random_array(rng, [1000]))
     before = a.numpy().copy(), b.numpy().copy()

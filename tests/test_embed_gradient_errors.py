@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +13,12 @@ from tf_cg_ops import _library
 SUPPORTED = "float16, bfloat16, float32, float64, complex64, complex128"
 AXIS_KINDS = "expected None, an int, a sequence of ints or an integer Tensor"
 IF_STOPPED = "If it was meant for fx_gx_manually_stopped, pass it as that keyword."
+CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy: check those of fx, gx and x."
+JACOBIAN = "If gx is a Jacobian, of the shape of fx followed by that of x, pass axis=None."
+PER_EXAMPLE = (
+    "Shapes are aligned from the right: if gx is a Jacobian for each example, [batch, outputs, inputs], give x a "
+    "dimension of size 1 for the outputs, as in x[:, None, :]."
+)
 NAME_THE_DIMENSIONS = "Name the dimensions of x that are the domain of one function."
 
 
@@ -74,19 +81,32 @@ AT_THE_CALL = {
     "text": (
         lambda: cg.embed_gradient(V, "2 * x", V),
         TypeError,
-        "embed_gradient: gx is no dense tensor; expected a Tensor or what converts to one of dtype float32, got "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one of dtype float32, got "
         "'2 * x'. Convert it before the call.",
     ),
     "none": (
         lambda: cg.embed_gradient(V, [V, None], [V, V]),
         TypeError,
-        "embed_gradient: gx[1] is no dense tensor; expected a Tensor or what converts to one of dtype float32, got "
+        "embed_gradient: gx[1] is not a dense tensor; expected a Tensor or what converts to one of dtype float32, got "
         "None. Convert it before the call.",
+    ),
+    "function": (
+        lambda: cg.embed_gradient(V, abs, V),
+        TypeError,
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one of dtype float32, got "
+        "<built-in function abs>. Pass the value of the function, and not the function itself.",
+    ),
+    "keras_tensor": (
+        lambda: cg.embed_gradient(keras.KerasTensor([3]), V, V),
+        TypeError,
+        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one of dtype float32, got a "
+        "KerasTensor of dtype float32. It is the placeholder of a functional model: call embed_gradient inside the "
+        "call() of a keras.layers.Layer of your own.",
     ),
     "sparse": (
         lambda: cg.embed_gradient(V, tf.SparseTensor([[0]], [1.0], [3]), V),
         TypeError,
-        "embed_gradient: gx is no dense tensor; expected a Tensor or what converts to one of dtype float32, got a "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one of dtype float32, got a "
         "SparseTensor of dtype float32. Convert it before the call.",
     ),
     "flag_that_is_no_bool": (
@@ -177,26 +197,45 @@ SHAPES = {
     "fx_too_small": (
         ([1, 3], [2, 3], [2, 3], ()),
         "embed_gradient: fx has the wrong shape; expected [2,3] (the broadcast shape without the dimensions of axis), "
-        "got fx of shape [1,3], gx of shape [2,3] and x of shape [2,3], with axis []. Broadcast fx to that shape before "
-        "the call.",
+        "got fx of shape [1,3], gx of shape [2,3] and x of shape [2,3], with axis []. " + CHECK_SHAPES,
     ),
     "a_scalar_fx_with_more_than_x": (
         ([], [2, 3], [3], None),
         "embed_gradient: fx has the wrong shape; expected [2] (the broadcast shape without the dimensions of axis), "
-        "got fx of shape [], gx of shape [2,3] and x of shape [3], with axis None. Broadcast fx to that shape before "
-        "the call.",
+        "got fx of shape [], gx of shape [2,3] and x of shape [3], with axis None. " + PER_EXAMPLE,
     ),
     "sizes_that_differ": (
         ([3], [4], [4], ()),
         "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
-        "aligned with x, got fx of shape [3], gx of shape [4] and x of shape [4], with axis []. Reshape gx to the shape "
-        "of x, or name the domain of the function with axis.",
+        "aligned with x, got fx of shape [3], gx of shape [4] and x of shape [4], with axis []. " + CHECK_SHAPES,
     ),
     "zero_and_two": (
         ([0], [2], [2], ()),
         "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
-        "aligned with x, got fx of shape [0], gx of shape [2] and x of shape [2], with axis []. Reshape gx to the shape "
-        "of x, or name the domain of the function with axis.",
+        "aligned with x, got fx of shape [0], gx of shape [2] and x of shape [2], with axis []. " + CHECK_SHAPES,
+    ),
+    "forgotten_axis": (
+        ([4], [4, 3], [4, 3], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [4], gx of shape [4,3] and x of shape [4,3], with axis []. If each element of "
+        "fx is a function of several elements of x, name their dimensions with axis.",
+    ),
+    "keepdims": (
+        ([4, 1], [4, 6], [4, 6], -1),
+        "embed_gradient: fx has the wrong shape; expected [4,4] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [4,1], gx of shape [4,6] and x of shape [4,6], with axis [-1]. If fx was reduced with "
+        "keepdims=True, drop the dimensions of axis from it.",
+    ),
+    "jacobian_without_axis": (
+        ([3], [3, 3], [3], ()),
+        "embed_gradient: fx has the wrong shape; expected [3,3] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [3], gx of shape [3,3] and x of shape [3], with axis []. " + JACOBIAN,
+    ),
+    "jacobian_for_each_example": (
+        ([5, 2], [5, 2, 3], [5, 3], -1),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [5,2], gx of shape [5,2,3] and x of shape [5,3], with axis [-1]. "
+        + PER_EXAMPLE,
     ),
     "axis_too_large": (
         ([3], [3, 2], [3, 2], 2),
@@ -285,7 +324,7 @@ RAW = {
     ),
     "shape_of_rank_0": (
         lambda: _library.custom_gradient_embed_grad(V, V, tf.constant(3), wrt="x"),
-        "CustomGradientEmbedGrad: shape is no vector; expected a tensor of rank 1, got one of rank 0. Pass tf.shape of "
+        "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass tf.shape of "
         "the operand that wrt names.",
     ),
     "negative_shape": (
@@ -303,8 +342,7 @@ RAW = {
     "operands_that_do_not_fit": (
         lambda: _library.custom_gradient_embed_grad(V, ones([4]), tf.constant([3]), wrt="x"),
         "CustomGradientEmbedGrad: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and "
-        "gx are aligned with x, got fx of shape [3], gx of shape [4] and x of shape [3], with axis []. Reshape gx to "
-        "the shape of x, or name the domain of the function with axis.",
+        "gx are aligned with x, got fx of shape [3], gx of shape [4] and x of shape [3], with axis []. " + CHECK_SHAPES,
     ),
     "huge_empty_operands": (
         lambda: _library.custom_gradient_embed_grad(
@@ -312,7 +350,7 @@ RAW = {
         ),
         "CustomGradientEmbedGrad: fx has the wrong shape; expected [0,1099511627776,1099511627776] (the broadcast shape "
         "without the dimensions of axis), got fx of shape [0,1099511627776,1], gx of shape [0,1,1099511627776] and x of "
-        "shape [], with axis []. Broadcast fx to that shape before the call.",
+        "shape [], with axis []. " + JACOBIAN,
     ),
     "unknown_operand": (
         lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="y"),

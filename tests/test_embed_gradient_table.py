@@ -37,6 +37,10 @@ ROWS = [
     Row((B,), (B, D), (B, D), -1, lambda dy, gx: dy[:, None] * gx),
     Row((B,), (B, D), (B,), -1, lambda dy, gx: np.repeat((dy * gx)[:, None], D, axis=1)),
     Row((B, T), (B, H, T, W), (B, H, T, W), [1, 3], lambda dy, gx: dy[:, None, :, None] * gx),
+    Row((N,), (N,), (), (), lambda dy, gx: dy * gx),
+    Row((B,), (B, D), (1, D), -1, lambda dy, gx: dy[:, None] * gx),
+    Row((B, N), (B, 1, D), (B, N, D), -1, lambda dy, gx: np.einsum("bn,bnd->bd", dy, gx)[:, None, :]),
+    Row((B, B), (B, 1, D), (B, B, D), -1, lambda dy, gx: np.einsum("bn,bnd->bd", dy, gx)[:, None, :]),
     Row((N,), (D,), (N, D), None, lambda dy, gx: dy @ gx),
     Row((N,), (P, Q), (N, P, Q), None, lambda dy, gx: np.tensordot(dy, gx, 1)),
 ]

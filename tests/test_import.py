@@ -45,13 +45,26 @@ def test_another_patch_version_of_tensorflow_is_accepted(tmp_path):
     assert run_python(code, cwd=tmp_path).stdout == cg.__version__ + "\n"
 
 
-def test_a_package_that_is_not_built_says_how_to_build_it(tmp_path):
+def message_of_importing_an_unbuilt_package(folder):
     package = pathlib.Path(cg.__file__).parent
-    shutil.copytree(package, tmp_path / "tf_cg_ops", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(package, folder / "tf_cg_ops", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     code = "import sys; sys.path.insert(0, '.')\ntry:\n import tf_cg_ops\nexcept ImportError as error:\n print(error)"
-    assert run_python(code, cwd=tmp_path, environment={"PYTHONSAFEPATH": "1"}).stdout == (
+    return run_python(code, cwd=folder).stdout
+
+
+def test_a_package_that_is_not_built_says_how_to_build_it(tmp_path):
+    assert message_of_importing_an_unbuilt_package(tmp_path) == (
         f"tf_cg_ops: the op library is missing; expected the file {tmp_path / 'tf_cg_ops' / '_ops.so'}, got none. Build "
         "it against the installed TensorFlow with: pip install --no-build-isolation .\n"
+    )
+
+
+def test_a_source_folder_that_hides_the_installed_package_says_so(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    assert message_of_importing_an_unbuilt_package(tmp_path) == (
+        "tf_cg_ops: this is the source folder, which hides the installed package, and it is not built; expected the "
+        f"file {tmp_path / 'tf_cg_ops' / '_ops.so'}, got none. Run Python from another folder, or build in place with: "
+        "pip install --no-build-isolation -e .\n"
     )
 
 

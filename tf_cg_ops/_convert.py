@@ -87,10 +87,18 @@ def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> 
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
     except (TypeError, ValueError) as error:
-        description = describe(value)
-        raise TypeError(
-            _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype.name, value=description)
-        ) from error
+        raise _not_convertible(api, name, value, dtype) from error
+
+
+def _not_convertible(api: str, name: str, value: Any, dtype: tf.DType) -> TypeError:
+    remedy = _errors.REMEDY_CONVERT
+    if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
+        remedy = _errors.REMEDY_KERAS_TENSOR.format(api=api)
+    elif callable(value):
+        remedy = _errors.REMEDY_CALL
+    return TypeError(
+        _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype.name, value=describe(value), remedy=remedy)
+    )
 
 
 def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
@@ -101,7 +109,7 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
 
 def describe(value: Any) -> str:
     """The value for a message: its kind where that tells more than its contents."""
-    if tf.is_tensor(value):
+    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
         kind = "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
         return f"a {kind} of dtype {tf.as_dtype(value.dtype).name}"
     text = repr(value)

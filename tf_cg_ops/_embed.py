@@ -27,20 +27,28 @@ def embed_gradient(
     The forward pass moves no data: the result shares the buffer of `fx`, whatever `x` and `gx` hold. `gx` is not read
     before a gradient is asked for.
 
-    Shapes. Let `X` be the shape of `x` and `S` the same without the dimensions that `axis` names: those are the domain
-    of one function, `S` is the batch. `fx` has the shape `S`. `gx` has the shape of `x`, or a shape with fewer
-    dimensions that broadcasts with `S`: then it is the same for every element of one domain. Everything broadcasts from
-    the right as in NumPy, and extra leading dimensions of `fx` and `gx` are summed over in `dx`:
+    Shapes. `axis` names the dimensions of `x` that are the domain of one function; the other dimensions of `x` are the
+    batch. Everything is aligned from the right and broadcasts, as in NumPy:
 
-    | `fx`     | `x`       | `gx`      | `axis`       | `dx`                                   |
-    |----------|-----------|-----------|--------------|----------------------------------------|
-    | `[n]`    | `[n]`     | `[n]`     | `()`         | `dy * gx`                              |
-    | `[n]`    | `[]`      | `[n]`     | `()`         | `sum(dy * gx)`                         |
-    | `[B, n]` | `[n]`     | `[B, n]`  | `()`         | `sum over B of dy * gx`                |
-    | `[]`     | `[n]`     | `[n]`     | `()`, `None` | `dy * gx`                              |
-    | `[B]`    | `[B, D]`  | `[B, D]`  | `-1`         | `dy[:, None] * gx`                     |
-    | `[B]`    | `[B, D]`  | `[B]`     | `-1`         | `(dy * gx)[:, None]`, the same along D |
-    | `[n]`    | `[m]`     | `[n, m]`  | `None`       | `dy @ gx`: `gx` is the Jacobian        |
+    - `fx` has the shape of the batch.
+    - `gx` has the shape of `x`: one number for each element of `x`. With fewer dimensions than `x` it is aligned with
+      the batch instead, and the same for every element of one domain.
+    - `fx` and `gx` may have further dimensions in front, which are outputs that share one `x`: with `axis=None` a `gx`
+      of the shape of `fx` followed by that of `x` is a Jacobian.
+
+    | `fx`     | `x`          | `gx`        | `axis`       | `dx`                                                |
+    |----------|--------------|-------------|--------------|-----------------------------------------------------|
+    | `[n]`    | `[n]`        | `[n]`, `[]` | `()`         | `dy * gx`                                           |
+    | `[n]`    | `[]`         | `[n]`       | `()`         | `sum(dy * gx)`                                      |
+    | `[B, n]` | `[n]`        | `[B, n]`    | `()`         | `sum over B of dy * gx`                             |
+    | `[]`     | `[n]`        | `[n]`, `[]` | `()`, `None` | `dy * gx`                                           |
+    | `[B]`    | `[B, D]`     | `[B, D]`    | `-1`         | `dy[:, None] * gx`                                  |
+    | `[B]`    | `[B, D]`     | `[B]`       | `-1`         | `(dy * gx)[:, None]`, the same along D              |
+    | `[B]`    | `[B, D]`     | `[1, D]`    | `-1`         | `dy[:, None] * gx`, one row for all                 |
+    | `[n]`    | `[m]`        | `[n, m]`    | `None`       | `dy @ gx`: a Jacobian                               |
+    | `[B, n]` | `[B, 1, m]`  | `[B, n, m]` | `-1`         | a Jacobian for each example: pass `x[:, None, :]`   |
+
+    Only shapes decide, so a square `x` or a batch as large as a domain cannot tell a wrong `axis` from a right one.
 
     Relation to upstream: `tfp.math.custom_gradient` and `tf.contrib.bayesflow.custom_grad.custom_gradient` take the
     same arguments and compute `fx + gx * (x - stop_gradient(x))`, which turns into `nan` where `x` or `gx` is not
@@ -59,7 +67,7 @@ def embed_gradient(
 
     Args:
       fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
-        one.
+        one. Python numbers and NumPy arrays take the dtype of the Tensors among the arguments.
       gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple where `x` is one.
       x: What `gx` is the derivative with respect to, in the dtype of `fx`. A Tensor or Variable, or a list or tuple of
         them.
@@ -71,8 +79,9 @@ def embed_gradient(
         order. If True, they are used as given, and the derivatives of every order are those of
         `fx + gx * (x - stop_gradient(x))`: `dy` flows into `fx`, zeros flow into `gx`, and mixed second derivatives are
         there, for both orders of differentiation. As in the formula, a `gx` that itself depends on an unstopped `x`
-        counts twice at second order (`2 * dgx/dx`): stop `x` inside `gx`. For the same reason a mixed second derivative
-        counts once for each `gx` that carries it.
+        counts twice at second order (`2 * dgx/dx`), and a mixed second derivative counts once for each `gx` that
+        carries it. `(gx + tf.stop_gradient(gx)) / 2` has the value `gx` and half its derivative, which makes the second
+        derivative right (not the third); stopping `x` inside `gx` removes it.
       name: A name for the operation.
 
     Returns:
@@ -81,8 +90,8 @@ def embed_gradient(
     Raises:
       ValueError: `gx` and `x` are lists of different lengths, or empty; or, while a graph is traced, the shapes do not
         fit (see InvalidArgumentError).
-      TypeError: A dtype is not supported or they differ; `axis` is a bool or no integer; `fx_gx_manually_stopped` is no
-        bool; an argument does not convert to a Tensor.
+      TypeError: A dtype is not supported or they differ; `axis` is a bool or not an integer; `fx_gx_manually_stopped`
+        is not a bool; an argument does not convert to a Tensor.
       tf.errors.InvalidArgumentError: The shapes do not broadcast, `fx` is not of their broadcast shape without `axis`
         (nor a scalar where that is the shape of `x`), or `axis` names a dimension that `x` does not have, or one twice.
 

@@ -7,6 +7,10 @@ IMPORT_NOT_BUILT = (
     "tf_cg_ops: the op library is missing; expected the file {path}, got none. Build it against the installed "
     "TensorFlow with: pip install --no-build-isolation ."
 )
+IMPORT_FROM_SOURCES = (
+    "tf_cg_ops: this is the source folder, which hides the installed package, and it is not built; expected the file "
+    "{path}, got none. Run Python from another folder, or build in place with: pip install --no-build-isolation -e ."
+)
 IMPORT_OTHER_TENSORFLOW = (
     "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {built} (what it was compiled "
     "against, {distribution} {built_full}), got TensorFlow {installed}. Install {distribution} {built}, or build "
@@ -24,13 +28,18 @@ DTYPE_UNSUPPORTED = (
     "{api}: the dtype of {argument} has no gradient; expected one of {supported}, got {dtype}. Cast it, for example "
     "with tf.cast({argument}, tf.float32)."
 )
+REMEDY_CONVERT = "Convert it before the call."
+REMEDY_CALL = "Pass the value of the function, and not the function itself."
+REMEDY_KERAS_TENSOR = (
+    "It is the placeholder of a functional model: call {api} inside the call() of a keras.layers.Layer of your own."
+)
 DTYPES_DIFFER = (
     "{api}: the dtypes differ; expected {first_dtype} for all arguments, which {first} has, got {dtype} for "
     "{argument}. Cast one of the two with tf.cast."
 )
 NOT_CONVERTIBLE = (
-    "{api}: {argument} is no dense tensor; expected a Tensor or what converts to one of dtype {dtype}, got {value}. "
-    "Convert it before the call."
+    "{api}: {argument} is not a dense tensor; expected a Tensor or what converts to one of dtype {dtype}, got "
+    "{value}. {remedy}"
 )
 STOPPED_IS_NO_BOOL = (
     "{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got {value}. Pass a Python "

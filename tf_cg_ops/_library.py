@@ -19,7 +19,9 @@ def _check_version() -> None:
     """Raises ImportError unless TensorFlow's minor version is the one that the library was compiled against."""
     # A library opened under another minor version may fail with an undefined symbol, or worse, not fail at once.
     if not PATH.exists() or importlib.util.find_spec("._build_info", __package__) is None:
-        raise ImportError(_errors.IMPORT_NOT_BUILT.format(path=PATH))
+        in_sources = (PATH.parents[1] / "pyproject.toml").exists()
+        message = _errors.IMPORT_FROM_SOURCES if in_sources else _errors.IMPORT_NOT_BUILT
+        raise ImportError(message.format(path=PATH))
     from . import _build_info
 
     if _minor(tf.__version__) != _minor(_build_info.TENSORFLOW_VERSION):

@@ -24,7 +24,7 @@ using ::tensorflow::thread::ThreadPool;
 
 absl::Status ShapeFromTensor(const Tensor& tensor, TensorShape* shape) {
   if (!TensorShapeUtils::IsVector(tensor.shape())) {
-    return absl::InvalidArgumentError(ShapeIsNoVector(EmbedGradNames(), tensor.dims()));
+    return absl::InvalidArgumentError(ShapeIsNotAVector(EmbedGradNames(), tensor.dims()));
   }
   return tensor.dtype() == tensorflow::DT_INT32 ? TensorShapeUtils::MakeShape(tensor.vec<int32_t>(), shape)
                                                 : TensorShapeUtils::MakeShape(tensor.vec<int64_t>(), shape);

@@ -51,15 +51,6 @@ bool MayEqual(const Dims& a, const Dims& b) {
                     [](int64_t m, int64_t n) { return m == n || m == kUnknownDim || n == kUnknownDim; });
 }
 
-// Whether `part` may be `whole` with some of its dimensions left out, in order.
-bool IsSubsequence(const Dims& part, const Dims& whole) {
-  size_t next = 0;
-  for (const int64_t dim : whole) {
-    if (next < part.size() && part[next] == dim) ++next;
-  }
-  return next == part.size();
-}
-
 }  // namespace
 
 Role RoleFromName(const std::string& name) { return name == "fx" ? kFx : name == "gx" ? kGx : kX; }
@@ -81,6 +72,7 @@ std::string Align(const OperandShapes& shapes, const Axis& axis, const OperandNa
   if (!shapes[kFx] || !shapes[kGx]) return "";
   const Dims& fx = *shapes[kFx];
   const Dims& gx = *shapes[kGx];
+  const Misfit misfit{names, shapes, axis, in_domain};
 
   Alignment local;
   Alignment& result = alignment == nullptr ? local : *alignment;
@@ -91,7 +83,7 @@ std::string Align(const OperandShapes& shapes, const Axis& axis, const OperandNa
   for (Dims& dims : result.operands) {
     PadToRank(rank, &dims);
     for (size_t i = 0; i < rank; ++i) {
-      if (!BroadcastDim(dims[i], &result.joint[i])) return DoNotBroadcast(names, shapes, axis);
+      if (!BroadcastDim(dims[i], &result.joint[i])) return DoNotBroadcast(misfit);
     }
   }
 
@@ -102,8 +94,7 @@ std::string Align(const OperandShapes& shapes, const Axis& axis, const OperandNa
   }
   const bool scalar_of_all_x = fx.empty() && MayEqual(result.joint, x);
   if (!scalar_of_all_x && !MayEqual(fx, expected_fx)) {
-    const bool name_the_domain = axis.dims.empty() && !axis.all && fx.size() < x.size() && IsSubsequence(fx, x);
-    return WrongFxShape(names, shapes, axis, expected_fx, name_the_domain);
+    return WrongFxShape(misfit, expected_fx);
   }
   return "";
 }

@@ -1,7 +1,7 @@
 // Runs a ContractionPlan: multiplies, broadcasts and sums in one pass over the operands.
 //
-// How the work is cut into pieces depends on the plan alone, never on the number of threads, so that results are equal
-// bit for bit on every machine and in every run.
+// How the work is cut into pieces depends on the plan alone, never on the number of threads, so that results are the
+// same bits however many there are.
 
 #ifndef TF_CG_OPS_CC_LIB_CONTRACTION_H_
 #define TF_CG_OPS_CC_LIB_CONTRACTION_H_

@@ -19,13 +19,53 @@ std::string Bracketed(const Dims& numbers, std::optional<int64_t> unknown) {
 std::string Describe(const Axis& axis) { return axis.all ? "None" : Bracketed(axis.dims, std::nullopt); }
 
 // "fx of shape [3], gx of shape [3,3] and x of shape [3,3], with axis []"
-std::string Describe(const OperandNames& names, const OperandShapes& shapes, const Axis& axis) {
+std::string Describe(const Misfit& misfit) {
   std::string text;
   for (int role = 0; role < kNumRoles; ++role) {
     text += role == 0 ? "" : role == kNumRoles - 1 ? " and " : ", ";
-    text += names.roles[role] + " of shape " + (shapes[role] ? ToString(*shapes[role]) : "<unknown>");
+    text += misfit.names.roles[role] + " of shape " + ToString(*misfit.shapes[role]);
   }
-  return text + ", with axis " + Describe(axis);
+  return text + ", with axis " + Describe(misfit.axis);
+}
+
+// Whether `part` may be `whole` with some of its dimensions left out, in order.
+bool IsSubsequence(const Dims& part, const Dims& whole) {
+  size_t next = 0;
+  for (const int64_t dim : whole) {
+    if (next < part.size() && part[next] == dim) ++next;
+  }
+  return next == part.size();
+}
+
+// Whether fx still has the dimensions of the domain, with size 1, as keepdims=True leaves them.
+bool KeepsDomain(const Dims& fx, const Dims& x, const std::vector<bool>& in_domain) {
+  bool keeps = fx.size() == x.size();
+  for (size_t i = 0; keeps && i < fx.size(); ++i) keeps = !in_domain[i] || fx[i] == 1;
+  return keeps;
+}
+
+// The mistake that the shapes look like, and what to do about it.
+std::string Remedy(const Misfit& misfit) {
+  const auto& [fx_name, gx_name, x_name] = misfit.names.roles;
+  const Dims &fx = *misfit.shapes[kFx], &gx = *misfit.shapes[kGx], &x = *misfit.shapes[kX];
+  const bool has_axis = misfit.axis.all || !misfit.axis.dims.empty();
+  if (has_axis && KeepsDomain(fx, x, misfit.in_domain)) {
+    return "If " + fx_name + " was reduced with keepdims=True, drop the dimensions of axis from it.";
+  }
+  if (!has_axis && gx.size() > x.size()) {
+    return "If " + gx_name + " is a Jacobian, of the shape of " + fx_name + " followed by that of " + x_name +
+           ", pass axis=None.";
+  }
+  if (has_axis && gx.size() > x.size()) {
+    return "Shapes are aligned from the right: if " + gx_name + " is a Jacobian for each example, [batch, outputs, " +
+           "inputs], give " + x_name + " a dimension of size 1 for the outputs, as in x[:, None, :].";
+  }
+  if (!has_axis && fx.size() < x.size() && IsSubsequence(fx, x)) {
+    return "If each element of " + fx_name + " is a function of several elements of " + x_name +
+           ", name their dimensions with axis.";
+  }
+  return "Shapes are aligned from the right, as in NumPy: check those of " + fx_name + ", " + gx_name + " and " +
+         x_name + ".";
 }
 
 }  // namespace
@@ -52,27 +92,19 @@ std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis) {
          Bracketed(axis.dims, std::nullopt) + ". Set only one of the two attributes.";
 }
 
-std::string DoNotBroadcast(const OperandNames& names, const OperandShapes& shapes, const Axis& axis) {
-  return names.api + ": the shapes do not broadcast together; expected sizes that are equal or 1 once " +
-         names.roles[kFx] + " and " + names.roles[kGx] + " are aligned with " + names.roles[kX] + ", got " +
-         Describe(names, shapes, axis) + ". Reshape " + names.roles[kGx] + " to the shape of " + names.roles[kX] +
-         ", or name the domain of the function with axis.";
+std::string DoNotBroadcast(const Misfit& misfit) {
+  const auto& [fx, gx, x] = misfit.names.roles;
+  return misfit.names.api + ": the shapes do not broadcast together; expected sizes that are equal or 1 once " + fx +
+         " and " + gx + " are aligned with " + x + ", got " + Describe(misfit) + ". " + Remedy(misfit);
 }
 
-std::string WrongFxShape(const OperandNames& names, const OperandShapes& shapes, const Axis& axis, const Dims& expected,
-                         bool name_the_domain) {
-  std::string text = names.api + ": " + names.roles[kFx] + " has the wrong shape; expected " + ToString(expected) +
-                     " (the broadcast shape without the dimensions of axis), got " + Describe(names, shapes, axis) +
-                     ". ";
-  if (name_the_domain) {
-    return text + "If each element of " + names.roles[kFx] + " is a function of several elements of " +
-           names.roles[kX] + ", name their dimensions with axis.";
-  }
-  return text + "Broadcast " + names.roles[kFx] + " to that shape before the call.";
+std::string WrongFxShape(const Misfit& misfit, const Dims& expected) {
+  return misfit.names.api + ": " + misfit.names.roles[kFx] + " has the wrong shape; expected " + ToString(expected) +
+         " (the broadcast shape without the dimensions of axis), got " + Describe(misfit) + ". " + Remedy(misfit);
 }
 
-std::string ShapeIsNoVector(const OperandNames& names, int64_t rank) {
-  return names.api + ": shape is no vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
+std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank) {
+  return names.api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
          ". Pass tf.shape of the operand that wrt names.";
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cc/lib/alignment.h"
 
@@ -17,14 +18,21 @@ std::string ToString(const Dims& dims);
 std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& x);
 std::string AxisGivenTwice(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x);
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis);
-std::string DoNotBroadcast(const OperandNames& names, const OperandShapes& shapes, const Axis& axis);
+// What does not fit: the shapes of the operands, the axis, and for each dimension of x whether the axis names it.
+struct Misfit {
+  const OperandNames& names;
+  const OperandShapes& shapes;
+  const Axis& axis;
+  const std::vector<bool>& in_domain;
+};
 
-// `expected` is B without the dimensions of `axis`; `name_the_domain` adds the advice to use `axis`.
-std::string WrongFxShape(const OperandNames& names, const OperandShapes& shapes, const Axis& axis, const Dims& expected,
-                         bool name_the_domain);
+std::string DoNotBroadcast(const Misfit& misfit);
+
+// `expected` is B without the dimensions of `axis`.
+std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
 
 // For the tensor that gives the shape of a gradient.
-std::string ShapeIsNoVector(const OperandNames& names, int64_t rank);
+std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank);
 
 }  // namespace tf_cg_ops
 

@@ -41,7 +41,7 @@ def run(trained: digits.Trained, model: pathlib.Path, report: Report) -> None:
     with np.load(arrays) as found:
         difference = max(float(np.max(np.abs(found[name] - gradient))) for name, gradient in here.items())
         size = min(float(np.max(np.abs(found[name]))) for name in here)
-    report.add("fresh process: largest gradient of the weight that has the least", size, "at least", 1e-5)
+    report.add("fresh process: smallest over images and weights of max |gradient|", size, "at least", 1e-5)
     report.add("fresh process: largest difference to the gradients before saving", difference, "at most", 1e-6)
 
 

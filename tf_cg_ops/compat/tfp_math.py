@@ -24,6 +24,8 @@ def custom_gradient(
     | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
     | any other                            | nothing that has a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
 
+    Only shapes decide: below a square `x`, an `fx` of one dimension is always a function of its rows.
+
     Relation to upstream: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the table wherever
     `dy` is uniform (as it is below `reduce_sum`), and is wrong elsewhere in its first two rows. The value is `fx` bit
     for bit here, also where `x` or `gx` is not finite.
