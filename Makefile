@@ -10,6 +10,7 @@ UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
 
 VENV := .venv
 BIN := $(VENV)/bin
+LIBRARY := tf_cg_ops/_ops.so
 SOURCES := $(shell find cc -name '*.cc' -o -name '*.h')
 
 # Warnings in the library's own sources are errors here, but not for users, who may have another compiler.
@@ -21,13 +22,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test format clean
 
-demo: $(VENV)/.ready
+demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
 
-test: $(VENV)/.ready
+test: $(LIBRARY)
 	$(BIN)/python -m pytest
 
-format: $(VENV)/.ready
+format: $(LIBRARY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES)
@@ -48,7 +49,7 @@ $(VENV)/.tensorflow:
 	@$(BIN)/python -m pip install -q 'setuptools>=70.1' wheel '$(TENSORFLOW)'
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(SOURCES)
+$(LIBRARY): $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(SOURCES)
 	@echo "Building the op library and installing what the demo and the tests need."
 	@$(BIN)/python -m pip install -q --no-build-isolation -e '.[test]'
 	@$(BIN)/python -m pip install -q --no-deps $(UPSTREAM)

@@ -92,7 +92,7 @@ class BuildOpLibrary(build_ext):
         if os.environ.get("TF_CG_OPS_WERROR") == "1":
             command.append("-Werror")
         # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
-        digest = hashlib.sha256(json.dumps([command, tensorflow_requirement()]).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps([command, installed_tensorflow()]).encode()).hexdigest()[:12]
         objects = ROOT / "build" / f"objects-{digest}"
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             built = list(pool.map(lambda source: compile_source(command, source, objects), ext.sources))

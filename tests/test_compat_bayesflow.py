@@ -167,3 +167,27 @@ def test_errors_name_this_function():
             custom_gradient(v, v, tf.ones([3, 2]), axis=axis)
     with pytest.raises(TypeError, match=r"^compat.bayesflow.custom_gradient: axis is a bool; "):
         custom_gradient(v, v, v, True)
+
+
+def test_static_shapes_are_kept_where_the_batch_is_unknown():
+    @tf.function(input_signature=[tf.TensorSpec([None, 3, 4])])
+    def run(x):
+        h = custom_gradient(tf.reduce_sum(x, -1), tf.reduce_max(x, -1), x, axis=-1)
+        assert h.shape.as_list() == [None, 3]
+        return h
+
+    assert run(tf.ones([5, 3, 4])).shape == [5, 3]
+
+
+def test_shapes_that_do_not_fit_at_run_time():
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 3)
+    def run(fx, gx, x):
+        return custom_gradient(fx, gx, x, axis=-1)
+
+    message = (
+        "compat.bayesflow.custom_gradient: the shapes do not broadcast together; expected sizes that are equal or 1, "
+        "got two of fx, gx and reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of "
+        "reduce_sum(x, axis).] [3] [2]"
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(tf.ones([3]), tf.ones([3]), tf.ones([2, 5]))

@@ -140,6 +140,27 @@ def test_an_empty_fx_gives_zeros_where_tfp_gives_nan():
     np.testing.assert_array_equal(dx, [0.0, 0.0])
 
 
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "unknown_rank"])
+@pytest.mark.parametrize("size", [60_000, 70_000, 1_000_000])
+def test_the_mean_over_more_elements_than_float16_counts(size, traced):
+    """1 / size is no number of float16 from 65,505 elements on."""
+
+    def run(fx, x):
+        return tape_vjp(lambda x: custom_gradient(fx, tf.constant([3.0], tf.float16), x), [x], tf.ones_like(fx))[1][0]
+
+    if traced:
+        run = tf.function(run, input_signature=[tf.TensorSpec(None, tf.float16)] * 2)
+    dx = run(tf.ones([size], tf.float16), tf.constant([2.0], tf.float16))
+    np.testing.assert_allclose(dx, [3.0], rtol=3e-3)
+
+
+def test_huge_dimensions_of_an_empty_tensor():
+    huge = tf.zeros([0, 2**40])
+    for fx in (huge, tf.zeros([0]), tf.zeros([3])):
+        _, (dx,) = tape_vjp(lambda x, fx=fx: custom_gradient(fx, huge, x), [huge], fx)
+        assert dx.shape == huge.shape
+
+
 def test_the_buffer_is_shared(rng):
     fx, x = tf.constant(random_array(rng, [100])), tf.constant(random_array(rng, [100, 2]))
     assert address(custom_gradient(fx, fx, fx)) == address(fx)

@@ -98,13 +98,23 @@ def test_broadcasting_along_an_inner_dimension(rng):
     np.testing.assert_allclose(contract(dy, gx, [5, 7], axis=[-1]), dy[:, None] * gx)
 
 
+@pytest.mark.parametrize("n", [3, 256, 1000, 5000])
+def test_equal_sums_are_spread_over_all_elements(n, rng):
+    """Both operands are broadcast along x, so that every element of dx is the same sum."""
+    dy, gx = random_array(rng, [700]), random_array(rng, [700, 1])
+    np.testing.assert_allclose(contract(dy, gx, [n], axis=[-1]), np.full(n, dy @ gx[:, 0]), rtol=1e-12)
+    np.testing.assert_allclose(
+        contract(dy[:1], gx[:1, 0], [2, n, 1], axis=[0, 1]), np.full([2, n, 1], dy[0] * gx[0, 0])
+    )
+
+
 def test_results_do_not_depend_on_how_often_one_runs(rng):
     a, b = random_array(rng, [500, 999], tf.float32), random_array(rng, [500, 999], tf.float32)
     first = contract(a, b, []).numpy()
     assert all(contract(a, b, []).numpy() == first for _ in range(20))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [2, 8])
 def test_sums_are_the_same_bits_for_any_number_of_threads(threads, tmp_path):
     from .support.processes import run_python
 

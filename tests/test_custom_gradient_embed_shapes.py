@@ -97,10 +97,15 @@ def test_a_shape_tensor_that_is_no_vector_is_refused():
 def test_gradient_operands_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="CustomGradientEmbedGrad: the shapes do not broadcast together"):
         assert_gradient_infers("[3]", "[4]", "[3]", "[3]")
-    with pytest.raises(ValueError, match="CustomGradientEmbedGrad: fx has the wrong shape"):
+    with pytest.raises(ValueError, match=r"CustomGradientEmbedGrad: fx .* has the wrong shape"):
         assert_gradient_infers("[3]", "[3,3]", "[3,3]", "[3,3]")
-    with pytest.raises(ValueError, match="CustomGradientEmbedGrad: fx has the wrong shape"):
+    with pytest.raises(ValueError, match=r"CustomGradientEmbedGrad: fx .* has the wrong shape"):
         assert_gradient_infers("[3,3]", "[3,3]", "[3]", "[3]", wrt="fx")
+
+
+def test_zero_x_is_refused_where_x_is_no_operand():
+    with pytest.raises(ValueError, match="zero_x speaks of an operand that is not there"):
+        assert_gradient_infers("[3]", "[3]", "[3]", "[3]", zero_x=True)
 
 
 def test_second_order_gradients_keep_static_shapes():

@@ -186,3 +186,56 @@ def test_an_axis_that_is_fed_to_a_session(axis, rng):
         with tf.compat.v1.Session() as session:
             actual = session.run(dx, dict(zip(fed, [dy, gx, x, axis], strict=True)))
     np.testing.assert_allclose(actual, reference.vjp(dy, gx, x.shape, axis), rtol=1e-12)
+
+
+def test_an_axis_of_tensors_in_a_list(rng):
+    """As in `axis=[i, -1]` with an i that is known at run time only."""
+    x, gx, dy = random_array(rng, [2, 3, 4]), random_array(rng, [2, 3, 4]), random_array(rng, [3])
+
+    @tf.function
+    def run(x, i):
+        return vjp(lambda x: cg.embed_gradient(dy, gx, x, axis=[i, -1]), x, dy)
+
+    np.testing.assert_allclose(run(x, tf.constant(0)), reference.vjp(dy, gx, x.shape, [0, -1]), rtol=1e-12)
+    eager = vjp(lambda x: cg.embed_gradient(dy, gx, x, axis=[tf.constant(0), -1]), tf.constant(x), dy)
+    np.testing.assert_allclose(eager, reference.vjp(dy, gx, x.shape, [0, -1]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [cg.embed_gradient, cg.compat.bayesflow.custom_gradient, cg.compat.tfp_math.custom_gradient],
+    ids=["embed_gradient", "bayesflow", "tfp_math"],
+)
+def test_reference_variables_of_tensorflow_1(function):
+    with tf.Graph().as_default():
+        v = tf.compat.v1.Variable([1.0, 2.0], use_resource=False)
+        h = function(v**2, 2 * v, v)
+        gradient = tf.gradients(h, v, grad_ys=tf.constant([1.0, 10.0]))[0]
+        with tf.compat.v1.Session() as session:
+            session.run(v.initializer)
+            value, dv = session.run([h, gradient])
+    np.testing.assert_array_equal(value, [1.0, 4.0])
+    np.testing.assert_array_equal(dv, [2.0, 40.0])
+
+
+HUGE = (0, 2**40)
+
+
+@pytest.mark.parametrize("axis", [(), -1, None], ids=str)
+def test_huge_dimensions_of_an_empty_tensor(axis):
+    """Rightly nothing, though neither the sizes nor their products fit 32 bits."""
+    x = tf.zeros(HUGE)
+    fx = tf.zeros(reference_batch(HUGE, axis))
+    for traced in (False, True):
+        # The contrib function has one derivative for a whole domain.
+        for function, gx in [(cg.embed_gradient, tf.zeros(HUGE)), (cg.compat.bayesflow.custom_gradient, fx)]:
+
+            def run(x, function=function, gx=gx):
+                return vjp(lambda x: function(fx, gx, x, axis), x, fx)
+
+            assert (tf.function(run, input_signature=[tf.TensorSpec(None)]) if traced else run)(x).shape == HUGE
+
+
+def reference_batch(shape, axis):
+    domain = reference.domain_axes(axis, len(shape))
+    return [size for i, size in enumerate(shape) if i not in domain]

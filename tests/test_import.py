@@ -35,7 +35,7 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     assert run_python(IMPORT_UNDER_ANOTHER_VERSION, cwd=tmp_path).stdout == (
         f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (what it was compiled "
         f"against, {distribution} {full}), got TensorFlow 2.99.1. Install {distribution} {minor}, or build tf_cg_ops "
-        "against this one with: pip install --no-build-isolation --force-reinstall --no-deps tf_cg_ops\n"
+        "against this one, in its source folder, with: pip install --no-build-isolation --force-reinstall --no-deps .\n"
     )
 
 

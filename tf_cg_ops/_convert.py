@@ -19,7 +19,7 @@ _BOOLS = (bool, np.bool_)
 _NUMPY = (np.ndarray, np.generic)
 
 
-def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
+def _to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
     """The gx, the x, and the suffix by which messages tell the pairs apart."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
@@ -51,31 +51,45 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     return [_to_tensor(api, name, value, first, dtype) for name, value in zip(names, values, strict=True)]
 
 
-def to_tensor_pairs(api: str, fx: Any, gx: Any, x: Any) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-    """`fx`, and the lists of `gx` and `x`, as Tensors of one dtype."""
-    gx, x, suffixes = to_pairs(api, gx, x)
+def to_tensor_pairs(
+    api: str, fx: Any, gx: Any, x: Any
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[str]]:
+    """`fx`, the lists of `gx` and `x` as Tensors of one dtype, and the suffixes that tell the pairs apart."""
+    gx, x, suffixes = _to_pairs(api, gx, x)
     names = ["fx", *("gx" + suffix for suffix in suffixes), *("x" + suffix for suffix in suffixes)]
     fx, *rest = to_tensors(api, names, [fx, *gx, *x])
-    return fx, rest[: len(gx)], rest[len(gx) :]
+    return fx, rest[: len(gx)], rest[len(gx) :], suffixes
 
 
 def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
     """The dtype of all arguments, and the name of the first one that has it."""
     first = None
     for name, value in zip(names, values, strict=True):
-        if isinstance(value, tf.Tensor):
-            value_dtype = value.dtype
-        elif hasattr(value, "dtype") and not isinstance(value, _NUMPY):
-            value_dtype = tf.as_dtype(value.dtype)
-        else:
+        value_dtype = _tensor_dtype(value)
+        if value_dtype is None:
             continue
         if first is None:
             first, dtype = name, value_dtype
         elif value_dtype is not dtype and value_dtype != dtype:
             raise _dtypes_differ(api, first, dtype, name, value_dtype)
-    if first is None:
+    if first is not None:
+        return first, dtype
+    try:
         return names[0], tf.convert_to_tensor(values[0]).dtype
-    return first, dtype
+    except (TypeError, ValueError) as error:
+        raise _not_convertible(api, names[0], values[0], "float32") from error
+
+
+def _tensor_dtype(value: Any) -> tf.DType | None:
+    """The dtype of a Tensor, a Variable or the like, without the mark of TensorFlow 1's ref variables."""
+    if isinstance(value, tf.Tensor):
+        return value.dtype.base_dtype
+    if isinstance(value, _NUMPY) or not hasattr(value, "dtype"):
+        return None
+    try:
+        return tf.as_dtype(value.dtype).base_dtype
+    except TypeError:  # An attribute of that name that means something else; converting the value will tell.
+        return None
 
 
 def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> tf.Tensor:
@@ -87,17 +101,17 @@ def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> 
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
     except (TypeError, ValueError) as error:
-        raise _not_convertible(api, name, value, dtype) from error
+        raise _not_convertible(api, name, value, dtype.name) from error
 
 
-def _not_convertible(api: str, name: str, value: Any, dtype: tf.DType) -> TypeError:
+def _not_convertible(api: str, name: str, value: Any, dtype: str) -> TypeError:
     remedy = _errors.REMEDY_CONVERT
     if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
         remedy = _errors.REMEDY_KERAS_TENSOR.format(api=api)
     elif callable(value):
         remedy = _errors.REMEDY_CALL
     return TypeError(
-        _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype.name, value=describe(value), remedy=remedy)
+        _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype, value=describe(value), remedy=remedy)
     )
 
 
@@ -109,10 +123,11 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
 
 def describe(value: Any) -> str:
     """The value for a message: its kind where that tells more than its contents."""
-    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
+    dtype = _tensor_dtype(value)
+    if dtype is not None:
         kind = "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
-        return f"a {kind} of dtype {tf.as_dtype(value.dtype).name}"
-    text = repr(value)
+        return f"a {kind} of dtype {dtype.name}"
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
 
 
@@ -130,24 +145,39 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     if isinstance(axis, tuple) and not axis:
         return []
     if tf.is_tensor(axis):
-        axis = tf.convert_to_tensor(axis)
-        if not axis.dtype.is_integer:
-            message = _errors.AXIS_IS_BOOL if axis.dtype.is_bool else _errors.AXIS_IS_NO_INT
-            raise TypeError(message.format(api=api, value=describe(axis)))
-        if axis.shape.rank is not None and axis.shape.rank > 1:
+        return _tensor_to_axis(api, axis)
+    if isinstance(axis, np.ndarray):
+        if axis.ndim > 1:
             raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
-        value = tf.get_static_value(axis)
-        return axis if value is None else np.ravel(value).tolist()
-    if isinstance(axis, _BOOLS):
-        raise TypeError(_errors.AXIS_IS_BOOL.format(api=api, value=bool(axis)))
-    if isinstance(axis, np.ndarray) and axis.ndim > 1:
-        raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
-    entries = np.ravel(axis).tolist() if isinstance(axis, np.ndarray) else axis
-    if not isinstance(entries, (list, tuple, range)):
-        entries = [entries]
+        # The entries of an empty array are of no type; NumPy makes them floats.
+        entries = list(np.ravel(axis)) if axis.size else []
+    else:
+        entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
+    if any(isinstance(entry, _BOOLS) for entry in entries):
+        raise TypeError(_errors.AXIS_IS_BOOL.format(api=api, value=describe(axis)))
+    if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
+        return _tensor_to_axis(api, tf.stack([tf.cast(entry, tf.int64) for entry in entries]))
     try:
-        if any(isinstance(entry, _BOOLS) for entry in entries):
-            raise TypeError("a bool is an int in Python, but names no dimension")
-        return [operator.index(entry) for entry in entries]
+        dimensions = [operator.index(entry) for entry in entries]
     except TypeError as error:
         raise TypeError(_errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error
+    return _check_int64(api, dimensions)
+
+
+def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
+    is_integer = isinstance(axis, tf.Tensor | tf.Variable) and axis.dtype.is_integer
+    if not is_integer:
+        message = _errors.AXIS_IS_BOOL if axis.dtype.is_bool else _errors.AXIS_IS_NO_INT
+        raise TypeError(message.format(api=api, value=describe(axis)))
+    axis = tf.convert_to_tensor(axis)
+    if axis.shape.rank is not None and axis.shape.rank > 1:
+        raise ValueError(_errors.AXIS_RANK.format(api=api, shape=axis.shape))
+    value = tf.get_static_value(axis)
+    return axis if value is None else _check_int64(api, np.ravel(value).tolist())
+
+
+def _check_int64(api: str, dimensions: list[int]) -> list[int]:
+    """The op's attribute holds 64 bits; everything else about the values is checked by the op."""
+    if not all(-(2**63) <= dimension < 2**63 for dimension in dimensions):
+        raise ValueError(_errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=f"axis {dimensions}"))
+    return dimensions

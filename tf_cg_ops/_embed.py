@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _dynamic_axis, _library
+from . import _convert, _dynamic_shapes, _library
 
 
 # AutoGraph would translate this library's code, too, and slow down tracing.
@@ -74,7 +74,7 @@ def embed_gradient(
       axis: The dimensions of each `x` that are the domain of one function: an int, a sequence of ints, or an integer
         Tensor of rank 0 or 1; negative values count from the end. `()`: none, `fx` is a function of single elements.
         `None`: all, each element of `fx` is a function of all of `x`. A Tensor whose value is not known while tracing
-        costs a transposition of `x` and `gx`.
+        costs a transposition of `x` and `gx`, and messages then show them with the domain at the end.
       fx_gx_manually_stopped: If False, no gradient flows into the graph behind `fx` and `gx`: they get `None`, at every
         order. If True, they are used as given, and the derivatives of every order are those of
         `fx + gx * (x - stop_gradient(x))`: `dy` flows into `fx`, zeros flow into `gx`, and mixed second derivatives are
@@ -100,9 +100,12 @@ def embed_gradient(
     api = "embed_gradient"
     stopped = _convert.to_bool(api, fx_gx_manually_stopped)
     static_axis = _convert.to_axis(api, axis)
-    fx, gx, x = _convert.to_tensor_pairs(api, fx, gx, x)
+    fx, gx, x, suffixes = _convert.to_tensor_pairs(api, fx, gx, x)
     if isinstance(static_axis, tf.Tensor):
-        pairs = [_dynamic_axis.move_domain_last(api, g, t, static_axis) for g, t in zip(gx, x, strict=True)]
+        pairs = [
+            _dynamic_shapes.move_domain_last(api, suffix, fx, g, t, static_axis)
+            for suffix, g, t in zip(suffixes, gx, x, strict=True)
+        ]
         gx, x = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         static_axis = [-1]
     return embed(fx, gx, x, static_axis, stopped, name)

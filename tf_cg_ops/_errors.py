@@ -14,7 +14,8 @@ IMPORT_FROM_SOURCES = (
 IMPORT_OTHER_TENSORFLOW = (
     "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {built} (what it was compiled "
     "against, {distribution} {built_full}), got TensorFlow {installed}. Install {distribution} {built}, or build "
-    "tf_cg_ops against this one with: pip install --no-build-isolation --force-reinstall --no-deps tf_cg_ops"
+    "tf_cg_ops against this one, in its source folder, with: pip install --no-build-isolation --force-reinstall "
+    "--no-deps ."
 )
 
 LISTS_DIFFER = (
@@ -38,7 +39,7 @@ DTYPES_DIFFER = (
     "{argument}. Cast one of the two with tf.cast."
 )
 NOT_CONVERTIBLE = (
-    "{api}: {argument} is not a dense tensor; expected a Tensor or what converts to one of dtype {dtype}, got "
+    "{api}: {argument} is not a dense tensor; expected a Tensor or what converts to one, of dtype {dtype}, got "
     "{value}. {remedy}"
 )
 STOPPED_IS_NO_BOOL = (
@@ -57,11 +58,28 @@ AXIS_RANK = (
     "{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten it."
 )
 AXIS_VALUE_INVALID = (
-    "{api}: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got {got}. Name each "
-    "dimension of the domain once."
+    "{api}: axis does not name dimensions of {x}; expected distinct values in [-rank, rank) of {x}, got {got}. Name "
+    "each dimension of the domain once."
 )
-AXIS_VALUE_FOLLOWS = "the axis and the shape of x that follow"
+AXIS_VALUE_FOLLOWS = "the axis and the shape of {x} that follow"
+DOMAINS_DIFFER = (
+    "{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that axis "
+    "names, got these sizes in {gx} and {x}. Reshape {gx} to the shape of {x}."
+)
+SCALAR_FX = (
+    "{api}: fx has the wrong shape; expected the shape of {x} without the dimensions of axis, or a scalar where {gx} "
+    "broadcasts to the shape of {x}, got a scalar with the shapes of {gx} and {x} and the axis that follow. Broadcast "
+    "{x} to the shape of {gx}, or check axis."
+)
+UPSTREAM_SHAPE = (
+    "{api}: the upstream gradient has the wrong shape; expected {value} (the shape of the value), got {upstream}. Pass "
+    "one number for each element of the value."
+)
 
+BAYESFLOW_SHAPES_FOLLOW = (
+    "{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
+    "reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of reduce_sum(x, axis)."
+)
 BAYESFLOW_SHAPES = (
     "{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape {fx}, gx of "
     "shape {gx} and reduce_sum(x, axis) of shape {batch}. Reshape fx and gx to the shape of reduce_sum(x, axis)."

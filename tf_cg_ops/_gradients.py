@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _library
+from . import _errors, _library
 
 _ROLES = ("fx", "gx", "x")
 
@@ -37,6 +37,9 @@ def _gradient_of_form(wrt: str, operands: dict[str, Any], like: Any, zero_x: boo
 def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
     """The embedded form is fx + sum over pairs of gx * (x - stop(x)), of which the value is fx alone."""
     inputs = list(op.inputs)
+    dy = tf.convert_to_tensor(dy)  # It may be sparse, from tf.gather.
+    if not dy.shape.is_compatible_with(inputs[0].shape):
+        raise ValueError(_errors.UPSTREAM_SHAPE.format(api="embed_gradient", value=inputs[0].shape, upstream=dy.shape))
     pairs = (len(inputs) - 1) // 2
     attributes = _alignment_attributes(op)
     manually_stopped = attributes["fx_gx_manually_stopped"]

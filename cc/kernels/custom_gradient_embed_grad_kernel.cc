@@ -39,6 +39,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     std::string wrt;
     OP_REQUIRES_OK(context, context->GetAttr("wrt", &wrt));
     wrt_ = RoleFromName(wrt);
+    OP_REQUIRES(context, !zero_x_ || wrt_ != kX, absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames())));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -52,7 +53,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
 
     ContractionPlan plan = PlanContraction(alignment, wrt_);
-    if (zero_x_ && wrt_ != kX) plan.reduced_size = 0;
+    if (zero_x_) plan.reduced_size = 0;
     std::vector<int> reusable;
     if (plan.LhsIsElementwise()) reusable.push_back(0);
     if (plan.RhsIsElementwise()) reusable.push_back(1);

@@ -145,21 +145,24 @@ class Contraction {
     for (size_t i = 0; i + 1 < reduced.size(); ++i) rows *= reduced[i].size;
     ForEachStretch(begin, end, kTile, [&](int64_t i, const T* lhs, const T* rhs, int64_t count) {
       Sum sums[kTile];
-      std::fill(sums, sums + count, Sum(0));
+      // Where both operands are broadcast along these elements of out, all the sums are equal.
+      const int64_t distinct = kept.lhs == 0 && kept.rhs == 0 ? 1 : count;
+      std::fill(sums, sums + distinct, Sum(0));
       Odometer row(reduced, reduced.size() - 1, 0);
       for (int64_t r = 0; r < rows; ++r, row.Next()) {
         const T* a = lhs + row.lhs();
         const T* b = rhs + row.rhs();
         if (plan_.reduced_is_innermost) {
-          for (int64_t k = 0; k < count; ++k) {
+          for (int64_t k = 0; k < distinct; ++k) {
             sums[k] += SumOfRow(a + k * kept.lhs, last.lhs, b + k * kept.rhs, last.rhs, last.size);
           }
         } else {
           for (int64_t s = 0; s < last.size; ++s) {
-            AddRow(a + s * last.lhs, kept.lhs, b + s * last.rhs, kept.rhs, count, sums);
+            AddRow(a + s * last.lhs, kept.lhs, b + s * last.rhs, kept.rhs, distinct, sums);
           }
         }
       }
+      std::fill(sums + distinct, sums + count, sums[0]);
       write(i, sums, count);
     });
   }

@@ -103,6 +103,11 @@ std::string WrongFxShape(const Misfit& misfit, const Dims& expected) {
          " (the broadcast shape without the dimensions of axis), got " + Describe(misfit) + ". " + Remedy(misfit);
 }
 
+std::string ZeroXWithoutX(const OperandNames& names) {
+  return names.api + ": zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, got x. " +
+         "Set zero_x to false.";
+}
+
 std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank) {
   return names.api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
          ". Pass tf.shape of the operand that wrt names.";

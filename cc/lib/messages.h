@@ -31,6 +31,9 @@ std::string DoNotBroadcast(const Misfit& misfit);
 // `expected` is B without the dimensions of `axis`.
 std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
 
+// For a gradient by x that claims that x is zero, but does not have it.
+std::string ZeroXWithoutX(const OperandNames& names);
+
 // For the tensor that gives the shape of a gradient.
 std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank);
 

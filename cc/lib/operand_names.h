@@ -15,7 +15,8 @@ inline OperandNames EmbedNames(int i, int pairs) {
   return {"embed_gradient", {"fx", "gx" + index, "x" + index}};
 }
 
-inline OperandNames EmbedGradNames() { return {"CustomGradientEmbedGrad", {"fx", "gx", "x"}}; }
+// In the place of fx the gradient op has the upstream gradient.
+inline OperandNames EmbedGradNames() { return {"CustomGradientEmbedGrad", {"fx (or its upstream)", "gx", "x"}}; }
 
 }  // namespace tf_cg_ops
 

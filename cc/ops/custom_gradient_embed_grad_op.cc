@@ -1,4 +1,5 @@
 #include "cc/lib/alignment.h"
+#include "cc/lib/messages.h"
 #include "cc/lib/operand_names.h"
 #include "cc/ops/embed_shapes.h"
 #include "tensorflow/core/framework/op.h"
@@ -15,6 +16,9 @@ absl::Status CustomGradientEmbedGradShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(GetAxis(context, &axis));
   std::string wrt;
   TF_RETURN_IF_ERROR(context->GetAttr("wrt", &wrt));
+  bool zero_x;
+  TF_RETURN_IF_ERROR(context->GetAttr("zero_x", &zero_x));
+  if (zero_x && wrt == "x") return absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames()));
   ShapeHandle out;
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(2, &out));
   context->set_output(0, out);
@@ -58,7 +62,7 @@ shape: The shape of the operand that is named by wrt.
 out: The gradient, of that shape.
 wrt: The operand that the gradient is taken with respect to.
 zero_x: If true, x stands for x - stop_gradient(x). It is zero, whatever x
-  holds, and so is the output; but its derivative is not.
+  holds, and so is the output; but its derivative is not. wrt may not be 'x'.
 fx_gx_manually_stopped: If false, no gradient flows into gx.
 axis: As in CustomGradientEmbed.
 all_axes: As in CustomGradientEmbed.

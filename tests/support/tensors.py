@@ -24,3 +24,7 @@ def address(tensor):
 def bits(array):
     """The array's bytes, so that nan payloads and the sign of zero count."""
     return np.ascontiguousarray(array).view(np.uint8)
+
+
+def ones(shape, dtype=tf.float32):
+    return tf.ones(shape, dtype)

@@ -1,10 +1,11 @@
 """`tf.contrib.bayesflow.custom_grad.custom_gradient` of TensorFlow 1, with its signature and output shape."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_axis, _embed, _errors
+from .. import _convert, _dynamic_shapes, _embed, _errors
 
 
 @tf.autograph.experimental.do_not_convert
@@ -65,54 +66,75 @@ def custom_gradient(
     static_axis = _convert.to_axis(api, axis)
     fx, gx, x = _convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
 
-    if isinstance(static_axis, list) and not static_axis:
-        return _embed.embed(_broadcast(api, fx, gx, x.shape, tf.shape(x)), [gx], [x], [], stopped, name)
+    if isinstance(static_axis, tf.Tensor) or x.shape.rank is None or gx.shape.rank is None:
+        return _with_dynamic_axis(api, fx, gx, x, static_axis, stopped, name)
 
-    x_shape = tf.shape(x)
-    if tf.is_tensor(static_axis) or x.shape.rank is None:
-        in_domain = _dynamic_mask(api, static_axis, x_shape)
-        batch_shape = tf.TensorShape(None)
-    else:
-        mask = _static_mask(api, static_axis, x.shape)
-        in_domain = tf.constant(mask, tf.bool)
-        batch_shape = tf.TensorShape([size for size, named in zip(x.shape, mask, strict=True) if not named])
-    fx = _broadcast(api, fx, gx, batch_shape, tf.boolean_mask(x_shape, ~in_domain))
-    # gx lies along the batch here, whatever its rank.
-    gx = tf.reshape(gx, _dynamic_axis.spread_along_x(tf.shape(gx), in_domain))
-    if tf.is_tensor(static_axis):
-        gx, x = _dynamic_axis.move_domain_last(api, gx, x, static_axis)
-        static_axis = [-1]
+    domain = _domain(api, static_axis, x.shape)
+    batch = [i for i in range(x.shape.rank) if i not in domain]
+    fx = _broadcast(
+        api,
+        fx,
+        gx,
+        tf.TensorShape([x.shape[i] for i in batch]),
+        lambda: tf.gather(_dynamic_shapes.shape_of(x), tf.constant(batch, tf.int64)),
+    )
+    if gx.shape.rank >= x.shape.rank:
+        # gx lies along the batch here, whatever its rank.
+        extra = gx.shape.rank - len(batch)
+        for dimension in domain:
+            gx = tf.expand_dims(gx, extra + dimension)
     return _embed.embed(fx, [gx], [x], static_axis, stopped, name)
 
 
-def _static_mask(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[bool]:
-    """For each dimension of x, whether `axis` names it."""
+def _domain(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
+    """The dimensions of x that `axis` names, in order."""
     rank = x_shape.rank
     if axis is None:
-        return [True] * rank
-    positive = [a + rank if a < 0 else a for a in axis]
-    if len(set(positive)) < len(positive) or not all(0 <= a < rank for a in positive):
+        return list(range(rank))
+    domain = sorted(a + rank if a < 0 else a for a in axis)
+    if len(set(domain)) < len(domain) or any(dimension not in range(rank) for dimension in domain):
         got = f"axis {axis} for x of shape {x_shape}"
-        raise ValueError(_errors.AXIS_VALUE_INVALID.format(api=api, got=got))
-    return [i in positive for i in range(rank)]
+        raise ValueError(_errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=got))
+    return domain
 
 
-def _dynamic_mask(api: str, axis: list[int] | tf.Tensor | None, x_shape: tf.Tensor) -> tf.Tensor:
+def _with_dynamic_axis(
+    api: str,
+    fx: tf.Tensor,
+    gx: tf.Tensor,
+    x: tf.Tensor,
+    axis: list[int] | tf.Tensor | None,
+    stopped: bool,
+    name: str | None,
+) -> tf.Tensor:
+    """The same where the axis, or what it means for shapes of unknown rank, shows at run time only."""
+    x_shape = _dynamic_shapes.shape_of(x)
     if axis is None:
-        return tf.ones_like(x_shape, tf.bool)
-    return _dynamic_axis.domain_mask(api, tf.convert_to_tensor(axis), x_shape)
+        in_domain = tf.ones_like(x_shape, tf.bool)
+    else:
+        in_domain = _dynamic_shapes.domain_mask(
+            api, "x", tf.constant(axis, tf.int64) if isinstance(axis, list) else axis, x_shape
+        )
+    fx = _broadcast(api, fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~in_domain))
+    gx = tf.reshape(gx, _dynamic_shapes.spread_along_x(_dynamic_shapes.shape_of(gx), in_domain))
+    if isinstance(axis, tf.Tensor):
+        gx, x = _dynamic_shapes.move_domain_last(api, "", fx, gx, x, axis)
+        axis = [-1]
+    return _embed.embed(fx, [gx], [x], axis, stopped, name)
 
 
 def _broadcast(
-    api: str, fx: tf.Tensor, gx: tf.Tensor, static_batch_shape: tf.TensorShape, batch_shape: tf.Tensor
+    api: str, fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Broadcasts fx with gx and the batch; a no-op that shares its buffer where it has the result's shape already."""
+    """Broadcasts fx with gx and the batch; fx itself where it has that shape already."""
     try:
-        static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch_shape)
+        static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
-        message = _errors.BAYESFLOW_SHAPES.format(api=api, fx=fx.shape, gx=gx.shape, batch=static_batch_shape)
+        message = _errors.BAYESFLOW_SHAPES.format(api=api, fx=fx.shape, gx=gx.shape, batch=static_batch)
         raise ValueError(message) from error
     if static_shape.is_fully_defined():
-        return tf.broadcast_to(fx, static_shape)
-    shape = tf.broadcast_dynamic_shape(tf.broadcast_dynamic_shape(tf.shape(fx), tf.shape(gx)), batch_shape)
-    return tf.broadcast_to(fx, shape)
+        return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
+    message = _errors.BAYESFLOW_SHAPES_FOLLOW.format(api=api)
+    shape = _dynamic_shapes.broadcast_shapes(message, _dynamic_shapes.shape_of(fx), _dynamic_shapes.shape_of(gx))
+    shape = _dynamic_shapes.broadcast_shapes(message, shape, dynamic_batch())
+    return tf.ensure_shape(tf.broadcast_to(fx, shape), static_shape)

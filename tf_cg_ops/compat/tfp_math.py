@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _embed, _errors
+from .. import _convert, _dynamic_shapes, _embed, _errors
 
 _API = "compat.tfp_math.custom_gradient"
 
@@ -58,9 +58,8 @@ def custom_gradient(
     Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
     """
     stopped = _convert.to_bool(_API, fx_gx_manually_stopped)
-    names = _convert.to_pairs(_API, gx, x)[2]
-    fx, gx, x = _convert.to_tensor_pairs(_API, fx, gx, x)
-    gx = [_check_shape(g, t, suffix) for g, t, suffix in zip(gx, x, names, strict=True)]
+    fx, gx, x, suffixes = _convert.to_tensor_pairs(_API, fx, gx, x)
+    gx = [_check_shape(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 
     leading = [_is_leading_part(fx.shape, t.shape) for t in x]
     ranks = {t.shape.rank for t in x}
@@ -68,13 +67,9 @@ def custom_gradient(
         return _embed.embed(fx, gx, x, None, stopped, name)
     if all(leading) and len(ranks) == 1:
         return _embed.embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
-    # One call takes one axis, so the pairs are brought to one form.
-    weights, functions = [], []
-    for g, t, is_leading in zip(gx, x, leading, strict=True):
-        weight, function = _as_function_of_batches(fx, g, t, is_leading, stopped)
-        weights.append(weight)
-        functions.append(function)
-    return _embed.embed(fx, weights, functions, [-1], stopped, name)
+    # One call takes one axis, so the pairs are brought to one form, of which the domain is the last dimension.
+    pairs = [_with_domain_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
+    return _embed.embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
 
 def _check_shape(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
@@ -84,7 +79,8 @@ def _check_shape(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
         return gx
     message = _errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
-    with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(gx), tf.shape(x), message)]):
+    shapes = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
+    with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         return tf.identity(gx)
 
 
@@ -99,25 +95,38 @@ def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
     return True if fx.is_fully_defined() and x[: fx.rank].is_fully_defined() else None
 
 
-def _as_function_of_batches(
+def _with_domain_last(
     fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, is_leading: bool | None, stopped: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits `h = fx + ...` into `h = fx + weight * z` and `z = 0 + gx * (x - stop(x))`, one z for each batch.
-
-    The batches are those of fx where its shape leads that of x (weight 1). Else there is a single one, to which every
-    element of fx contributes alike (weight 1 / size of fx).
-    """
-    fx_shape, x_shape = tf.shape(fx), tf.shape(x)
+    """The pair as a gx and an x of which the last dimension is the domain."""
+    fx_shape, x_shape = _dynamic_shapes.shape_of(fx), _dynamic_shapes.shape_of(x)
     rank = tf.size(fx_shape)
-    if is_leading is None:
-        padding = tf.fill([rank], -1)
-        # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
-        is_leading = tf.reduce_all(tf.equal(tf.concat([x_shape, padding], 0)[:rank], fx_shape))
-    batch_shape = tf.where(is_leading, fx_shape, tf.ones_like(fx_shape))
-    domain_size = tf.where(is_leading, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
-    shape = tf.concat([batch_shape, [domain_size]], 0)
-    batches = _embed.embed(
-        tf.zeros(batch_shape, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
+    if is_leading is True:
+        shape = tf.concat([fx_shape, tf.reduce_prod(x_shape[rank:], keepdims=True)], 0)
+        return tf.reshape(gx, shape), tf.reshape(x, shape)
+    if is_leading is False:
+        function = _embed.embed(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
+        return _divide_by_size(fx, function, False)
+    # Both at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)), where z has the shape of fx and the weight is
+    # 1 if that leads the shape of x, and z is a single number and the weight 1 / size of fx if not.
+    padding = tf.fill([rank], tf.constant(-1, tf.int64))
+    # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
+    leads = tf.reduce_all(tf.equal(tf.concat([x_shape, padding], 0)[:rank], fx_shape))
+    batch = tf.where(leads, fx_shape, tf.ones_like(fx_shape))
+    domain_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
+    shape = tf.concat([batch, [domain_size]], 0)
+    functions = _embed.embed(
+        tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
     )
-    size = tf.cast(tf.size(fx), fx.dtype)
-    return tf.where(is_leading, tf.ones_like(size), 1 / size), batches[..., None]
+    return _divide_by_size(fx, functions, leads)
+
+
+def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, is_one: bool | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The weight 1 / size of fx (or 1), and the functions with a last dimension for it to lie along."""
+    # In float16 the weight of more than 65,504 elements would be zero: half of it, as an exponent, goes in beforehand.
+    steps = 2 if fx.dtype == tf.float16 else 1
+    size = tf.cast(tf.maximum(tf.size(fx, out_type=tf.int64), 1), tf.float64)
+    weight = tf.cast(tf.where(is_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)
+    for _ in range(steps - 1):
+        functions = _embed.embed(tf.zeros_like(functions), [weight], [functions], [], False, None)
+    return weight, functions[..., None]
