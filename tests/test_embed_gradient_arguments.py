@@ -139,6 +139,26 @@ def test_a_keras_variable_as_x():
     np.testing.assert_array_equal(tape.gradient(h, v.value, tf.constant([1.0, 10.0])), [0.5, 5.0])
 
 
+def test_a_variable_in_mixed_precision_is_read_in_the_compute_dtype():
+    import keras
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=[2], initializer="ones")
+
+        def call(self, x):
+            return cg.embed_gradient(tf.sign(x), x, self.scale)
+
+    layer = Scale(dtype="mixed_float16")
+    x = tf.constant([[0.5, -3.0]], tf.float16)
+    with tf.GradientTape() as tape:
+        h = layer(x)
+    assert h.dtype == tf.float16
+    gradient = tape.gradient(h, layer.scale.value, output_gradients=tf.constant([[1.0, 10.0]], tf.float16))
+    assert gradient.dtype == tf.float32
+    np.testing.assert_array_equal(gradient, [0.5, -30.0])
+
+
 def test_numbers_and_arrays_follow_the_tensors():
     x = tf.constant([1.0, 2.0], tf.float16)
     h = cg.embed_gradient(np.array([3.0, 4.0]), 1, x)

@@ -42,13 +42,22 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
 
     Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
     """
+    # What a Variable is read as, inside a scope of mixed precision, only reading it tells.
+    values = [
+        _to_tensor(api, name, value, None) if hasattr(value, "dtype") and not isinstance(value, _NUMPY) else value
+        for name, value in zip(names, values, strict=True)
+    ]
     first, dtype = _common_dtype(api, names, values)
     if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
         raise TypeError(
             _errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name)
         )
-    return [_to_tensor(api, name, value, first, dtype) for name, value in zip(names, values, strict=True)]
+    for name, value in zip(names, values, strict=True):
+        # NumPy would drop the imaginary part, with no more than a warning.
+        if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
+            raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
+    return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
 
 
 def to_tensor_pairs(
@@ -62,57 +71,37 @@ def to_tensor_pairs(
 
 
 def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
-    """The dtype of all arguments, and the name of the first one that has it."""
+    """The dtype of all Tensors, and the name of the first one; without Tensors, those of the first argument."""
     first = None
     for name, value in zip(names, values, strict=True):
-        value_dtype = _tensor_dtype(value)
-        if value_dtype is None:
+        if not isinstance(value, tf.Tensor):
             continue
+        value_dtype = value.dtype.base_dtype  # Without the mark of TensorFlow 1's ref variables.
         if first is None:
             first, dtype = name, value_dtype
         elif value_dtype is not dtype and value_dtype != dtype:
             raise _dtypes_differ(api, first, dtype, name, value_dtype)
-    if first is not None:
-        return first, dtype
-    try:
-        return names[0], tf.convert_to_tensor(values[0]).dtype
-    except (TypeError, ValueError) as error:
-        raise _not_convertible(api, names[0], values[0], "float32") from error
+    if first is None:
+        return names[0], _to_tensor(api, names[0], values[0], None).dtype
+    return first, dtype
 
 
-def _tensor_dtype(value: Any) -> tf.DType | None:
-    """The dtype of a Tensor, a Variable or the like, without the mark of TensorFlow 1's ref variables."""
-    if isinstance(value, tf.Tensor):
-        return value.dtype.base_dtype
-    if isinstance(value, _NUMPY) or not hasattr(value, "dtype"):
-        return None
-    try:
-        return tf.as_dtype(value.dtype).base_dtype
-    except TypeError:  # An attribute of that name that means something else; converting the value will tell.
-        return None
-
-
-def _to_tensor(api: str, name: str, value: Any, first: str, dtype: tf.DType) -> tf.Tensor:
+def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
-    if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
-        # NumPy would drop the imaginary part, with no more than a warning.
-        raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
     except (TypeError, ValueError) as error:
-        raise _not_convertible(api, name, value, dtype.name) from error
+        raise _not_convertible(api, name, value) from error
 
 
-def _not_convertible(api: str, name: str, value: Any, dtype: str) -> TypeError:
+def _not_convertible(api: str, name: str, value: Any) -> TypeError:
     remedy = _errors.REMEDY_CONVERT
     if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
         remedy = _errors.REMEDY_KERAS_TENSOR.format(api=api)
     elif callable(value):
         remedy = _errors.REMEDY_CALL
-    return TypeError(
-        _errors.NOT_CONVERTIBLE.format(api=api, argument=name, dtype=dtype, value=describe(value), remedy=remedy)
-    )
+    return TypeError(_errors.NOT_CONVERTIBLE.format(api=api, argument=name, value=describe(value), remedy=remedy))
 
 
 def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
@@ -123,10 +112,10 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
 
 def describe(value: Any) -> str:
     """The value for a message: its kind where that tells more than its contents."""
-    dtype = _tensor_dtype(value)
-    if dtype is not None:
-        kind = "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
-        return f"a {kind} of dtype {dtype.name}"
+    if isinstance(value, tf.Tensor):
+        return f"a Tensor of dtype {value.dtype.name}"
+    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
+        return f"a {type(value).__name__}"
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
 
@@ -155,17 +144,24 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
     if any(isinstance(entry, _BOOLS) for entry in entries):
         raise TypeError(_errors.AXIS_IS_BOOL.format(api=api, value=describe(axis)))
-    if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
-        return _tensor_to_axis(api, tf.stack([tf.cast(entry, tf.int64) for entry in entries]))
     try:
+        if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
+            return tf.stack([_to_int64(entry) for entry in entries])
         dimensions = [operator.index(entry) for entry in entries]
     except TypeError as error:
         raise TypeError(_errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error
     return _check_int64(api, dimensions)
 
 
+def _to_int64(entry: Any) -> tf.Tensor:
+    """A scalar of an axis that holds Tensors, or TypeError."""
+    if isinstance(entry, tf.Tensor) and entry.dtype.is_integer and entry.dtype != tf.uint64:
+        return tf.cast(entry, tf.int64)
+    return tf.constant(operator.index(entry), tf.int64)
+
+
 def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
-    is_integer = isinstance(axis, tf.Tensor | tf.Variable) and axis.dtype.is_integer
+    is_integer = isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer
     if not is_integer:
         message = _errors.AXIS_IS_BOOL if axis.dtype.is_bool else _errors.AXIS_IS_NO_INT
         raise TypeError(message.format(api=api, value=describe(axis)))

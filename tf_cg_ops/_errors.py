@@ -39,8 +39,7 @@ DTYPES_DIFFER = (
     "{argument}. Cast one of the two with tf.cast."
 )
 NOT_CONVERTIBLE = (
-    "{api}: {argument} is not a dense tensor; expected a Tensor or what converts to one, of dtype {dtype}, got "
-    "{value}. {remedy}"
+    "{api}: {argument} is not a dense tensor; expected a Tensor or what converts to one, got {value}. {remedy}"
 )
 STOPPED_IS_NO_BOOL = (
     "{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got {value}. Pass a Python "

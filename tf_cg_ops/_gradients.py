@@ -63,7 +63,7 @@ def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
     wrt = op.get_attr("wrt")
     wrt = wrt.decode() if isinstance(wrt, bytes) else wrt
     given = [role for role in _ROLES if role != wrt]
-    operands = dict(zip(given, op.inputs, strict=False)) | {wrt: upstream}
+    operands = dict(zip(given, op.inputs, strict=False)) | {wrt: tf.convert_to_tensor(upstream)}
     gradients: list[Any] = [None, None, None]  # For lhs, rhs and shape.
     for index, role in enumerate(given):
         stopped = role == "gx" and not attributes["fx_gx_manually_stopped"]
