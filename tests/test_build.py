@@ -1,7 +1,6 @@
 """The wheel: its tag, its requirement, what is in it, and that it works from another folder than the source tree."""
 
 import email
-import pathlib
 import subprocess
 import sys
 import zipfile
@@ -10,24 +9,17 @@ import pytest
 import tensorflow as tf
 
 from .support.processes import run_python
-
-ROOT = pathlib.Path(__file__).parents[1]
+from .support.sources import ROOT, source_files
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel built as the README says, from a copy that holds only what git would check out."""
+    """A wheel built as the README says, from a copy that holds the sources alone."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    for name in filter(None, files.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+    for path in source_files("**/*"):
+        copy = source / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(target), "."]
     subprocess.run(command, cwd=source, check=True, stdout=subprocess.DEVNULL)
     (path,) = target.glob("*.whl")

@@ -1,7 +1,6 @@
 """What the README and the docstrings show is run, and gives what they show."""
 
 import doctest
-import pathlib
 import re
 import subprocess
 
@@ -10,8 +9,8 @@ import pytest
 import tf_cg_ops as cg
 
 from .support.processes import run_python
+from .support.sources import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 

@@ -7,20 +7,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-def tracked(*patterns):
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    paths = [ROOT / name for name in files.stdout.decode().split("\0") if name]
-    paths = [path for path in paths if path.is_file()]
-    assert paths, patterns
-    return paths
+from .support.sources import ROOT, source_files
 
 
 def test_ruff_finds_nothing():
@@ -34,7 +21,7 @@ def test_mypy_finds_nothing():
 
 def test_clang_format_changes_nothing():
     command = [pathlib.Path(sys.executable).with_name("clang-format"), "--dry-run", "-Werror"]
-    subprocess.run([*command, *tracked("*.cc", "*.h")], cwd=ROOT, check=True)
+    subprocess.run([*command, *source_files("**/*.cc", "**/*.h")], cwd=ROOT, check=True)
 
 
 # The folder, and what its files may include beside the standard library and their own folder.
@@ -48,35 +35,39 @@ MAY_INCLUDE = {
 @pytest.mark.parametrize("folder", MAY_INCLUDE)
 def test_includes_keep_to_the_layers(folder):
     allowed = re.compile(f"{folder}/|{MAY_INCLUDE[folder]}")
-    for path in tracked(f"{folder}/*"):
+    for path in source_files(f"{folder}/*"):
         for included in re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE):
             assert allowed.match(included), f"{path} includes {included}"
 
 
 def test_every_source_is_built():
     setup = (ROOT / "setup.py").read_text()
-    assert {str(path.relative_to(ROOT)) for path in tracked("cc/*.cc")} == set(re.findall(r'"(cc/.*?\.cc)"', setup))
+    assert {str(path.relative_to(ROOT)) for path in source_files("cc/**/*.cc")} == set(
+        re.findall(r'"(cc/.*?\.cc)"', setup)
+    )
 
 
 def test_private_names_of_tensorflow_are_not_used():
     """The package has none so far; when it needs one, it goes into _tf_internal.py with its reason."""
-    for path in tracked("tf_cg_ops/*.py"):
+    for path in source_files("tf_cg_ops/**/*.py"):
         assert "tensorflow.python" not in path.read_text(), path
 
 
 def test_only_one_module_opens_the_library():
-    assert [path.name for path in tracked("tf_cg_ops/*.py") if "load_op_library" in path.read_text()] == ["_library.py"]
+    assert [path.name for path in source_files("tf_cg_ops/**/*.py") if "load_op_library" in path.read_text()] == [
+        "_library.py"
+    ]
 
 
 def test_files_are_short():
-    for path in tracked("*.py", "*.cc", "*.h"):
+    for path in source_files("**/*.py", "**/*.cc", "**/*.h"):
         assert len(path.read_text().splitlines()) <= 400, path
 
 
 def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
-    for path in tracked("tf_cg_ops/*.py"):
+    for path in source_files("tf_cg_ops/**/*.py"):
         if "_demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed, f"{path} imports {module}"
@@ -84,5 +75,5 @@ def test_the_package_needs_only_tensorflow_and_numpy():
 
 def test_no_path_of_a_machine_is_in_the_repository():
     folders = "|".join(("home", "root", "work", "tmp"))
-    for path in tracked("*.py", "*.cc", "*.h", "*.md", "*.toml", "Makefile", ".ci/run"):
+    for path in source_files("**/*.py", "**/*.cc", "**/*.h", "**/*.md", "*.toml", "Makefile", ".ci/run"):
         assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path
