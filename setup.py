@@ -22,10 +22,13 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
 # Slowest first: what starts last decides when all is done.
 SOURCES = (
+    "cc/xla/custom_gradient_rule_xla.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
+    "cc/kernels/custom_gradient_rule_kernel.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
     "cc/ops/custom_gradient_embed_op.cc",
+    "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
     "cc/lib/alignment.cc",
     "cc/lib/contraction_plan.cc",
@@ -68,6 +71,10 @@ def tensorflow_flags() -> tuple[list[str], list[str]]:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     answer = subprocess.run([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=True)
     compile_flags, link_flags = json.loads(answer.stdout.splitlines()[-1])
+    # What tf2xla's headers include and the wheel keeps in folders of its own.
+    includes = [flag[2:] for flag in compile_flags if flag.startswith("-I")]
+    externals = ("external/highwayhash", "external/farmhash_archive/src")
+    compile_flags += [f"-I{include}/{external}" for include in includes for external in externals]
     # Warnings are for this library's sources; TensorFlow's headers have their own.
     compile_flags = ["-isystem" + flag[2:] if flag.startswith("-I") else flag for flag in compile_flags]
     return compile_flags, link_flags

@@ -97,3 +97,45 @@ DEMO_NEEDS = (
     "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no {missing}. Install "
     "them with: pip install 'tf_cg_ops[demo]'"
 )
+
+NOT_A_PAIR = (
+    "{api}: '{function}' did not return its value with its gradient; expected a pair (value, grad_fn), got {got}. End "
+    "it with: return value, grad_fn"
+)
+NEEDS_VARIABLES = (
+    "{api}: '{function}' reads variables that are not among its arguments ({names}); expected a grad_fn that takes the "
+    "keyword argument 'variables', got {signature}. Write grad_fn(*dy, variables=None) and return (gradients of the "
+    "inputs, gradients of the variables)."
+)
+VARIABLES_NOT_A_PAIR = (
+    "{api}: grad_fn of '{function}' did not return gradients for the variables; expected a pair (gradients of the "
+    "inputs, gradients of the variables), got {got}. Return None for a variable that has no gradient."
+)
+GRADIENT_COUNT = (
+    "{api}: grad_fn of '{function}' returned {got}; expected {expected} (one per input: {names}). Return None for an "
+    "input that has no gradient."
+)
+VARIABLE_GRADIENT_COUNT = (
+    "{api}: grad_fn of '{function}' returned {got} for the variables; expected {expected} (one per variable: {names}). "
+    "Return None for a variable that has no gradient."
+)
+GRADIENT_KIND = (
+    "{api}: grad_fn of '{function}' returned a gradient of another kind than {argument}; expected {expected}, got "
+    "{got}. Return a gradient with the structure of the input."
+)
+GRADIENT_DTYPE = (
+    "{api}: grad_fn of '{function}' returned a gradient of the wrong dtype for {argument}; expected {expected}, got "
+    "{got}. Cast it with tf.cast."
+)
+GRADIENT_SHAPE = (
+    "{api}: grad_fn of '{function}' returned a gradient of the wrong shape for {argument}; expected {expected}, got "
+    "{got}. Sum it over the dimensions that were broadcast."
+)
+GRADIENT_SHAPE_AT_RUN_TIME = (
+    "{api}: grad_fn of '{function}' returned a gradient of the wrong shape for {argument}; expected the first and got "
+    "the second of the shapes that follow. Sum it over the dimensions that were broadcast."
+)
+NO_RULE = (
+    "{api}: the gradient of '{function}' is not there; expected a grad_fn that TensorFlow can trace into a graph, got "
+    "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library
+from . import _errors, _library, _rule, _tf_internal
 
 _ROLES = ("fx", "gx", "x")
 
@@ -72,3 +72,18 @@ def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
             zero_x = op.get_attr("zero_x") and role != "x"
             gradients[index] = _gradient_of_form(role, operands, op.inputs[index], zero_x, attributes)
     return gradients
+
+
+@tf.RegisterGradient("CustomGradientRule")
+def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
+    """What the function that the op names returns."""
+    return _rule.gradients(op.outputs[0].op, dys)  # The op itself: a tape passes an imitation without its graph.
+
+
+@_tf_internal.RegisterPFor("CustomGradientRule")
+def _convert_custom_gradient_rule(pfor_input: Any) -> Sequence[Any]:
+    """For tf.vectorized_map: the same results, with a rule that maps the rule."""
+    pfor_input.stack_inputs(range(len(pfor_input.op.outputs)))
+    wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+    outputs = _rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])
+    return [_tf_internal.wrap_for_pfor(output, True) for output in outputs]

@@ -1,0 +1,126 @@
+"""What a gradient function must return, checked in every mode, with messages that name the user's function."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _errors, _structure
+
+
+class GradientChecks:
+    """The checks for one call of a decorated function."""
+
+    def __init__(
+        self,
+        api: str,
+        function: str,
+        argument_names: Sequence[str],
+        inputs: Sequence[list[tf.Tensor]],
+        variables: Sequence[tf.Variable],
+    ) -> None:
+        self._where = {"api": api, "function": function}
+        self._argument_names = argument_names
+        self._inputs = inputs
+        self._variables = variables
+
+    def takes_variables(self, grad_fn: Callable[..., Any]) -> None:
+        """Raises TypeError if there are variables and grad_fn does not take them."""
+        if not self._variables:
+            return
+        parameters = inspect.signature(grad_fn).parameters
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        if not takes_any and "variables" not in parameters:
+            signature = f"grad_fn{inspect.signature(grad_fn)}"
+            names = _quoted(variable.name for variable in self._variables)
+            raise TypeError(_errors.NEEDS_VARIABLES.format(**self._where, names=names, signature=signature))
+
+    def gradients(self, answer: Any) -> list[Any]:
+        """One gradient, or None, for each tensor of the arguments and for each variable."""
+        if not self._variables:
+            return self._of_arguments(answer)
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            raise ValueError(_errors.VARIABLES_NOT_A_PAIR.format(**self._where, got=describe_answer(answer)))
+        return self._of_arguments(answer[0]) + self._of_variables(answer[1])
+
+    def _of_arguments(self, answer: Any) -> list[Any]:
+        gradients = tf.nest.flatten(answer)
+        if len(gradients) != len(self._inputs):
+            raise ValueError(
+                _errors.GRADIENT_COUNT.format(
+                    **self._where,
+                    got=_count(len(gradients), "gradient"),
+                    expected=len(self._inputs),
+                    names=_quoted(self._argument_names),
+                )
+            )
+        checked: list[Any] = []
+        for gradient, name, tensors in zip(gradients, self._argument_names, self._inputs, strict=True):
+            if not tensors:
+                continue  # No tensor, and so nothing to differentiate by; whatever came for it is of no use.
+            if gradient is None:
+                checked.extend([None] * len(tensors))
+                continue
+            components = _structure.gradient_components(gradient, tensors)
+            if len(components) != len(tensors):
+                expected, got = _count(len(tensors), "tensor"), _count(len(components), "tensor")
+                raise ValueError(
+                    _errors.GRADIENT_KIND.format(**self._where, argument=repr(name), expected=expected, got=got)
+                )
+            checked.extend(self._check(g, repr(name), tensor) for g, tensor in zip(components, tensors, strict=True))
+        return checked
+
+    def _of_variables(self, answer: Any) -> list[Any]:
+        gradients = tf.nest.flatten(answer)
+        if len(gradients) != len(self._variables):
+            raise ValueError(
+                _errors.VARIABLE_GRADIENT_COUNT.format(
+                    **self._where,
+                    got=_count(len(gradients), "gradient"),
+                    expected=len(self._variables),
+                    names=_quoted(variable.name for variable in self._variables),
+                )
+            )
+        return [
+            None if gradient is None else self._check(gradient, f"variable {variable.name!r}", variable)
+            for gradient, variable in zip(gradients, self._variables, strict=True)
+        ]
+
+    def _check(self, gradient: Any, argument: str, like: Any) -> Any:
+        """The gradient if it has the dtype and the shape of what it is a gradient by."""
+        if not tf.is_tensor(gradient):
+            gradient = tf.convert_to_tensor(gradient, dtype=like.dtype)
+        where = self._where | {"argument": argument}
+        if gradient.dtype != like.dtype:
+            message = _errors.GRADIENT_DTYPE.format(**where, expected=like.dtype.name, got=gradient.dtype.name)
+            raise ValueError(message)
+        if not gradient.shape.is_compatible_with(like.shape):
+            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=like.shape, got=gradient.shape))
+        if isinstance(gradient, tf.IndexedSlices) or (
+            gradient.shape.is_fully_defined() and like.shape.is_fully_defined()
+        ):
+            return gradient
+        message = _errors.GRADIENT_SHAPE_AT_RUN_TIME.format(**where)
+        wanted, came = tf.shape(like), tf.shape(gradient)
+        # Sizes are compared where the ranks agree, which Assert alone could not look at.
+        fits = tf.cond(
+            tf.equal(tf.size(wanted), tf.size(came)), lambda: tf.reduce_all(tf.equal(wanted, came)), lambda: False
+        )
+        with tf.control_dependencies([tf.debugging.Assert(fits, [message, wanted, came])]):
+            return tf.identity(gradient)
+
+
+def describe_answer(answer: Any) -> str:
+    """What a function returned instead of a pair."""
+    if isinstance(answer, tuple):
+        return f"a tuple of {len(answer)} ({', '.join(type(item).__name__ for item in answer)})"
+    return f"a {type(answer).__name__}"
+
+
+def _quoted(names: Any) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

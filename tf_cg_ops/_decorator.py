@@ -1,0 +1,137 @@
+"""`custom_gradient`: a function with its own gradient function."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _checks, _errors, _rule, _structure, _tf_internal
+
+
+def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Decorates a function that returns its value together with its gradient function.
+
+    `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`; its gradient for the upstream
+    gradients `dy`, one for each tensor of `y`, is
+
+        dx = grad_fn(*dy)
+
+    with one entry for each argument: a vector-Jacobian product, or whatever `grad_fn` says it is. Arguments may be nested
+    structures and may hold what is no tensor; `None` stands for no gradient.
+
+    In eager mode `grad_fn` is kept on the tape. In a graph it is traced, once, into a function of the graph that the op
+    `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops, conditionals, other functions and
+    a SavedModel that a fresh process opens. The results share the buffers of `y`.
+
+    Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
+    `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
+    the variables)`.
+
+    Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients; nothing
+    is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a `grad_fn` that
+    cannot be traced does not keep a model from being saved.
+
+    What it does not do: check that the gradient is right, or differentiate `f` itself.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> @cg.custom_gradient
+    ... def log1pexp(x):
+    ...     e = tf.exp(x)
+    ...     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    >>> x = tf.constant([0.0, 100.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = log1pexp(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
+    [1.0, 10.0]
+
+    Args:
+      f: The function, or a method; without it, the decorator itself is returned, for use with parentheses.
+
+    Returns:
+      A function with the signature of `f` that returns the `y` of `f`, in the same structure.
+
+    Raises:
+      TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
+        them.
+      ValueError: Where a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
+        dtype or shape. An exception inside `grad_fn` is raised there, too, as it is.
+      RuntimeError: Where a gradient of a loaded SavedModel is asked for whose `grad_fn` could not be traced.
+      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and that shows at run time only.
+
+    The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
+    """
+    return custom_gradient if f is None else CustomGradient(f, run)
+
+
+class CustomGradient:
+    """A decorated function or method: `run(function, args, kwargs)` computes it."""
+
+    def __init__(self, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        # AutoGraph would look through this wrapper, and call the function without its gradient.
+        del self.__dict__["__wrapped__"]
+        with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
+            self.__signature__ = inspect.signature(function)
+        self._function = function
+        self._run = run
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "CustomGradient":
+        """Binds a method: `self` is no argument that has a gradient."""
+        return self if instance is None else CustomGradient(self._function.__get__(instance, owner), self._run)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self._function, args, kwargs)
+
+
+def run(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    constants: Collection[str] = (),
+    api: str = "custom_gradient",
+) -> Any:
+    """Computes the value and gives it the gradient, on the tape in eager mode and in the graph elsewhere.
+
+    The arguments named in `constants` have no gradient, and `grad_fn` has no entry for them.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+    arguments = _structure.flatten_arguments(function, args, kwargs, constants)
+    # Before the call: what it is differentiated by are the values that the function got.
+    inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
+    with _tf_internal.VariableWatcher() as watcher:
+        result, grad_fn = _unpack(api, name, function(*args, **kwargs))
+    variables = _structure.captured_variables(watcher.watched_variables(), arguments.values)
+    checks = _checks.GradientChecks(api, name, arguments.names, inputs, variables)
+    checks.takes_variables(grad_fn)
+    reads = [tf.convert_to_tensor(variable) for variable in variables]
+
+    outputs = [_structure.to_output(leaf) for leaf in tf.nest.flatten(result)]
+    components = [_structure.tensors_for_gradients(leaf) for leaf in outputs]
+
+    def backward(upstream: Sequence[Any]) -> list[Any]:
+        dys = _structure.replace_tensors(outputs, components, upstream)
+        return checks.gradients(grad_fn(*dys, variables=variables) if variables else grad_fn(*dys))
+
+    flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads
+    flat_results = [tensor for tensors in components for tensor in tensors]
+    if not flat_results:
+        return result
+    if tf.executing_eagerly():
+        with _tf_internal.stop_recording():  # Or forward mode would take the tangent of `y`.
+            flat_outputs = [tf.identity(tensor) for tensor in flat_results]
+        _tf_internal.record_operation(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
+    else:
+        flat_outputs = _rule.attach(api, name, flat_results, flat_inputs, backward)
+    return tf.nest.pack_sequence_as(result, _structure.replace_tensors(outputs, components, flat_outputs))
+
+
+def _unpack(api: str, name: str, answer: Any) -> tuple[Any, Callable[..., Any]]:
+    if isinstance(answer, tuple) and len(answer) == 2 and callable(answer[1]):
+        return answer
+    raise TypeError(_errors.NOT_A_PAIR.format(api=api, function=name, got=_checks.describe_answer(answer)))

@@ -1,0 +1,187 @@
+"""A gradient rule as a function of the graph: traced with the value, inlined where a gradient is asked for.
+
+The op CustomGradientRule names the rule in an attribute, so it goes wherever the graph goes. The gradient is the body
+of that function, imported into the graph at hand rather than called: then its ops are differentiated like any others.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _errors, _library, _tf_internal
+
+# What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
+Backward = Callable[[list[Any]], Sequence[Any]]
+
+_serial = itertools.count()
+
+# Where the op keeps the user's own exception for as long as the Python process lives.
+_EXCEPTION = "_tf_cg_ops_exception"
+
+
+def attach(
+    api: str, name: str, results: list[tf.Tensor], inputs: list[tf.Tensor], backward: Backward
+) -> list[tf.Tensor]:
+    """Returns the results with `backward` as their gradient with respect to the inputs."""
+    graph = tf.compat.v1.get_default_graph()
+    differentiated = [i for i, result in enumerate(results) if _tf_internal.is_trainable(result)]
+    rule, error, exception = "", "", None
+    captures: list[tf.Tensor] = []
+    positions: list[int] = []
+    try:
+        function, captures, positions = _trace(name, results, differentiated, backward)
+        graph._add_function_recursive(function)
+        rule = function.name
+    except Exception as raised:  # Whatever it is, it belongs to whoever asks for a gradient.
+        exception = raised
+        error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
+    with _tf_internal.stop_recording():
+        outputs = _library.custom_gradient_rule(
+            results,
+            inputs,
+            captures,
+            rule=rule,
+            differentiated_results=differentiated,
+            differentiated_inputs=positions,
+            function_name=name,
+            error=error,
+        )
+    op = outputs[0].op
+    if exception is not None:
+        setattr(op, _EXCEPTION, exception)
+    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function; and
+    # it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
+    given = [*results, *inputs, *captures]
+    _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys))
+    return list(outputs)
+
+
+def _trace(
+    name: str, results: list[tf.Tensor], differentiated: list[int], backward: Backward
+) -> tuple[Any, list[tf.Tensor], list[int]]:
+    """The rule as a function, what it captures, and the positions of the inputs that it has gradients for."""
+    positions: list[int] = []
+
+    def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
+        given = dict(zip(differentiated, upstream, strict=True))
+        # What has no upstream, such as an integer, gets zeros, as TensorFlow does it.
+        dys = [given[i] if i in given else tf.zeros_like(result) for i, result in enumerate(results)]
+        gradients = []
+        for position, gradient in enumerate(backward(dys)):
+            if gradient is not None:
+                positions.append(position)
+                gradients.append(tf.convert_to_tensor(gradient))
+        return gradients
+
+    specs = [tf.TensorSpec(results[i].shape, results[i].dtype) for i in differentiated]
+    unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
+    graph = _tf_internal.func_graph_from_py_func(unique, rule, specs, {})
+    function = _tf_internal.from_func_graph(unique, graph, {})
+    return function, list(graph.external_captures), positions
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+
+
+def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
+    """The gradients of a CustomGradientRule op with respect to all its inputs."""
+    inputs = list(op.inputs)
+    num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
+    captures = inputs[num_results + num_inputs :]
+    return [None] * num_results + _apply(op, dys, captures, inputs[num_results:]) + [None] * len(captures)
+
+
+def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
+    """The op for a whole batch: results are stacked, inputs and captures may be; its rule maps the op's rule."""
+    num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
+    results, inputs = values[:num_results], values[num_results : num_results + num_inputs]
+    captures = list(zip(values, is_stacked, strict=True))[num_results + num_inputs :]
+
+    def backward(dys: Sequence[Any]) -> Sequence[Any]:
+        stacked_captures = [value for value, stacked in captures if stacked]
+
+        def one(elements: tuple[Any, Any]) -> list[Any]:
+            own_dys, own_captures = elements[0], iter(elements[1])
+            own = [next(own_captures) if stacked else value for value, stacked in captures]
+            return [g for g in _apply(op, own_dys, own, op.inputs[num_results:]) if g is not None]
+
+        found = iter(tf.vectorized_map(one, (list(dys), stacked_captures)))
+        by_input: list[Any] = [None] * num_inputs
+        for position in op.get_attr("differentiated_inputs"):
+            gradient = next(found)
+            by_input[position] = gradient if is_stacked[num_results + position] else tf.reduce_sum(gradient, 0)
+        return by_input
+
+    return attach("custom_gradient", tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
+
+
+def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:
+    """What the op's rule returns, for each of its inputs; the gradients have the shapes of `like`."""
+    error = tf.compat.as_str(op.get_attr("error"))
+    if error:
+        raise getattr(op, _EXCEPTION, None) or RuntimeError(error)
+    result: list[Any] = [None] * len(op.get_attr("Tinputs"))
+    positions = op.get_attr("differentiated_inputs")
+    if positions:
+        upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
+        outputs = _inline(op.graph, op.get_attr("rule").name, upstream + captures)
+        for position, gradient in zip(positions, outputs, strict=True):
+            gradient.set_shape(like[position].shape)
+            result[position] = gradient
+    return result
+
+
+def _inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Imports the body of a function that `source` (or a graph around it) holds into the default graph."""
+    target = tf.compat.v1.get_default_graph()
+    definition = _find(source, name).cached_definition
+    for called in _called_functions(definition):
+        if _find(target, called) is None:
+            target._add_function_recursive(_find(source, called))
+    # Through identities: a graph of a function captures its arguments then, which importing does not do.
+    arguments = [tf.identity(argument) for argument in arguments]
+    with tf.name_scope("custom_gradient_rule"):
+        graph_def, flat_names = _tf_internal.function_def_to_graph_def(definition)
+        names = [argument.name for argument in definition.signature.input_arg]
+        # The body starts with placeholders for its arguments, which are replaced and need not be imported.
+        del graph_def.node[: len(names)]
+        returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
+        # Only what is read may be mapped; an argument may also be read for its time alone, as a control input.
+        read = {i.removesuffix(":0") for node in graph_def.node for i in node.input}
+        read.update(name.removesuffix(":0") for name in returned)
+        input_map = {}
+        for name, argument in zip(names, arguments, strict=True):
+            input_map.update({key: argument for key in (f"{name}:0", f"^{name}") if key.removesuffix(":0") in read})
+        outputs = tf.graph_util.import_graph_def(
+            graph_def,
+            input_map=input_map,
+            return_elements=returned,
+            name="",
+        )
+    # Imported ops are on no tape: a tape inside a tf.function sees them as one operation, differentiated in the graph.
+    _tf_internal.record_operation(
+        "CustomGradientRuleBody", outputs, arguments, lambda *dys: tf.gradients(outputs, arguments, grad_ys=list(dys))
+    )
+    return outputs
+
+
+def _find(graph: Any, name: str) -> Any:
+    """The function of that name in a graph or in one of those around it."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return function
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def _called_functions(definition: Any) -> set[str]:
+    """The names of all functions that the body's nodes mention."""
+    names: set[str] = set()
+    for node in definition.node_def:
+        for attribute in node.attr.values():
+            names.update(f.name for f in (attribute.func, *attribute.list.func) if f.name)
+    return names

@@ -1,0 +1,133 @@
+"""The arguments and results of a decorated function as flat lists, with names for messages."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _tf_internal
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaves:
+    """Flattened values and, for each, what the user calls it: `x`, `x[0]`, `options['rate']`."""
+
+    values: list[Any]
+    names: list[str]
+
+
+def flatten_arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str] = ()
+) -> Leaves:
+    """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Some callables written in C have none.
+        signature = None
+    if signature is None:
+        named: list[tuple[str, Any]] = [(f"argument {i}", arg) for i, arg in enumerate(args)]
+        named += sorted(kwargs.items())
+    else:
+        bound = signature.bind(*args, **kwargs)
+        named = list(bound.arguments.items())
+    leaves = Leaves([], [])
+    for name, value in named:
+        if name in constants:
+            continue
+        paths_and_values = tf.nest.flatten(_with_paths(name, value))
+        leaves.values.extend(pair.value for pair in paths_and_values)
+        leaves.names.extend(pair.name for pair in paths_and_values)
+    return leaves
+
+
+def named_arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
+) -> dict[str, Any]:
+    """The arguments of these names, however they were passed."""
+    if not names:
+        return {}
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return {name: bound.arguments[name] for name in names}
+
+
+class _Named:
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+
+def _with_paths(name: str, value: Any) -> Any:
+    """The structure with each leaf replaced by a pair of its name and itself."""
+    if isinstance(value, dict):
+        return {key: _with_paths(f"{name}[{key!r}]", item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [_with_paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple)):
+        return [_with_paths(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    return _Named(name, value)
+
+
+def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
+    """The Tensors that stand for a value in gradients: none for numbers, arrays, None and everything else."""
+    if isinstance(value, tf.Tensor):
+        return [value]
+    if as_variable(value) is not None:
+        return [tf.convert_to_tensor(value)]
+    if not tf.is_tensor(value):
+        return []
+    if isinstance(value, tf.SparseTensor):
+        return [value.values]  # The indices have no gradient.
+    return _tf_internal.get_flat_tensors_for_gradients([value])
+
+
+def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
+    """The values with new Tensors in the place of their components."""
+    remaining = iter(tensors)
+    replaced = []
+    for value, own in zip(values, components, strict=True):
+        new = [next(remaining) for _ in own]
+        if not own:
+            replaced.append(value)
+        elif isinstance(value, tf.Tensor):
+            replaced.append(new[0])
+        elif isinstance(value, tf.SparseTensor):
+            replaced.append(tf.SparseTensor(value.indices, new[0], value.dense_shape))
+        else:
+            replaced.extend(_tf_internal.replace_flat_tensors_for_gradients([value], new))
+    return replaced
+
+
+def gradient_components(gradient: Any, tensors: list[tf.Tensor]) -> list[Any]:
+    """What a gradient holds for each of the Tensors of its input. Sparse gradients of a dense input stay whole."""
+    if len(tensors) == 1 and not isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
+        return [gradient]
+    return tensors_for_gradients(gradient)
+
+
+def to_output(leaf: Any) -> Any:
+    """Variables are returned as what they hold; an output is a value."""
+    return tf.convert_to_tensor(leaf) if as_variable(leaf) is not None else leaf
+
+
+def as_variable(value: Any) -> tf.Variable | None:
+    """The tf.Variable behind a Variable of TensorFlow or Keras."""
+    if isinstance(value, tf.Variable):
+        return value
+    inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras") else None
+    return inner if isinstance(inner, tf.Variable) else None
+
+
+def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
+    """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
+    passed = {id(variable.handle) for variable in map(as_variable, arguments) if variable is not None}
+    return [variable for variable in watched if id(variable.handle) not in passed]
+
+
+def copy(value: Any) -> Any:
+    """Another Tensor with the same buffer; what is no Tensor is itself."""
+    if as_variable(value) is not None or not tf.is_tensor(value):
+        return value
+    return tf.nest.map_structure(tf.identity, value, expand_composites=True)

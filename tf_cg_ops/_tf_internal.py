@@ -1,0 +1,33 @@
+"""Private names of TensorFlow, each with the reason why no public one does: the only module that imports them.
+
+`tests/test_tf_internal.py` fails when TensorFlow changes one of them.
+"""
+
+# Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
+from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
+
+# Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
+from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
+
+# Which variables a function reads. tf.GradientTape.watched_variables knows only what is read under that very tape.
+from tensorflow.python.eager.record import VariableWatcher
+
+# Puts a Python closure on the tapes as the gradient of Tensors. tf.custom_gradient does so, but with its own rules.
+from tensorflow.python.eager.record import record_operation
+
+# Computes without any tape, so that nothing of it is kept. tf.GradientTape.stop_recording speaks for one tape only.
+from tensorflow.python.eager.record import stop_recording
+
+# Which Tensors of a RaggedTensor (and the like) are differentiated, and how to put their gradients in.
+from tensorflow.python.framework.composite_tensor_gradient import get_flat_tensors_for_gradients
+from tensorflow.python.framework.composite_tensor_gradient import replace_flat_tensors_for_gradients
+
+# Traces a function whose captures are then known one by one: tf.function hides them in its calls.
+from tensorflow.python.framework.func_graph import func_graph_from_py_func
+
+# The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+# How tf.vectorized_map and jacobians treat an op of ours.
+from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
+from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor

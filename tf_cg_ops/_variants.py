@@ -1,0 +1,175 @@
+"""Functions made with `custom_gradient` for frequent purposes: residuals, recomputation, passing gradients through."""
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _decorator, _structure, _tf_internal
+
+
+def custom_vjp(
+    forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnames: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Makes a function of a forward and a backward pass that share residuals instead of a closure.
+
+    `forward(*args, **kwargs)` returns `(y, residuals)`; the gradient for the upstream gradients `dy` is
+
+        dx = backward(residuals, *dy, **nondiff)
+
+    with one entry for each differentiable argument. `nondiff` holds the arguments that `nondiff_argnames` names, as
+    they were passed.
+
+    Relation to upstream: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes.
+    `tf_cg_ops.custom_gradient` is the same thing with a closure: all that it says holds here, for `backward` in the
+    place of `grad_fn`. Where `forward` reads variables, `backward` takes `variables`, too.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def forward(x, limit):
+    ...     return tf.clip_by_value(x, -limit, limit), tf.abs(x)
+    >>> def backward(size, dy, limit):
+    ...     return tf.where(size <= 2 * limit, dy, tf.zeros_like(dy))
+    >>> clip = cg.custom_vjp(forward, backward, nondiff_argnames=["limit"])
+    >>> x = tf.constant([0.5, 1.5, 2.5])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = clip(x, limit=1.0)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    [1.0, 10.0, 0.0]
+
+    Args:
+      forward: Computes the value and whatever the backward pass needs of it, in any structure.
+      backward: Computes the gradients of the arguments, flat or in their structure; `None` for none.
+      nondiff_argnames: The names of arguments of `forward` that have no gradient.
+
+    Returns:
+      A function with the signature of `forward` that returns its `y`.
+
+    Raises:
+      TypeError, ValueError: As `custom_gradient`; also where `forward` returns no pair.
+    """
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        constants = _structure.named_arguments(function, args, kwargs, nondiff_argnames)
+
+        @functools.wraps(function)
+        def with_closure(*args: Any, **kwargs: Any) -> Any:
+            answer = function(*args, **kwargs)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                return answer
+            return answer[0], functools.partial(backward, answer[1], **constants)
+
+        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp")
+
+    return _decorator.CustomGradient(forward, run)
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a function so that its gradient computes it again instead of keeping what it computed.
+
+    Value and gradients are those of `f`: with the Jacobian `J` of `f`,
+
+        dx = dy @ J(x)
+
+    Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode.
+
+    Relation to `tf.recompute_grad`: the same contract; also second derivatives, keyword arguments with gradients, and
+    SavedModels.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> f = cg.recompute_grad(lambda x: tf.sin(x) ** 2)
+    >>> x = tf.constant(0.5)
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = f(x)
+    >>> abs(float(tape.gradient(y, x)) - 0.841471) < 1e-5
+    True
+
+    Args:
+      f: The function; it may read variables.
+
+    Returns:
+      A function with the signature and the value of `f`.
+    """
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        @functools.wraps(function)
+        def with_closure(*args: Any, **kwargs: Any) -> Any:
+            with _tf_internal.stop_recording():
+                result = function(*args, **kwargs)
+
+            def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+                return _gradients_of_recomputation(function, args, kwargs, dy, variables)
+
+            return result, grad_fn
+
+        return _decorator.run(with_closure, args, kwargs, api="recompute_grad")
+
+    return _decorator.CustomGradient(f, run)
+
+
+def _gradients_of_recomputation(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dy: Sequence[Any],
+    variables: Sequence[tf.Variable],
+) -> Any:
+    # After the upstream is there, or else a graph could compute it early, or merge it with the first computation.
+    tensors = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
+    with tf.control_dependencies(tensors):
+        args, kwargs = tf.nest.map_structure(_structure.copy, (list(args), kwargs))
+    leaves = _structure.flatten_arguments(function, args, kwargs).values
+    sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        outputs = tf.nest.flatten(function(*args, **kwargs))
+    targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
+    gradients = tape.gradient(
+        [output for output, _ in targets],
+        [*sources, *variables],
+        output_gradients=[gradient for _, gradient in targets],
+    )
+    by_source = iter(gradients)
+    by_argument = [next(by_source) if _structure.tensors_for_gradients(leaf) else None for leaf in leaves]
+    return (by_argument, list(by_source)) if variables else by_argument
+
+
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a function so that upstream gradients pass through it unchanged: `dx = dy`.
+
+    Relation to `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([0.2, 0.7])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = cg.grad_pass_through(tf.round)(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    [1.0, 10.0]
+
+    Args:
+      f: A function with as many tensors in its arguments as in its value, of the same shapes.
+
+    Returns:
+      A function with the signature and the value of `f`.
+
+    Raises:
+      ValueError: Where a gradient is asked for: arguments and value differ in number, dtype or shape.
+    """
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        @functools.wraps(function)
+        def with_closure(*args: Any, **kwargs: Any) -> Any:
+            def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+                return (dy, [None] * len(variables)) if variables else dy
+
+            return function(*args, **kwargs), grad_fn
+
+        return _decorator.run(with_closure, args, kwargs, api="grad_pass_through")
+
+    return _decorator.CustomGradient(f, run)
