@@ -14,25 +14,26 @@ from . import _checks, _errors, _rule, _structure, _tf_internal
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
 
-    `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`; its gradient for the upstream
-    gradients `dy`, one for each tensor of `y`, is
+    `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`; its gradient for the
+    upstream gradients `dy`, one for each tensor of `y`, is
 
         dx = grad_fn(*dy)
 
-    with one entry for each argument: a vector-Jacobian product, or whatever `grad_fn` says it is. Arguments may be nested
-    structures and may hold what is no tensor; `None` stands for no gradient.
+    with one entry for each argument, flat or in their structure: a vector-Jacobian product, or whatever `grad_fn` says
+    it is. Arguments may be nested structures and may hold what is no tensor; `None` stands for no gradient.
 
     In eager mode `grad_fn` is kept on the tape. In a graph it is traced, once, into a function of the graph that the op
     `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops, conditionals, other functions and
-    a SavedModel that a fresh process opens. The results share the buffers of `y`.
+    a SavedModel that a fresh process opens. The results share the buffers of `y`. Second derivatives are those of the
+    operations in `grad_fn`, and of its own decorated functions by their gradients.
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
     the variables)`.
 
-    Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients; nothing
-    is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a `grad_fn` that
-    cannot be traced does not keep a model from being saved.
+    Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients;
+    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a
+    `grad_fn` that cannot be traced does not keep a model from being saved.
 
     What it does not do: check that the gradient is right, or differentiate `f` itself.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library, _tf_internal
+from . import _errors, _inline, _library, _tf_internal
 
 # What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
@@ -51,8 +51,8 @@ def attach(
     op = outputs[0].op
     if exception is not None:
         setattr(op, _EXCEPTION, exception)
-    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function; and
-    # it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
+    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function;
+    # and it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
     given = [*results, *inputs, *captures]
     _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys))
     return list(outputs)
@@ -127,61 +127,8 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
-        outputs = _inline(op.graph, op.get_attr("rule").name, upstream + captures)
+        outputs = _inline.inline(op.graph, op.get_attr("rule").name, upstream + captures)
         for position, gradient in zip(positions, outputs, strict=True):
             gradient.set_shape(like[position].shape)
             result[position] = gradient
     return result
-
-
-def _inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Imports the body of a function that `source` (or a graph around it) holds into the default graph."""
-    target = tf.compat.v1.get_default_graph()
-    definition = _find(source, name).cached_definition
-    for called in _called_functions(definition):
-        if _find(target, called) is None:
-            target._add_function_recursive(_find(source, called))
-    # Through identities: a graph of a function captures its arguments then, which importing does not do.
-    arguments = [tf.identity(argument) for argument in arguments]
-    with tf.name_scope("custom_gradient_rule"):
-        graph_def, flat_names = _tf_internal.function_def_to_graph_def(definition)
-        names = [argument.name for argument in definition.signature.input_arg]
-        # The body starts with placeholders for its arguments, which are replaced and need not be imported.
-        del graph_def.node[: len(names)]
-        returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
-        # Only what is read may be mapped; an argument may also be read for its time alone, as a control input.
-        read = {i.removesuffix(":0") for node in graph_def.node for i in node.input}
-        read.update(name.removesuffix(":0") for name in returned)
-        input_map = {}
-        for name, argument in zip(names, arguments, strict=True):
-            input_map.update({key: argument for key in (f"{name}:0", f"^{name}") if key.removesuffix(":0") in read})
-        outputs = tf.graph_util.import_graph_def(
-            graph_def,
-            input_map=input_map,
-            return_elements=returned,
-            name="",
-        )
-    # Imported ops are on no tape: a tape inside a tf.function sees them as one operation, differentiated in the graph.
-    _tf_internal.record_operation(
-        "CustomGradientRuleBody", outputs, arguments, lambda *dys: tf.gradients(outputs, arguments, grad_ys=list(dys))
-    )
-    return outputs
-
-
-def _find(graph: Any, name: str) -> Any:
-    """The function of that name in a graph or in one of those around it."""
-    while graph is not None:
-        function = graph._get_function(name)
-        if function is not None:
-            return function
-        graph = getattr(graph, "outer_graph", None)
-    return None
-
-
-def _called_functions(definition: Any) -> set[str]:
-    """The names of all functions that the body's nodes mention."""
-    names: set[str] = set()
-    for node in definition.node_def:
-        for attribute in node.attr.values():
-            names.update(f.name for f in (attribute.func, *attribute.list.func) if f.name)
-    return names

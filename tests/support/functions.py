@@ -1,0 +1,150 @@
+"""Decorated functions with gradients that are wrong on purpose, and their numbers by hand.
+
+Every one maps [n] to [n]. `by_hand` gives the value, dx, and the gradient of sum(dx * dy) by x, each as NumPy.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+
+@dataclass
+class Case:
+    function: Any
+    by_hand: Any
+    variables: Any = ()
+
+
+@cg.custom_gradient
+def square(x):
+    """Ten times the gradient of the square."""
+    return x**2, lambda dy: 20.0 * dy * x
+
+
+@cg.custom_gradient
+def scaled(x, *, factor=1.0, power):
+    def grad_fn(dy):
+        return 3.0 * dy * factor * x**power, None if isinstance(factor, float) else tf.zeros_like(factor), None
+
+    return factor * x**power, grad_fn
+
+
+def with_keywords(x):
+    return scaled(power=2, x=x, factor=tf.constant(5.0, tf.float64))
+
+
+@cg.custom_gradient
+def outer(x):
+    """Its gradient function calls a decorated function, of which the second order is made."""
+
+    @cg.custom_gradient
+    def inner(z):
+        return tf.sin(z), lambda dz: 7.0 * dz * z
+
+    return tf.exp(x), lambda dy: dy * inner(x)
+
+
+@tf.function
+def product(a, b):
+    return a * b
+
+
+@cg.custom_gradient
+def calling_function(x):
+    """Its gradient function calls a tf.function."""
+    return tf.cos(x), lambda dy: 2.0 * product(dy, product(x, x))
+
+
+def while_loop(x):
+    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x], maximum_iterations=2)[1]
+
+
+def cond(x):
+    return tf.cond(x[0] > 0, lambda: square(x), lambda: 1000.0 * x)
+
+
+def scan(x):
+    """Element by element: a[i] = square(a[i - 1]) * x[i]; the last one spread over all."""
+    last = tf.scan(lambda a, b: square(a) * b, x, initializer=tf.constant(1.1, tf.float64))[-1]
+    return last * tf.ones_like(x)
+
+
+def map_fn(x):
+    return tf.map_fn(square, x)
+
+
+def nested_functions(x):
+    return tf.function(tf.function(square))(x)
+
+
+def vectorized(x):
+    return tf.vectorized_map(square, x, fallback_to_while_loop=False)
+
+
+@cg.recompute_grad
+def recomputed(x):
+    return tf.sin(x) * x
+
+
+def residual_forward(x, scale):
+    return scale * x**2, (x, tf.cos(x))
+
+
+def residual_backward(residuals, dy, scale):
+    x, cosine = residuals
+    return dy * scale * cosine * x
+
+
+residual = cg.custom_vjp(residual_forward, residual_backward, nondiff_argnames=["scale"])
+
+
+def square_by_hand(x, dy):
+    return x**2, 20 * dy * x, 20 * dy**2
+
+
+def while_loop_by_hand(x, dy):
+    # y = square(square(x)): dx = dy * 20 x**2 * 20 x; the second order goes through x**2 by the decorated rule again.
+    return x**4, dy * 400 * x**3, 400 * dy**2 * (20 * x * x + x**2)
+
+
+def scan_by_hand(x, dy):
+    # dx of the last element: with a the last but one, last = a**2 x[-1]; d last/d a = 20 a x[-1] by the rule.
+    a = [1.1]
+    for b in x:
+        a.append(a[-1] ** 2 * b)
+    upstream, dx = np.sum(dy), np.zeros_like(x)
+    for i in range(len(x) - 1, -1, -1):
+        dx[i] = upstream * a[i] ** 2
+        upstream = upstream * 20 * a[i] * x[i]
+    return np.full_like(x, a[-1]), dx, None
+
+
+CASES = {
+    "plain": Case(square, square_by_hand),
+    "keywords": Case(with_keywords, lambda x, dy: (5 * x**2, 15 * dy * x**2, 30 * dy**2 * x)),
+    "nested": Case(outer, lambda x, dy: (np.exp(x), dy * np.sin(x), 7 * dy**2 * x)),
+    "calling_function": Case(calling_function, lambda x, dy: (np.cos(x), dy * 2 * x**2, dy**2 * 4 * x)),
+    "while_loop": Case(while_loop, while_loop_by_hand),
+    "cond": Case(cond, square_by_hand),
+    "scan": Case(scan, scan_by_hand),
+    "map_fn": Case(map_fn, square_by_hand),
+    "nested_functions": Case(nested_functions, square_by_hand),
+    "vectorized": Case(vectorized, square_by_hand),
+    "recompute_grad": Case(
+        recomputed,
+        lambda x, dy: (
+            np.sin(x) * x,
+            dy * (np.cos(x) * x + np.sin(x)),
+            dy**2 * (2 * np.cos(x) - np.sin(x) * x),
+        ),
+    ),
+    "custom_vjp": Case(
+        lambda x: residual(x, scale=3.0),
+        lambda x, dy: (3 * x**2, dy * 3 * np.cos(x) * x, dy**2 * 3 * (np.cos(x) - x * np.sin(x))),
+    ),
+    "grad_pass_through": Case(lambda x: cg.grad_pass_through(tf.round)(x), lambda x, dy: (np.round(x), dy, 0 * x)),
+}
