@@ -27,22 +27,21 @@ def attach(
     """Returns the results with `backward` as their gradient with respect to the inputs."""
     graph = tf.compat.v1.get_default_graph()
     differentiated = [i for i, result in enumerate(results) if _tf_internal.is_trainable(result)]
-    rule, error, exception = "", "", None
-    captures: list[tf.Tensor] = []
-    positions: list[int] = []
+    error, exception = "", None
     try:
-        function, captures, positions = _trace(name, results, differentiated, backward)
-        graph._add_function_recursive(function)
-        rule = function.name
+        rule, captures, positions = _trace(name, results, differentiated, backward)
     except Exception as raised:  # Whatever it is, it belongs to whoever asks for a gradient.
         exception = raised
+        # A function all the same: the attribute of a saved op has to name one.
+        rule, captures, positions = _trace(name, results, [], lambda _: [])
         error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
+    graph._add_function_recursive(rule)
     with _tf_internal.stop_recording():
         outputs = _library.custom_gradient_rule(
             results,
             inputs,
             captures,
-            rule=rule,
+            rule=rule.name,
             differentiated_results=differentiated,
             differentiated_inputs=positions,
             function_name=name,

@@ -60,7 +60,7 @@ def calling_function(x):
 
 
 def while_loop(x):
-    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x], maximum_iterations=2)[1]
+    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), (0, x), maximum_iterations=2)[1]
 
 
 def cond(x):

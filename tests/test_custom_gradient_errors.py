@@ -1,0 +1,233 @@
+"""What a gradient function must return: every message with its full text, in eager mode, traced, and in a TF1 graph."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from .support.processes import run_python
+
+
+def eager(function):
+    x, y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = function(x, y)
+    tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0]))
+
+
+def traced(function):
+    tf.function(lambda: eager(function), autograph=False)()
+
+
+def tf1(function):
+    with tf.Graph().as_default():
+        x, y = tf.compat.v1.placeholder(tf.float32, [2]), tf.compat.v1.placeholder(tf.float32, [2])
+        h = function(x, y)
+        tf.gradients(h, x, grad_ys=tf.constant([1.0, 10.0]))
+
+
+MODES = {"eager": eager, "traced": traced, "tf1": tf1}
+W = tf.Variable([1.0, 1.0], name="w")
+
+
+def returning(make):
+    """A function of x and y named log1pexp with a grad_fn that returns `make(dy)`."""
+
+    def log1pexp(x, y):
+        return x + y, make
+
+    return log1pexp
+
+
+def log1pexp_with_variables(x, y):
+    return W * x + y, lambda dy, variables=None: (dy, dy)
+
+
+CASES = {
+    "number": (
+        returning(lambda dy: dy),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned 1 gradient; expected 2 (one per input: 'x', 'y'). Return None "
+        "for an input that has no gradient.",
+    ),
+    "too_many": (
+        returning(lambda dy: (dy, dy, dy)),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned 3 gradients; expected 2 (one per input: 'x', 'y'). Return None "
+        "for an input that has no gradient.",
+    ),
+    "dtype": (
+        returning(lambda dy: (tf.cast(dy, tf.float64), None)),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong dtype for 'x'; expected float32, got "
+        "float64. Cast it with tf.cast.",
+    ),
+    "shape": (
+        returning(lambda dy: (None, tf.ones([7]))),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). "
+        "Sum it over the dimensions that were broadcast.",
+    ),
+    "variables_not_a_pair": (
+        log1pexp_with_variables,
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp_with_variables' returned 1 gradient; expected 2 (one per input: 'x', 'y'). "
+        "Return None for an input that has no gradient.",
+    ),
+    "variable_count": (
+        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [])),
+        ValueError,
+        "custom_gradient: grad_fn of '<lambda>' returned 0 gradients for the variables; expected 1 (one per variable: "
+        "'w:0'). Return None for a variable that has no gradient.",
+    ),
+    "variable_shape": (
+        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [tf.ones([3])])),
+        ValueError,
+        "custom_gradient: grad_fn of '<lambda>' returned a gradient of the wrong shape for variable 'w:0'; expected "
+        "(2,), got (3,). Sum it over the dimensions that were broadcast.",
+    ),
+    "variables_without_gradients": (
+        lambda x, y: (W * x + y, lambda dy, variables=None: dy),
+        ValueError,
+        None,
+    ),
+    "takes_no_variables": (
+        lambda x, y: (W * x + y, lambda dy: (dy, dy)),
+        TypeError,
+        "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
+        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dy, variables=None) and return "
+        "(gradients of the inputs, gradients of the variables).",
+    ),
+    "no_pair": (
+        lambda x, y: x + y,
+        TypeError,
+        None,
+    ),
+    "three": (
+        lambda x, y: (x, y, lambda dy: dy),
+        TypeError,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_messages(case, mode):
+    if mode == "tf1" and "variable" in case:
+        mode = "traced"  # A variable of eager mode is none of a TensorFlow 1 graph.
+    function, exception, message = CASES[case]
+    with pytest.raises(exception) as caught:
+        MODES[mode](cg.custom_gradient(function))
+    if message is None:
+        kind = {
+            "no_pair": "'<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got a ",
+            "three": "got a tuple of 3 (",
+            "variables_without_gradients": "grad_fn of '<lambda>' did not return gradients for the variables; expected a "
+            "pair (gradients of the inputs, gradients of the variables), got a ",
+        }[case]
+        assert kind in str(caught.value)
+    else:
+        assert message in str(caught.value)
+
+
+def test_a_wrong_shape_that_shows_at_run_time_only():
+    @cg.custom_gradient
+    def function(x):
+        return 1.0 * x, lambda dy: tf.concat([dy, dy], 0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    message = (
+        "returned a gradient of the wrong shape for \\'x\\'; expected the first and "
+        "got the second of the shapes that follow. Sum it over the dimensions that were broadcast.] [2] [4]"
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(tf.constant([1.0, 2.0]))
+
+
+class OwnError(Exception):
+    pass
+
+
+@cg.custom_gradient
+def failing(x):
+    def grad_fn(dy):
+        raise OwnError("as it is")
+
+    return 2.0 * x, grad_fn
+
+
+def test_an_exception_of_grad_fn_comes_when_a_gradient_is_asked_for_and_as_it_is():
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = failing(x)
+    np.testing.assert_array_equal(y, [2.0, 4.0])
+    with pytest.raises(OwnError, match=r"^as it is$"):
+        tape.gradient(y, x)
+
+
+def loop(x):
+    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, failing(x)), (0, x))[1]
+
+
+@pytest.mark.parametrize(("function", "value"), [(failing, [2.0, 4.0]), (loop, [4.0, 8.0])], ids=["plain", "loop"])
+def test_an_exception_of_a_traced_grad_fn_is_as_it_is(function, value):
+    """A tf.function builds its gradient when it is called under a tape."""
+    x = tf.constant([1.0, 2.0])
+    run = tf.function(function)
+    np.testing.assert_array_equal(run(x), value)
+
+    def ask():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            return tape.gradient(run(x), x)
+
+    with pytest.raises(OwnError, match=r"^as it is$"):
+        ask()
+
+
+def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
+    @cg.custom_gradient
+    def through_numpy(x):
+        return x**2, lambda dy: tf.constant(dy.numpy() * 3)
+
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = through_numpy(x)
+    np.testing.assert_array_equal(tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])), [3.0, 30.0])
+
+    model = tf.Module()
+    model.f = tf.function(through_numpy, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(model, tmp_path / "model")
+    code = """
+import json, sys
+import tensorflow as tf, tf_cg_ops
+f, x = tf.saved_model.load(sys.argv[1]).f, tf.constant([1.0, 2.0])
+y = f(x)
+try:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        tape.gradient(f(x), x)
+except RuntimeError as error:
+    print(json.dumps([y.numpy().tolist(), str(error)]))
+"""
+    value, message = json.loads(run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-1])
+    assert value == [1.0, 4.0]
+    assert message.startswith(
+        "custom_gradient: the gradient of 'through_numpy' is not there; expected a grad_fn that TensorFlow can trace into "
+        "a graph, got this while tracing it: "
+    )
+    assert "numpy" in message
