@@ -81,13 +81,22 @@ def test_get_lib_is_the_path_of_the_library_that_is_open():
 
 
 def test_the_public_names_are_these_and_no_others():
-    assert sorted(cg.__all__) == ["__version__", "compat", "embed_gradient", "sysconfig"]
+    assert sorted(cg.__all__) == [
+        "__version__",
+        "compat",
+        "custom_gradient",
+        "custom_vjp",
+        "embed_gradient",
+        "grad_pass_through",
+        "recompute_grad",
+        "sysconfig",
+    ]
     public = {name for name in vars(cg) if not name.startswith("_")}
     assert public == set(cg.__all__) - {"__version__"}
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
 
 
-@pytest.mark.parametrize("name", ["CustomGradientEmbed", "CustomGradientEmbedGrad"])
+@pytest.mark.parametrize("name", ["CustomGradientEmbed", "CustomGradientEmbedGrad", "CustomGradientRule"])
 def test_every_op_has_a_gradient_and_a_documentation(name):
     assert ops.gradient_registry.lookup(name).__module__ == "tf_cg_ops._gradients"
     documentation = getattr(_library, op_name_in_python(name)).__doc__

@@ -17,11 +17,11 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
     """Imports the body of a function that `source` (or a graph around it) holds into the default graph."""
     target = tf.compat.v1.get_default_graph()
-    definition = _find(source, name).cached_definition
+    definition = _definition(source, name)
     _add_called_functions(source, target, definition)
     # Through identities: a graph of a function captures its arguments then, which importing does not do.
     arguments = [tf.identity(argument) for argument in arguments]
-    nodes, parameters, returned = _flatten(definition, lambda called: _find(source, called).cached_definition)
+    nodes, parameters, returned = _flatten(definition, lambda called: _definition(source, called))
     graph_def = tf.compat.v1.GraphDef(node=nodes)
     graph_def.versions.CopyFrom(target.graph_def_versions)
     # Only what is read may be mapped; an argument may also be read for its time alone, as a control input.
@@ -41,14 +41,8 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
     return outputs
 
 
-def _find(graph: Any, name: str) -> Any:
-    """The function of that name in a graph or in one of those around it."""
-    while graph is not None:
-        function = graph._get_function(name)
-        if function is not None:
-            return function
-        graph = getattr(graph, "outer_graph", None)
-    return None
+def _definition(graph: Any, name: str) -> Any:
+    return _tf_internal.definition_of(_tf_internal.find_function(graph, name))
 
 
 def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
@@ -56,10 +50,9 @@ def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
     for node in definition.node_def:
         for attribute in node.attr.values():
             for called in (attribute.func, *attribute.list.func):
-                if called.name and _find(target, called.name) is None:
-                    function = _find(source, called.name)
-                    target._add_function_recursive(function)
-                    _add_called_functions(source, target, function.cached_definition)
+                if called.name and _tf_internal.find_function(target, called.name) is None:
+                    _tf_internal.add_function(target, _tf_internal.find_function(source, called.name))
+                    _add_called_functions(source, target, _definition(source, called.name))
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:

@@ -35,7 +35,7 @@ def attach(
         # A function all the same: the attribute of a saved op has to name one.
         rule, captures, positions = _trace(name, results, [], lambda _: [])
         error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
-    graph._add_function_recursive(rule)
+    _tf_internal.add_function(graph, rule)
     with _tf_internal.stop_recording():
         outputs = _library.custom_gradient_rule(
             results,

@@ -1,7 +1,9 @@
-"""Private names of TensorFlow, each with the reason why no public one does: the only module that imports them.
+"""Private names of TensorFlow, each with the reason why no public one does: the only module that knows them.
 
 `tests/test_tf_internal.py` fails when TensorFlow changes one of them.
 """
+
+from typing import Any
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
@@ -31,3 +33,24 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 # How tf.vectorized_map and jacobians treat an op of ours.
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
+
+
+# A graph holds functions that its nodes name; the public interface only ever adds them by calling them.
+def add_function(graph: Any, function: Any) -> None:
+    """Makes a function, and all that it calls, known to a graph."""
+    graph._add_function_recursive(function)
+
+
+def find_function(graph: Any, name: str) -> Any:
+    """The function of that name in a graph or in one of those around it; None if there is none."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return function
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def definition_of(function: Any) -> Any:
+    """The FunctionDef of a function that a graph holds."""
+    return function.cached_definition

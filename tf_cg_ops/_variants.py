@@ -75,6 +75,9 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode.
 
+    What it does not do: keep a function from being stateful. One that draws random numbers, or writes to variables,
+    does so again in the gradient.
+
     Relation to `tf.recompute_grad`: the same contract; also second derivatives, keyword arguments with gradients, and
     SavedModels.
 
@@ -93,6 +96,9 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
       A function with the signature and the value of `f`.
+
+    Raises:
+      ValueError: Where a gradient is asked for, as `custom_gradient`; what the recomputation raises comes as it is.
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,82 @@
+"""The private names of TensorFlow that the package uses: each is there and does what it is used for."""
+
+import inspect
+
+import tensorflow as tf
+
+from tf_cg_ops import _tf_internal
+
+
+def test_every_name_is_there():
+    names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
+    assert sorted(names) == [
+        "Any",
+        "RegisterPFor",
+        "VariableWatcher",
+        "add_function",
+        "definition_of",
+        "find_function",
+        "from_func_graph",
+        "func_graph_from_py_func",
+        "function_def_to_graph_def",
+        "get_flat_tensors_for_gradients",
+        "is_trainable",
+        "record_operation",
+        "replace_flat_tensors_for_gradients",
+        "stop_recording",
+        "wrap_for_pfor",
+    ]
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+def test_signatures_are_those_that_are_called():
+    assert parameters(_tf_internal.record_operation)[:4] == [
+        "op_type",
+        "output_tensors",
+        "input_tensors",
+        "backward_function",
+    ]
+    assert parameters(_tf_internal.func_graph_from_py_func)[:4] == ["name", "python_func", "args", "kwargs"]
+    assert parameters(_tf_internal.from_func_graph)[:3] == ["name", "graph", "attrs"]
+    assert parameters(_tf_internal.function_def_to_graph_def)[0] == "fdef"
+
+
+def test_record_operation_puts_a_closure_on_the_tape():
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with _tf_internal.stop_recording():
+            y = tf.identity(x)
+        _tf_internal.record_operation("name", [y], [x], lambda dy: [3.0 * dy])
+    assert tape.gradient(y, x) == 3.0
+
+
+def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
+    read, frozen = tf.Variable(1.0), tf.Variable(1.0, trainable=False)
+    with _tf_internal.VariableWatcher() as watcher:
+        tf.function(lambda: read + frozen)()
+    assert [v is read for v in watcher.watched_variables()] == [True]
+
+
+def test_a_traced_function_tells_its_captures_and_its_body():
+    with tf.Graph().as_default() as graph:
+        captured = tf.constant(2.0)
+        inner = _tf_internal.func_graph_from_py_func("f", lambda x: x * captured, [tf.TensorSpec([])], {})
+        assert inner.external_captures == [captured] or inner.external_captures[0] is captured
+        function = _tf_internal.from_func_graph("f", inner, {})
+        _tf_internal.add_function(graph, function)
+        assert _tf_internal.find_function(graph, function.name) is function
+        assert _tf_internal.find_function(graph, "no_such_function") is None
+        definition = _tf_internal.definition_of(function)
+        graph_def, names = _tf_internal.function_def_to_graph_def(definition)
+    assert [node.op for node in graph_def.node[:2]] == ["Placeholder", "Placeholder"]
+    (returned,) = definition.ret.values()
+    assert names[returned].split(":")[0] in {node.name for node in graph_def.node}
+
+
+def test_trainable_dtypes():
+    assert _tf_internal.is_trainable(tf.constant(1.0))
+    assert not _tf_internal.is_trainable(tf.constant(1))
