@@ -22,10 +22,11 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
 # Slowest first: what starts last decides when all is done.
 SOURCES = (
-    "cc/xla/custom_gradient_rule_xla.cc",
+    "cc/xla/hand_on_xla.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
-    "cc/kernels/custom_gradient_rule_kernel.cc",
+    "cc/kernels/hand_on_kernel.cc",
+    "cc/ops/custom_gradient_barrier_op.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
     "cc/ops/custom_gradient_embed_op.cc",
     "cc/ops/custom_gradient_rule_op.cc",

@@ -96,7 +96,9 @@ def test_the_public_names_are_these_and_no_others():
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
 
 
-@pytest.mark.parametrize("name", ["CustomGradientEmbed", "CustomGradientEmbedGrad", "CustomGradientRule"])
+@pytest.mark.parametrize(
+    "name", ["CustomGradientEmbed", "CustomGradientEmbedGrad", "CustomGradientRule", "CustomGradientBarrier"]
+)
 def test_every_op_has_a_gradient_and_a_documentation(name):
     assert ops.gradient_registry.lookup(name).__module__ == "tf_cg_ops._gradients"
     documentation = getattr(_library, op_name_in_python(name)).__doc__

@@ -28,7 +28,7 @@ def test_clang_format_changes_nothing():
 MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
-    "cc/xla": r"tensorflow/compiler/tf2xla/",
+    "cc/xla": r"tensorflow/compiler/tf2xla/|xla/hlo/builder/",
     "cc/kernels": r"cc/lib/|tensorflow/core/(framework|platform)/",
 }
 

@@ -175,6 +175,40 @@ def test_the_recomputation_is_not_merged_with_the_first_one():
     assert executed.count("Erf") == 2
 
 
+def test_xla_does_not_merge_the_recomputation_either():
+    """Two hyperbolic tangents in the compiled program; the plain gradient has one, which it keeps."""
+
+    def count(wrap):
+        @tf.function(jit_compile=True)
+        def run(x, dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = wrap(lambda x: tf.tanh(tf.sin(x) * x))(x)
+            return y, tape.gradient(y, x, output_gradients=dy)
+
+        x = tf.ones([100])
+        return run.experimental_get_compiler_ir(x, x)(stage="optimized_hlo").count(" tanh(")
+
+    assert count(lambda f: f) == 1
+    assert count(cg.recompute_grad) == 2
+
+
+def test_recompute_grad_with_variables_and_structures_as_arguments(traced):
+    v = tf.Variable([2.0, 3.0])
+
+    @cg.recompute_grad
+    def function(tree, v):
+        assert v.handle is not None
+        return tree["x"] * v + tree["ragged"].values
+
+    def run(x):
+        return function({"x": x, "ragged": tf.RaggedTensor.from_row_lengths(5.0 * x, [2])}, v)
+
+    dx, dv = gradients(run, [X, v], traced)
+    np.testing.assert_allclose(dx, DY * (v + 5.0))
+    np.testing.assert_allclose(dv, DY * X)
+
+
 def test_eager_recompute_grad_keeps_no_intermediate():
     """Between the passes the tape holds the argument and the value, and none of the ten tensors between them."""
 

@@ -87,3 +87,17 @@ def _convert_custom_gradient_rule(pfor_input: Any) -> Sequence[Any]:
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     outputs = _rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])
     return [_tf_internal.wrap_for_pfor(output, True) for output in outputs]
+
+
+@tf.RegisterGradient("CustomGradientBarrier")
+def _custom_gradient_barrier(op: Any, *dys: Any) -> Sequence[Any]:
+    """Those of the values; what they wait for has none."""
+    return [*dys, *[None] * (len(op.inputs) - len(dys))]
+
+
+@_tf_internal.RegisterPFor("CustomGradientBarrier")
+def _convert_custom_gradient_barrier(pfor_input: Any) -> Sequence[Any]:
+    wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+    count = len(pfor_input.op.outputs)
+    outputs = _library.custom_gradient_barrier([w.t for w in wrapped[:count]], [w.t for w in wrapped[count:]])
+    return [_tf_internal.wrap_for_pfor(o, w.is_stacked) for o, w in zip(outputs, wrapped, strict=False)]

@@ -126,8 +126,14 @@ def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any])
     return [variable for variable in watched if id(variable.handle) not in passed]
 
 
-def copy(value: Any) -> Any:
-    """Another Tensor with the same buffer; what is no Tensor is itself."""
-    if as_variable(value) is not None or not tf.is_tensor(value):
-        return value
-    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+def replace_all(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
+    """The structure with other Tensors in the place of its own; Variables and what is no tensor stay."""
+    leaves = tf.nest.flatten(structure)
+    places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
+    if places:
+        own = [leaves[i] for i in places]
+        flat = tf.nest.flatten(own, expand_composites=True)
+        new = tf.nest.pack_sequence_as(own, list(replace(flat)), expand_composites=True)
+        for place, leaf in zip(places, new, strict=True):
+            leaves[place] = leaf
+    return tf.nest.pack_sequence_as(structure, leaves)

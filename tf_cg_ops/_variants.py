@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _structure, _tf_internal
+from . import _decorator, _library, _structure, _tf_internal
 
 
 def custom_vjp(
@@ -124,10 +124,9 @@ def _gradients_of_recomputation(
     dy: Sequence[Any],
     variables: Sequence[tf.Variable],
 ) -> Any:
-    # After the upstream is there, or else a graph could compute it early, or merge it with the first computation.
-    tensors = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
-    with tf.control_dependencies(tensors):
-        args, kwargs = tf.nest.map_structure(_structure.copy, (list(args), kwargs))
+    # After the upstream is there, and apart from the first computation, or a graph could compute it early or never.
+    upstream = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
+    args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
     leaves = _structure.flatten_arguments(function, args, kwargs).values
     sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
     with tf.GradientTape() as tape:

@@ -3,8 +3,8 @@
 namespace tf_cg_ops {
 namespace {
 
-// Hands the results on. It reads no element, so one kernel serves every dtype.
-class CustomGradientRuleKernel : public tensorflow::OpKernel {
+// Hands its first inputs on. It reads no element, so one kernel serves every dtype and both ops.
+class HandOnKernel : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -16,7 +16,8 @@ class CustomGradientRuleKernel : public tensorflow::OpKernel {
   bool IsExpensive() override { return false; }
 };
 
-REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_CPU), CustomGradientRuleKernel);
+REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_CPU), HandOnKernel);
+REGISTER_KERNEL_BUILDER(Name("CustomGradientBarrier").Device(tensorflow::DEVICE_CPU), HandOnKernel);
 
 }  // namespace
 }  // namespace tf_cg_ops
