@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support.functions import CASES
+import tf_cg_ops as cg
+
+from .support.functions import CASES, WEIGHT
 from .support.modes import MODES, assert_orders, eager_orders
 from .support.processes import run_python
 
@@ -25,8 +27,11 @@ def by_hand(case):
     return value, dx, second
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES)
+# A variable of eager mode is none of a TensorFlow 1 graph; test_custom_gradient_variables.py has one that is.
+PAIRS = [(case, mode) for case in CASES for mode in MODES if (case, mode) != ("with_variable", "tf1")]
+
+
+@pytest.mark.parametrize(("case", "mode"), PAIRS)
 def test_orders_are_those_by_hand(case, mode):
     actual = MODES[mode](CASES[case].function, X, DY)
     expected = by_hand(case)
@@ -48,9 +53,8 @@ if again:
     tf.saved_model.save(model, again)
     model = tf.saved_model.load(again)
 x, dy = tf.constant(x, tf.float64), tf.constant(dy, tf.float64)
-found = {}
-for name in sys.argv[5:]:
-    function = getattr(model, name)
+
+def orders(function, x, dy):
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
@@ -59,14 +63,54 @@ for name in sys.argv[5:]:
         dx = inner.gradient(value, x, output_gradients=dy)
         weighted = tf.reduce_sum(dx * dy)
     second = outer.gradient(weighted, x, unconnected_gradients="zero")
-    found[name] = [t.numpy().tolist() for t in (value, dx, second)]
+    return [tf.convert_to_tensor(t) for t in (value, dx, second)]
+
+def jacobian(function, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x)
+    return tape.jacobian(value, x)
+
+def tangent(function, x, dy):
+    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator:
+        value = function(x)
+    return accumulator.jvp(value)
+
+def loop(function, x):
+    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
+
+def numbers(structure):
+    return tf.nest.map_structure(lambda t: t.numpy().tolist(), structure)
+
+found = {}
+for name in sys.argv[5:]:
+    f = getattr(model, name)
+    found[name] = {
+        "tapes around": numbers(orders(f, x, dy)),
+        "traced": numbers(tf.function(lambda x, dy: orders(f, x, dy))(x, dy)),
+        "in a loop": numbers(orders(lambda x: loop(f, x), x, dy)),
+    }
+    if name not in ("while_loop", "cond", "scan", "map_fn"):
+        # XLA compiles no second derivative of a loop or a conditional that was loaded, with stock ops alone either.
+        found[name]["jit"] = numbers(tf.function(lambda x, dy: orders(f, x, dy), jit_compile=True)(x, dy))
+    if name in ("plain", "with_variable", "keywords", "nested", "custom_vjp", "recompute_grad"):
+        found[name]["jacobian"] = numbers(jacobian(f, x))
+        found[name]["tangent"] = numbers(tangent(f, x, dy))
+with tf.GradientTape() as tape:
+    value = model.with_variable(x)
+found["by variable"] = numbers(tape.gradient(value, model.weight, output_gradients=dy))
 print(json.dumps(found))
 """
+
+
+def in_a_loop(function, x):
+    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
     model = tf.Module()
+    model.weight = WEIGHT
     for name, case in CASES.items():
         setattr(model, name, tf.function(case.function, input_signature=[tf.TensorSpec([3], tf.float64)]))
     tf.saved_model.save(model, tmp_path / "model")
@@ -80,9 +124,88 @@ def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
         cwd=tmp_path,
     )
     found = json.loads(result.stdout.splitlines()[-1])
-    for name in CASES:
+    for name, case in CASES.items():
         # Exactly what it was before; and that is what the tests above compare with the numbers by hand.
-        assert_orders(found[name], eager_orders(CASES[name].function, X, DY))
+        before = eager_orders(case.function, X, DY)
+        for mode in {"tapes around", "traced", "jit"} & set(found[name]):
+            assert_orders(found[name][mode], before)
+        assert "jit" in found[name] or name in ("while_loop", "cond", "scan", "map_fn")
+        assert_orders(found[name]["in a loop"], eager_orders(lambda x, f=case.function: in_a_loop(f, x), X, DY))
+        if "jacobian" in found[name]:
+            diagonal = case.by_hand(X, np.ones(3))[1]
+            np.testing.assert_allclose(found[name]["jacobian"], np.diag(diagonal), rtol=1e-12)
+            np.testing.assert_allclose(found[name]["tangent"], diagonal * DY, rtol=1e-12)
+    np.testing.assert_allclose(found["by variable"], 100 * X * DY)
+
+
+@cg.custom_gradient
+def sine(x):
+    """Its true gradient, so that every order is that of the sine."""
+    return tf.sin(x), lambda dy: dy * tf.cos(x)
+
+
+@tf.function
+def cosine(x):
+    return tf.cos(x)
+
+
+@cg.custom_gradient
+def sine_by_function(x):
+    return tf.sin(x), lambda dy: dy * cosine(x)
+
+
+@cg.custom_gradient
+def sine_by_loop(x):
+    def grad_fn(dy):
+        return dy * tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, tf.cos(x)), (0, x), maximum_iterations=1)[1]
+
+    return tf.sin(x), grad_fn
+
+
+@cg.custom_gradient
+def squared_sine(x):
+    return tf.sin(x) ** 2, lambda dy: dy * 2.0 * tf.sin(x) * tf.cos(x)
+
+
+HIGHER = {
+    "sine": (sine, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
+    "function": (sine_by_function, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
+    "loop": (sine_by_loop, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
+    "product": (
+        squared_sine,
+        [
+            lambda x: np.sin(2 * x),
+            lambda x: 2 * np.cos(2 * x),
+            lambda x: -4 * np.sin(2 * x),
+            lambda x: -8 * np.cos(2 * x),
+        ],
+    ),
+}
+
+
+def derivative(function):
+    def df(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    return df
+
+
+@pytest.mark.parametrize("mode", ["eager", "inside", "around", "jit", "recomputed"])
+@pytest.mark.parametrize("case", HIGHER)
+def test_four_orders_by_nested_tapes(case, mode):
+    function, expected = HIGHER[case]
+    function = {"around": tf.function(function), "recomputed": cg.recompute_grad(function)}.get(mode, function)
+    for order, by_hand_of_order in enumerate(expected):
+        if case == "loop" and order == 3:
+            break  # TensorFlow's own derivatives of a loop grow with every order.
+        function = derivative(function)
+        run = function
+        if mode in ("inside", "jit", "recomputed"):
+            run = tf.function(function, jit_compile=mode == "jit")
+        np.testing.assert_allclose(run(tf.constant(X)), by_hand_of_order(X), rtol=1e-10)
 
 
 def jacobians(function, x):

@@ -31,14 +31,26 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
     for parameter, argument in zip(parameters, arguments, strict=True):
         keys = (f"{parameter}:0", f"^{parameter}")
         input_map.update({key: argument for key in keys if key.removesuffix(":0") in read})
+    known = len(target.get_operations())
     outputs = tf.graph_util.import_graph_def(
         graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
     )
-    # Imported ops are on no tape: a tape inside a tf.function sees them as one operation, differentiated in the graph.
-    _tf_internal.record_operation(
-        "CustomGradientRuleBody", outputs, arguments, lambda *dys: tf.gradients(outputs, arguments, grad_ys=list(dys))
-    )
+    for op in target.get_operations()[known:]:
+        _record(op)
     return outputs
+
+
+def _record(op: tf.Operation) -> None:
+    """Puts an imported op on the tapes, as those do by themselves with ops that Python functions make."""
+    gradient_function = _tf_internal.gradient_function_of(op)
+    if gradient_function is None or not op.outputs:
+        return
+
+    def backward(*dys: Any) -> Any:
+        gradients = gradient_function(op, *dys)
+        return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+
+    _tf_internal.record_operation(op.type, list(op.outputs), list(op.inputs), backward)
 
 
 def _definition(graph: Any, name: str) -> Any:

@@ -24,6 +24,9 @@ from tensorflow.python.eager.record import stop_recording
 from tensorflow.python.framework.composite_tensor_gradient import get_flat_tensors_for_gradients
 from tensorflow.python.framework.composite_tensor_gradient import replace_flat_tensors_for_gradients
 
+# Where gradient functions are found.
+from tensorflow.python.framework import ops
+
 # Traces a function whose captures are then known one by one: tf.function hides them in its calls.
 from tensorflow.python.framework.func_graph import func_graph_from_py_func
 
@@ -54,3 +57,12 @@ def find_function(graph: Any, name: str) -> Any:
 def definition_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+# The registry of gradients is what tf.gradients looks into; a tape can be given an op only together with its rule.
+def gradient_function_of(op: Any) -> Any:
+    """The registered gradient function of an op; None if it has no gradient, or is of a kind that has none."""
+    try:
+        return ops.get_gradient_function(op)
+    except LookupError:
+        return None

@@ -16,7 +16,6 @@ import tf_cg_ops as cg
 class Case:
     function: Any
     by_hand: Any
-    variables: Any = ()
 
 
 @cg.custom_gradient
@@ -57,6 +56,20 @@ def product(a, b):
 def calling_function(x):
     """Its gradient function calls a tf.function."""
     return tf.cos(x), lambda dy: 2.0 * product(dy, product(x, x))
+
+
+WEIGHT = tf.Variable(tf.constant([2.0, -3.0, 0.5], tf.float64))
+
+
+@cg.custom_gradient
+def with_variable(x):
+    """Reads a variable; dx = 10 w x dy, dw = 100 x dy."""
+
+    def grad_fn(dy, variables):
+        (w,) = variables
+        return 10.0 * w * x * dy, [100.0 * x * dy]
+
+    return WEIGHT * x, grad_fn
 
 
 def while_loop(x):
@@ -123,7 +136,9 @@ def scan_by_hand(x, dy):
     return np.full_like(x, a[-1]), dx, None
 
 
+W0 = WEIGHT.numpy()
 CASES = {
+    "with_variable": Case(with_variable, lambda x, dy: (W0 * x, 10 * W0 * x * dy, 10 * W0 * dy**2)),
     "plain": Case(square, square_by_hand),
     "keywords": Case(with_keywords, lambda x, dy: (5 * x**2, 15 * dy * x**2, 30 * dy**2 * x)),
     "nested": Case(outer, lambda x, dy: (np.exp(x), dy * np.sin(x), 7 * dy**2 * x)),
