@@ -353,3 +353,76 @@ def test_a_persistent_tape_asks_twice(gradient):
         y = cg.custom_gradient(lambda x: (x, lambda dy: 5.0 * dy))(x)
     for _ in range(2):
         np.testing.assert_allclose(tape.gradient(y, x, output_gradients=DY), 5 * DY)
+
+
+def test_outputs_from_numpy_and_numbers_have_gradients():
+    x = tf.constant(X)
+
+    @cg.custom_gradient
+    def through_numpy(x):
+        return np.sin(x.numpy()), lambda dy: 7.0 * dy
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = through_numpy(x)
+    np.testing.assert_allclose(y, np.sin(X))
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=DY), 7 * DY)
+
+
+def test_what_is_no_tensor_has_none_for_an_upstream(gradient):
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy, dnone, dtext, dcount):
+            assert dnone is None
+            assert dtext is None
+            assert dcount.dtype == tf.int32
+            return 3.0 * dy
+
+        return (x, None, "text", 3), grad_fn
+
+    (dx,) = gradient(lambda x: function(x)[0], [X], DY)
+    np.testing.assert_allclose(dx, 3 * DY)
+
+
+def test_structures_that_only_tf_nest_knows(gradient):
+    import types
+
+    @cg.custom_gradient
+    def function(tree):
+        return tree["a"] * tree["b"], lambda dy: (3.0 * dy, 5.0 * dy)
+
+    da, db = gradient(lambda a, b: function(types.MappingProxyType({"a": a, "b": b})), [X, Y], DY)
+    np.testing.assert_allclose(da, 3 * DY)
+    np.testing.assert_allclose(db, 5 * DY)
+
+
+def test_indexed_slices_as_arguments_and_results(gradient):
+    @cg.custom_gradient
+    def function(slices):
+        def grad_fn(dy):
+            return tf.IndexedSlices(6.0 * dy.values, slices.indices)
+
+        return tf.IndexedSlices(2.0 * slices.values, slices.indices), grad_fn
+
+    (dx,) = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant([3, 1]))).values, [X], DY)
+    np.testing.assert_allclose(dx, 6 * DY)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_keras_tensors_are_refused(library):
+    """tf_keras would build a model of the ops inside, without the gradient."""
+    placeholder = pytest.importorskip(library).Input([2])
+    message = (
+        r"^custom_gradient: '<lambda>' was called on a functional model under construction; expected a value for 'x', "
+        r"got a KerasTensor. Call it inside the call\(\) of a keras.layers.Layer of your own.$"
+    )
+    with pytest.raises(TypeError, match=message):
+        cg.custom_gradient(lambda x: (2.0 * x, lambda dy: dy))(placeholder)
+
+
+def test_a_partial_as_an_attribute_of_a_class(gradient):
+    class Holder:
+        apply = cg.custom_gradient(functools.partial(lambda factor, x: (x, lambda dy: factor * dy), 4.0))
+
+    (dx,) = gradient(Holder().apply, [X], DY)
+    np.testing.assert_allclose(dx, 4 * DY)

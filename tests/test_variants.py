@@ -248,3 +248,20 @@ def test_grad_pass_through_of_a_value_of_another_shape_is_refused(traced):
         ValueError, match=r"grad_pass_through: grad_fn of .* wrong shape for 'x'; expected \(2,\), got \(\)"
     ):
         gradients(cg.grad_pass_through(lambda x: tf.reduce_sum(x)), [X], traced, tf.constant(1.0))
+
+
+def test_grad_pass_through_of_a_bound_method(traced):
+    """The usual use: an assignment with a gradient."""
+    z = tf.Variable([0.0, 0.0])
+    (dx,) = gradients(cg.grad_pass_through(z.assign), [X], traced)
+    np.testing.assert_allclose(dx, DY)
+    np.testing.assert_allclose(z, X)
+
+
+@pytest.mark.parametrize("names", ["scale", ["nope"]], ids=str)
+def test_custom_vjp_refuses_names_that_are_no_arguments(names):
+    message = (
+        r"custom_vjp: nondiff_argnames does not name arguments of 'forward'; expected some of \['x', 'y', 'mode', 's"
+    )
+    with pytest.raises(ValueError, match=message):
+        cg.custom_vjp(forward, backward, nondiff_argnames=names)

@@ -16,14 +16,21 @@ class GradientChecks:
         self,
         api: str,
         function: str,
-        argument_names: Sequence[str],
+        arguments: _structure.Leaves,
         inputs: Sequence[list[tf.Tensor]],
         variables: Sequence[tf.Variable],
     ) -> None:
         self._where = {"api": api, "function": function}
-        self._argument_names = argument_names
+        self._arguments = arguments
         self._inputs = inputs
         self._variables = variables
+        # Looked at here, so that a rule in a graph keeps the shape of an input and not the input.
+        self._shapes = {
+            id(tensor): tf.shape(tensor)
+            for tensors in inputs
+            for tensor in tensors
+            if not tf.executing_eagerly() and not tensor.shape.is_fully_defined()
+        }
 
     def takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
@@ -52,17 +59,18 @@ class GradientChecks:
                     **self._where,
                     got=_count(len(gradients), "gradient"),
                     expected=len(self._inputs),
-                    names=_quoted(self._argument_names),
+                    names=_quoted(self._arguments.names),
                 )
             )
         checked: list[Any] = []
-        for gradient, name, tensors in zip(gradients, self._argument_names, self._inputs, strict=True):
+        arguments = zip(self._arguments.names, self._arguments.values, self._inputs, strict=True)
+        for gradient, (name, value, tensors) in zip(gradients, arguments, strict=True):
             if not tensors:
                 continue  # No tensor, and so nothing to differentiate by; whatever came for it is of no use.
             if gradient is None:
                 checked.extend([None] * len(tensors))
                 continue
-            components = _structure.gradient_components(gradient, tensors)
+            components = _structure.gradient_components(gradient, value, tensors)
             if len(components) != len(tensors):
                 expected, got = _count(len(tensors), "tensor"), _count(len(components), "tensor")
                 raise ValueError(
@@ -102,13 +110,21 @@ class GradientChecks:
         ):
             return gradient
         message = _errors.GRADIENT_SHAPE_AT_RUN_TIME.format(**where)
-        wanted, came = tf.shape(like), tf.shape(gradient)
+        wanted = self._shapes[id(like)] if id(like) in self._shapes else tf.shape(like)
+        came = tf.shape(gradient)
         # Sizes are compared where the ranks agree, which Assert alone could not look at.
         fits = tf.cond(
             tf.equal(tf.size(wanted), tf.size(came)), lambda: tf.reduce_all(tf.equal(wanted, came)), lambda: False
         )
         with tf.control_dependencies([tf.debugging.Assert(fits, [message, wanted, came])]):
             return tf.identity(gradient)
+
+
+def no_keras_tensor(api: str, function: str, arguments: _structure.Leaves) -> None:
+    """Refuses placeholders of functional models, from which Keras would build a model without the gradient."""
+    for name, value in zip(arguments.names, arguments.values, strict=True):
+        if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
+            raise TypeError(_errors.KERAS_TENSOR.format(api=api, function=function, argument=repr(name)))
 
 
 def describe_answer(answer: Any) -> str:

@@ -83,7 +83,9 @@ class CustomGradient:
 
     def __get__(self, instance: Any, owner: type | None = None) -> "CustomGradient":
         """Binds a method: `self` is no argument that has a gradient."""
-        return self if instance is None else CustomGradient(self._function.__get__(instance, owner), self._run)
+        if instance is None or not hasattr(self._function, "__get__"):
+            return self
+        return CustomGradient(self._function.__get__(instance, owner), self._run)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,19 +98,23 @@ def run(
     kwargs: dict[str, Any],
     constants: Collection[str] = (),
     api: str = "custom_gradient",
+    written: Callable[..., Any] | None = None,
 ) -> Any:
     """Computes the value and gives it the gradient, on the tape in eager mode and in the graph elsewhere.
 
-    The arguments named in `constants` have no gradient, and `grad_fn` has no entry for them.
+    The arguments named in `constants` have no gradient, and `grad_fn` has no entry for them. `written` is the function
+    that the user wrote, where that is not `function` itself: it has the name and the signature.
     """
-    name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
-    arguments = _structure.flatten_arguments(function, args, kwargs, constants)
+    written = written or function
+    name = getattr(written, "__qualname__", type(written).__name__).rsplit("<locals>.")[-1]
+    arguments = _structure.flatten_arguments(written, args, kwargs, constants)
+    _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
     with _tf_internal.VariableWatcher() as watcher:
         result, grad_fn = _unpack(api, name, function(*args, **kwargs))
     variables = _structure.captured_variables(watcher.watched_variables(), arguments.values)
-    checks = _checks.GradientChecks(api, name, arguments.names, inputs, variables)
+    checks = _checks.GradientChecks(api, name, arguments, inputs, variables)
     checks.takes_variables(grad_fn)
     reads = [tf.convert_to_tensor(variable) for variable in variables]
 
@@ -116,7 +122,7 @@ def run(
     components = [_structure.tensors_for_gradients(leaf) for leaf in outputs]
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
-        dys = _structure.replace_tensors(outputs, components, upstream)
+        dys = _structure.upstream_of(outputs, components, upstream)
         return checks.gradients(grad_fn(*dys, variables=variables) if variables else grad_fn(*dys))
 
     flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads

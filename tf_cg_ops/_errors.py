@@ -98,6 +98,14 @@ DEMO_NEEDS = (
     "them with: pip install 'tf_cg_ops[demo]'"
 )
 
+KERAS_TENSOR = (
+    "{api}: '{function}' was called on a functional model under construction; expected a value for {argument}, got a "
+    "KerasTensor. Call it inside the call() of a keras.layers.Layer of your own."
+)
+NONDIFF_ARGNAMES = (
+    "{api}: nondiff_argnames does not name arguments of '{function}'; expected some of {names}, got {got}. Pass a list "
+    "of names."
+)
 NOT_A_PAIR = (
     "{api}: '{function}' did not return its value with its gradient; expected a pair (value, grad_fn), got {got}. End "
     "it with: return value, grad_fn"

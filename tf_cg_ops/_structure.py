@@ -1,13 +1,15 @@
 """The arguments and results of a decorated function as flat lists, with names for messages."""
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from . import _tf_internal
+from . import _errors, _tf_internal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +38,22 @@ def flatten_arguments(
     for name, value in named:
         if name in constants:
             continue
-        paths_and_values = tf.nest.flatten(_with_paths(name, value))
-        leaves.values.extend(pair.value for pair in paths_and_values)
-        leaves.names.extend(pair.name for pair in paths_and_values)
+        values = tf.nest.flatten(value)
+        names = tf.nest.flatten(_paths(name, value))
+        if len(names) != len(values):  # A structure of which only tf.nest knows the inside.
+            names = [f"{name}[{i}]" for i in range(len(values))]
+        leaves.values.extend(values)
+        leaves.names.extend(names)
     return leaves
+
+
+def check_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
+    """The names as a tuple, or ValueError if they are not all arguments of the function."""
+    known = list(inspect.signature(function).parameters) if names else []
+    if isinstance(names, str) or any(name not in known for name in names):
+        name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+        raise ValueError(_errors.NONDIFF_ARGNAMES.format(api=api, function=name, names=known, got=repr(names)))
+    return tuple(names)
 
 
 def named_arguments(
@@ -53,21 +67,15 @@ def named_arguments(
     return {name: bound.arguments[name] for name in names}
 
 
-class _Named:
-    def __init__(self, name: str, value: Any) -> None:
-        self.name = name
-        self.value = value
-
-
-def _with_paths(name: str, value: Any) -> Any:
-    """The structure with each leaf replaced by a pair of its name and itself."""
+def _paths(name: str, value: Any) -> Any:
+    """The structure with each leaf replaced by its name."""
     if isinstance(value, dict):
-        return {key: _with_paths(f"{name}[{key!r}]", item) for key, item in value.items()}
+        return {key: _paths(f"{name}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [_with_paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
+        return [_paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
     if isinstance(value, (list, tuple)):
-        return [_with_paths(f"{name}[{i}]", item) for i, item in enumerate(value)]
-    return _Named(name, value)
+        return [_paths(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    return name
 
 
 def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
@@ -76,11 +84,17 @@ def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
         return [value]
     if as_variable(value) is not None:
         return [tf.convert_to_tensor(value)]
-    if not tf.is_tensor(value):
-        return []
-    if isinstance(value, tf.SparseTensor):
+    if isinstance(value, (tf.SparseTensor, tf.IndexedSlices)):
         return [value.values]  # The indices have no gradient.
+    if not tf.is_tensor(value) and not isinstance(value, tf.experimental.ExtensionType):
+        return []
     return _tf_internal.get_flat_tensors_for_gradients([value])
+
+
+def upstream_of(outputs: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
+    """The upstream gradient of each output; None for what is no tensor."""
+    replaced = replace_tensors(outputs, components, tensors)
+    return [dy if own else None for dy, own in zip(replaced, components, strict=True)]
 
 
 def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
@@ -95,21 +109,26 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
             replaced.append(new[0])
         elif isinstance(value, tf.SparseTensor):
             replaced.append(tf.SparseTensor(value.indices, new[0], value.dense_shape))
+        elif isinstance(value, tf.IndexedSlices):
+            replaced.append(tf.IndexedSlices(new[0], value.indices, value.dense_shape))
         else:
             replaced.extend(_tf_internal.replace_flat_tensors_for_gradients([value], new))
     return replaced
 
 
-def gradient_components(gradient: Any, tensors: list[tf.Tensor]) -> list[Any]:
+def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> list[Any]:
     """What a gradient holds for each of the Tensors of its input. Sparse gradients of a dense input stay whole."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values if isinstance(value, tf.IndexedSlices) else gradient]
     if len(tensors) == 1 and not isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
         return [gradient]
     return tensors_for_gradients(gradient)
 
 
 def to_output(leaf: Any) -> Any:
-    """Variables are returned as what they hold; an output is a value."""
-    return tf.convert_to_tensor(leaf) if as_variable(leaf) is not None else leaf
+    """An output is a value: what a Variable holds, and a Tensor for an array or a number, as it comes from NumPy."""
+    is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
+    return tf.convert_to_tensor(leaf) if is_number or as_variable(leaf) is not None else leaf
 
 
 def as_variable(value: Any) -> tf.Variable | None:
@@ -122,8 +141,16 @@ def as_variable(value: Any) -> tf.Variable | None:
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
     """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
-    passed = {id(variable.handle) for variable in map(as_variable, arguments) if variable is not None}
-    return [variable for variable in watched if id(variable.handle) not in passed]
+    passed = {i for variable in map(as_variable, arguments) if variable is not None for i in _identities(variable)}
+    return [variable for variable in watched if not passed & _identities(variable)]
+
+
+def _identities(variable: tf.Variable) -> set[int]:
+    identities = {id(variable)}
+    # Reference variables have no handle, and distributed ones none outside of a replica.
+    with contextlib.suppress(AttributeError, ValueError):
+        identities.add(id(variable.handle))
+    return identities
 
 
 def replace_all(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:

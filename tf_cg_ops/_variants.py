@@ -48,20 +48,21 @@ def custom_vjp(
       A function with the signature of `forward` that returns its `y`.
 
     Raises:
-      TypeError, ValueError: As `custom_gradient`; also where `forward` returns no pair.
+      ValueError: As `custom_gradient`; at the decoration, where `nondiff_argnames` names no arguments of `forward`.
+      TypeError: As `custom_gradient`; at the call, where `forward` returns no pair.
     """
+    nondiff_argnames = _structure.check_names("custom_vjp", forward, nondiff_argnames)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         constants = _structure.named_arguments(function, args, kwargs, nondiff_argnames)
 
-        @functools.wraps(function)
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 return answer
             return answer[0], functools.partial(backward, answer[1], **constants)
 
-        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp")
+        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp", function)
 
     return _decorator.CustomGradient(forward, run)
 
@@ -102,7 +103,6 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        @functools.wraps(function)
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             with _tf_internal.stop_recording():
                 result = function(*args, **kwargs)
@@ -112,7 +112,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
             return result, grad_fn
 
-        return _decorator.run(with_closure, args, kwargs, api="recompute_grad")
+        return _decorator.run(with_closure, args, kwargs, api="recompute_grad", written=function)
 
     return _decorator.CustomGradient(f, run)
 
@@ -168,13 +168,12 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        @functools.wraps(function)
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
                 return (dy, [None] * len(variables)) if variables else dy
 
             return function(*args, **kwargs), grad_fn
 
-        return _decorator.run(with_closure, args, kwargs, api="grad_pass_through")
+        return _decorator.run(with_closure, args, kwargs, api="grad_pass_through", written=function)
 
     return _decorator.CustomGradient(f, run)
