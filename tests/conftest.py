@@ -7,6 +7,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from .support.regimes import REGIMES
 from .support.tensors import DTYPES
@@ -26,3 +27,20 @@ def dtype(request):
 @pytest.fixture
 def rng():
     return np.random.default_rng(20240229)
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "traced"])
+def gradient(request):
+    """tape.gradient of a function's value for an upstream, with the function in eager mode or traced."""
+
+    def compute(function, sources, upstream):
+        def run(sources):
+            with tf.GradientTape() as tape:
+                tape.watch(sources)
+                value = function(*sources)
+            return tape.gradient(value, sources, output_gradients=upstream)
+
+        sources = [tf.constant(s) if isinstance(s, np.ndarray) else s for s in sources]
+        return (tf.function(run) if request.param else run)(sources)
+
+    return compute

@@ -15,23 +15,6 @@ from .support.tensors import address
 X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "traced"])
-def gradient(request):
-    """tape.gradient of a function's value for an upstream, with the function in eager mode or traced."""
-
-    def compute(function, sources, upstream):
-        def run(sources):
-            with tf.GradientTape() as tape:
-                tape.watch(sources)
-                value = function(*sources)
-            return tape.gradient(value, sources, output_gradients=upstream)
-
-        sources = [tf.constant(s) if isinstance(s, np.ndarray) else s for s in sources]
-        return (tf.function(run) if request.param else run)(sources)
-
-    return compute
-
-
 @cg.custom_gradient
 def weighted(x, y, *, a=2.0, b=3.0):
     """dx = 10 a dy, dy = 100 b dy; a and b are numbers or tensors."""
@@ -259,55 +242,6 @@ def test_nested_second_order_of_tensorflows_documentation(mode):
     assert_orders(actual, [np.sin(X), DY * np.cos(X), 1000 * DY**2])
 
 
-def test_ragged_tensors(gradient):
-    @cg.custom_gradient
-    def function(ragged):
-        def grad_fn(dy):
-            assert isinstance(dy, tf.RaggedTensor)
-            return dy.with_values(30.0 * dy.values)
-
-        return ragged * 2.0, grad_fn
-
-    def run(values):
-        return function(tf.RaggedTensor.from_row_lengths(values, [2, 0, 1])).values
-
-    (dx,) = gradient(run, [np.array([1.0, 2.0, 3.0])], np.array([1.0, 10.0, 100.0]))
-    np.testing.assert_allclose(dx, [30.0, 300.0, 3000.0])
-
-
-def test_sparse_tensors(gradient):
-    @cg.custom_gradient
-    def function(sparse, x):
-        def grad_fn(dy):
-            return tf.SparseTensor(sparse.indices, 40.0 * tf.gather(dy, [0, 1]), sparse.dense_shape), None
-
-        return tf.sparse.to_dense(sparse)[:2] * x, grad_fn
-
-    def run(values):
-        return function(tf.SparseTensor([[0], [1]], values, [3]), Y)
-
-    (dx,) = gradient(run, [X], DY)
-    np.testing.assert_allclose(dx, 40 * DY)
-
-
-def test_indexed_slices_as_a_gradient(gradient):
-    @cg.custom_gradient
-    def lookup(table, ids):
-        return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids, tf.constant([4])), None)
-
-    (dx,) = gradient(lambda t: lookup(t, tf.constant([3, 1, 3])), [np.arange(4.0)], np.array([1.0, 10.0, 100.0]))
-    np.testing.assert_allclose(tf.convert_to_tensor(dx), [0.0, 20.0, 0.0, 202.0])
-
-
-def test_indexed_slices_as_an_upstream(gradient):
-    @cg.custom_gradient
-    def function(x):
-        return 1.0 * x, lambda dy: 3.0 * tf.convert_to_tensor(dy)
-
-    (dx,) = gradient(lambda x: tf.gather(function(x), [1, 1]), [X], DY)
-    np.testing.assert_allclose(dx, [0.0, 33.0])
-
-
 def test_eager_results_share_the_buffer_of_y():
     y = tf.constant(X)
     assert address(cg.custom_gradient(lambda x: (y, lambda dy: dy))(tf.constant(X))) == address(y)
@@ -382,42 +316,6 @@ def test_what_is_no_tensor_has_none_for_an_upstream(gradient):
 
     (dx,) = gradient(lambda x: function(x)[0], [X], DY)
     np.testing.assert_allclose(dx, 3 * DY)
-
-
-def test_structures_that_only_tf_nest_knows(gradient):
-    import types
-
-    @cg.custom_gradient
-    def function(tree):
-        return tree["a"] * tree["b"], lambda dy: (3.0 * dy, 5.0 * dy)
-
-    da, db = gradient(lambda a, b: function(types.MappingProxyType({"a": a, "b": b})), [X, Y], DY)
-    np.testing.assert_allclose(da, 3 * DY)
-    np.testing.assert_allclose(db, 5 * DY)
-
-
-def test_indexed_slices_as_arguments_and_results(gradient):
-    @cg.custom_gradient
-    def function(slices):
-        def grad_fn(dy):
-            return tf.IndexedSlices(6.0 * dy.values, slices.indices)
-
-        return tf.IndexedSlices(2.0 * slices.values, slices.indices), grad_fn
-
-    (dx,) = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant([3, 1]))).values, [X], DY)
-    np.testing.assert_allclose(dx, 6 * DY)
-
-
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_keras_tensors_are_refused(library):
-    """tf_keras would build a model of the ops inside, without the gradient."""
-    placeholder = pytest.importorskip(library).Input([2])
-    message = (
-        r"^custom_gradient: '<lambda>' was called on a functional model under construction; expected a value for 'x', "
-        r"got a KerasTensor. Call it inside the call\(\) of a keras.layers.Layer of your own.$"
-    )
-    with pytest.raises(TypeError, match=message):
-        cg.custom_gradient(lambda x: (2.0 * x, lambda dy: dy))(placeholder)
 
 
 def test_a_partial_as_an_attribute_of_a_class(gradient):

@@ -175,7 +175,7 @@ def test_the_recomputation_is_not_merged_with_the_first_one():
     assert executed.count("Erf") == 2
 
 
-def test_xla_does_not_merge_the_recomputation_either():
+def test_xla_does_not_merge_an_elementwise_recomputation_either():
     """Two hyperbolic tangents in the compiled program; the plain gradient has one, which it keeps."""
 
     def count(wrap):

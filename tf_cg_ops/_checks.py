@@ -127,6 +127,15 @@ def no_keras_tensor(api: str, function: str, arguments: _structure.Leaves) -> No
             raise TypeError(_errors.KERAS_TENSOR.format(api=api, function=function, argument=repr(name)))
 
 
+def no_reference_variables(
+    api: str, function: str, operations: Sequence[tf.Operation], arguments: _structure.Leaves
+) -> None:
+    """Refuses TensorFlow 1's reference variables, which TensorFlow does not tell when they are read."""
+    names = _structure.reference_variables(operations, arguments.values)
+    if names:
+        raise TypeError(_errors.REFERENCE_VARIABLES.format(api=api, function=function, names=_quoted(names)))
+
+
 def describe_answer(answer: Any) -> str:
     """What a function returned instead of a pair."""
     if isinstance(answer, tuple):

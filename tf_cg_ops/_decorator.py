@@ -111,8 +111,13 @@ def run(
     _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
+    in_session_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+    known = len(tf.compat.v1.get_default_graph().get_operations()) if in_session_graph else 0
     with _tf_internal.VariableWatcher() as watcher:
         result, grad_fn = _unpack(api, name, function(*args, **kwargs))
+    if in_session_graph:
+        operations = tf.compat.v1.get_default_graph().get_operations()[known:]
+        _checks.no_reference_variables(api, name, operations, arguments)
     variables = _structure.captured_variables(watcher.watched_variables(), arguments.values)
     checks = _checks.GradientChecks(api, name, arguments, inputs, variables)
     checks.takes_variables(grad_fn)

@@ -102,6 +102,10 @@ KERAS_TENSOR = (
     "{api}: '{function}' was called on a functional model under construction; expected a value for {argument}, got a "
     "KerasTensor. Call it inside the call() of a keras.layers.Layer of your own."
 )
+REFERENCE_VARIABLES = (
+    "{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got {names}. Make them "
+    "with use_resource=True, or pass them as arguments."
+)
 NONDIFF_ARGNAMES = (
     "{api}: nondiff_argnames does not name arguments of '{function}'; expected some of {names}, got {got}. Pass a list "
     "of names."

@@ -164,3 +164,13 @@ def replace_all(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf
         for place, leaf in zip(places, new, strict=True):
             leaves[place] = leaf
     return tf.nest.pack_sequence_as(structure, leaves)
+
+
+def reference_variables(operations: Sequence[tf.Operation], arguments: Sequence[Any]) -> list[str]:
+    """The names of TensorFlow 1's reference variables that the operations make or read, but for the arguments."""
+    passed = {variable.op.name for variable in map(as_variable, arguments) if variable is not None}
+    tensors = [tensor for op in operations for tensor in (*op.inputs, *op.outputs)]
+    # What a reference variable is read by stands beside it, made when the variable was.
+    tensors += [source for tensor in tensors if tensor.op.type == "Identity" for source in tensor.op.inputs]
+    found = {tensor.op.name for tensor in tensors if tensor.dtype != tensor.dtype.base_dtype}
+    return sorted(found - passed)

@@ -23,10 +23,11 @@ REGISTER_OP("CustomGradientBarrier")
     .Doc(R"doc(
 Returns the values unchanged, once the other tensors are there.
 
-What is computed from the outputs is neither moved ahead of those tensors nor
-merged with what is computed from the values themselves, by TensorFlow's graph
-optimiser or by XLA: that is what makes a recomputation happen. The outputs
-share the buffers of the values.
+TensorFlow's graph optimiser neither moves what is computed from the outputs
+ahead of those tensors nor merges it with what is computed from the values, and
+so a recomputation happens. For XLA this is an optimisation barrier, which its
+backends remove at a time of their own. The outputs share the buffers of the
+values.
 
 values: The values.
 after: What has to be there before.

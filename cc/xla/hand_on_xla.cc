@@ -17,7 +17,8 @@ class CustomGradientRuleXlaOp : public tensorflow::XlaOpKernel {
   }
 };
 
-// Keeps XLA from merging what is computed from the outputs with what is computed from the values.
+// Keeps XLA from merging what is computed from the outputs with what is computed from the values, for as long as the
+// backend keeps the barrier.
 class CustomGradientBarrierXlaOp : public tensorflow::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
