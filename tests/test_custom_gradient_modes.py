@@ -9,8 +9,9 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.functions import CASES, WEIGHT
-from .support.modes import MODES, assert_orders, eager_orders
+from .support.modes import MODES, assert_orders, derivative, eager_orders
 from .support.processes import run_python
+from .support.sources import ROOT
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
@@ -46,6 +47,7 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 import tf_cg_ops
+from tests.support.modes import first_and_second_order as orders
 
 path, again, x, dy = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:5])
 model = tf.saved_model.load(path)
@@ -53,17 +55,6 @@ if again:
     tf.saved_model.save(model, again)
     model = tf.saved_model.load(again)
 x, dy = tf.constant(x, tf.float64), tf.constant(dy, tf.float64)
-
-def orders(function, x, dy):
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            value = function(x)
-        dx = inner.gradient(value, x, output_gradients=dy)
-        weighted = tf.reduce_sum(dx * dy)
-    second = outer.gradient(weighted, x, unconnected_gradients="zero")
-    return [tf.convert_to_tensor(t) for t in (value, dx, second)]
 
 def jacobian(function, x):
     with tf.GradientTape() as tape:
@@ -122,6 +113,7 @@ def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
         json.dumps(DY.tolist()),
         *CASES,
         cwd=tmp_path,
+        environment={"PYTHONPATH": str(ROOT)},
     )
     found = json.loads(result.stdout.splitlines()[-1])
     for name, case in CASES.items():
@@ -181,16 +173,6 @@ HIGHER = {
         ],
     ),
 }
-
-
-def derivative(function):
-    def df(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
-
-    return df
 
 
 @pytest.mark.parametrize("mode", ["eager", "inside", "around", "jit", "recomputed"])

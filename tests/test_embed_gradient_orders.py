@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.formulas import contrib_formula, embed_formula
+from .support.modes import derivative
 from .support.tensors import random_array
 
 
@@ -199,15 +200,6 @@ def test_fifth_derivative_in_the_upstream():
 
     def slope(x):
         return cg.embed_gradient(tf.stop_gradient(x), tf.constant([0.5, 7.0], tf.float64), x)
-
-    def derivative(f):
-        def df(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = f(x)
-            return tape.gradient(y, x)
-
-        return df
 
     f = lambda x: weights * slope(x) ** 5  # noqa: E731
     factor = 1.0

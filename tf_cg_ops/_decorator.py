@@ -35,6 +35,9 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode (under
     XLA, shapes that are known while tracing); a `grad_fn` that cannot be traced does not keep a model from being saved.
 
+    What `grad_fn` reads of its surroundings is kept for it, and in a graph computed in the forward pass even if nobody
+    asks for a gradient: compute inside `grad_fn` what is expensive and not needed for `y`.
+
     What it does not do: check that the gradient is right, or differentiate `f` itself.
 
     >>> import tensorflow as tf
@@ -106,7 +109,7 @@ def run(
     that the user wrote, where that is not `function` itself: it has the name and the signature.
     """
     written = written or function
-    name = getattr(written, "__qualname__", type(written).__name__).rsplit("<locals>.")[-1]
+    name = _structure.name_of(written)
     arguments = _structure.flatten_arguments(written, args, kwargs, constants)
     _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.

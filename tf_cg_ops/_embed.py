@@ -81,7 +81,8 @@ def embed_gradient(
         there, for both orders of differentiation. As in the formula, a `gx` that itself depends on an unstopped `x`
         counts twice at second order (`2 * dgx/dx`), and a mixed second derivative counts once for each `gx` that
         carries it. `(gx + tf.stop_gradient(gx)) / 2` has the value `gx` and half its derivative, which makes the second
-        derivative right (not the third); stopping `x` inside `gx` removes it.
+        derivative right (not the third); stopping `x` inside `gx` removes it. `tf_cg_ops.custom_gradient` has neither
+        question: its second derivative is that of `grad_fn`.
       name: A name for the operation.
 
     Returns:

@@ -60,8 +60,7 @@ def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
 def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
     """Differentiates the gradient of L: the same op, with the roles exchanged."""
     attributes = _alignment_attributes(op)
-    wrt = op.get_attr("wrt")
-    wrt = wrt.decode() if isinstance(wrt, bytes) else wrt
+    wrt = tf.compat.as_str(op.get_attr("wrt"))
     given = [role for role in _ROLES if role != wrt]
     operands = dict(zip(given, op.inputs, strict=False)) | {wrt: tf.convert_to_tensor(upstream)}
     gradients: list[Any] = [None, None, None]  # For lhs, rhs and shape.

@@ -20,6 +20,11 @@ class Leaves:
     names: list[str]
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """What messages call a function: its name, with that of its class but not of the functions around it."""
+    return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+
+
 def flatten_arguments(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str] = ()
 ) -> Leaves:
@@ -51,8 +56,8 @@ def check_names(api: str, function: Callable[..., Any], names: Collection[str]) 
     """The names as a tuple, or ValueError if they are not all arguments of the function."""
     known = list(inspect.signature(function).parameters) if names else []
     if isinstance(names, str) or any(name not in known for name in names):
-        name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
-        raise ValueError(_errors.NONDIFF_ARGNAMES.format(api=api, function=name, names=known, got=repr(names)))
+        message = _errors.NONDIFF_ARGNAMES
+        raise ValueError(message.format(api=api, function=name_of(function), names=known, got=repr(names)))
     return tuple(names)
 
 

@@ -17,6 +17,18 @@ def first_and_second_order(function, x, dy):
     return [tf.convert_to_tensor(t) for t in (value, dx, second)]
 
 
+def derivative(function):
+    """The gradient of a function's value, as a function."""
+
+    def df(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    return df
+
+
 def eager_orders(function, x, dy):
     return [t.numpy() for t in first_and_second_order(function, tf.constant(x), tf.constant(dy))]
 
