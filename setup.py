@@ -22,11 +22,16 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
 # Slowest first: what starts last decides when all is done.
 SOURCES = (
-    "cc/xla/hand_on_xla.cc",
+    "cc/xla/xla_kernels.cc",
+    "cc/gradients/graph_gradients.cc",
+    "cc/gradients/function_gradients.cc",
+    "cc/gradients/gradient_function.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
+    "cc/kernels/custom_gradient_check_shape_kernel.cc",
     "cc/kernels/hand_on_kernel.cc",
     "cc/ops/custom_gradient_barrier_op.cc",
+    "cc/ops/custom_gradient_check_shape_op.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
     "cc/ops/custom_gradient_embed_op.cc",
     "cc/ops/custom_gradient_rule_op.cc",

@@ -71,7 +71,7 @@ CASES = {
         returning(lambda dy: (None, tf.ones([7]))),
         ValueError,
         "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). "
-        "Sum it over the dimensions that were broadcast.",
+        "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
     ),
     "variables_not_a_pair": (
         log1pexp_with_variables,
@@ -89,7 +89,7 @@ CASES = {
         lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [tf.ones([3])])),
         ValueError,
         "custom_gradient: grad_fn of '<lambda>' returned a gradient of the wrong shape for variable 'w:0'; expected "
-        "(2,), got (3,). Sum it over the dimensions that were broadcast.",
+        "(2,), got (3,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
     ),
     "variables_without_gradients": (
         lambda x, y: (W * x + y, lambda dy, variables=None: dy),

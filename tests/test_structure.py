@@ -27,8 +27,9 @@ def test_clang_format_changes_nothing():
 # The folder, and what its files may include beside the standard library and their own folder.
 MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
+    "cc/gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
-    "cc/xla": r"tensorflow/compiler/tf2xla/|xla/hlo/builder/",
+    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|xla/hlo/builder/",
     "cc/kernels": r"cc/lib/|tensorflow/core/(framework|platform)/",
 }
 

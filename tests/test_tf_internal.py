@@ -11,12 +11,15 @@ def test_every_name_is_there():
     names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
+        "ConversionNotImplementedError",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
+        "copy_of_definition",
         "definition_of",
         "find_function",
         "from_func_graph",
+        "from_function_def",
         "func_graph_from_py_func",
         "function_def_to_graph_def",
         "get_flat_tensors_for_gradients",
@@ -26,6 +29,7 @@ def test_every_name_is_there():
         "record_operation",
         "replace_flat_tensors_for_gradients",
         "stop_recording",
+        "with_definition",
         "wrap_for_pfor",
     ]
 

@@ -69,18 +69,21 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
     """
-    return custom_gradient if f is None else CustomGradient(f, run)
+    return custom_gradient if f is None else CustomGradient("custom_gradient", f, run)
 
 
 class CustomGradient:
     """A decorated function or method: `run(function, args, kwargs)` computes it."""
 
-    def __init__(self, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+    def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(_errors.NOT_A_FUNCTION.format(api=api, got=_checks.describe_answer(function)))
         functools.update_wrapper(self, function)
         # AutoGraph would look through this wrapper, and call the function without its gradient.
         del self.__dict__["__wrapped__"]
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
+        self._api = api
         self._function = function
         self._run = run
 
@@ -88,7 +91,7 @@ class CustomGradient:
         """Binds a method: `self` is no argument that has a gradient."""
         if instance is None or not hasattr(self._function, "__get__"):
             return self
-        return CustomGradient(self._function.__get__(instance, owner), self._run)
+        return CustomGradient(self._api, self._function.__get__(instance, owner), self._run)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +113,7 @@ def run(
     """
     written = written or function
     name = _structure.name_of(written)
-    arguments = _structure.flatten_arguments(written, args, kwargs, constants)
+    arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
     _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
@@ -131,7 +134,14 @@ def run(
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
         dys = _structure.upstream_of(outputs, components, upstream)
-        return checks.gradients(grad_fn(*dys, variables=variables) if variables else grad_fn(*dys))
+        try:
+            answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)
+        except TypeError as error:
+            message = checks.upstream_not_taken(grad_fn, dys)
+            if not message:
+                raise
+            raise TypeError(message) from error
+        return checks.gradients(answer)
 
     flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads
     flat_results = [tensor for tensors in components for tensor in tensors]

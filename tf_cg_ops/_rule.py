@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _inline, _library, _tf_internal
+from . import _by_value, _errors, _inline, _library, _tf_internal
 
 # What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
@@ -29,11 +29,11 @@ def attach(
     differentiated = [i for i, result in enumerate(results) if _tf_internal.is_trainable(result)]
     error, exception = "", None
     try:
-        rule, captures, positions = _trace(name, results, differentiated, backward)
+        rule, captures, positions, sliced = _trace(name, results, differentiated, backward)
     except Exception as raised:  # Whatever it is, it belongs to whoever asks for a gradient.
         exception = raised
         # A function all the same: the attribute of a saved op has to name one.
-        rule, captures, positions = _trace(name, results, [], lambda _: [])
+        rule, captures, positions, sliced = _trace(name, results, [], lambda _: [])
         error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
     _tf_internal.add_function(graph, rule)
     with _tf_internal.stop_recording():
@@ -44,6 +44,7 @@ def attach(
             rule=rule.name,
             differentiated_results=differentiated,
             differentiated_inputs=positions,
+            sliced_inputs=sliced,
             function_name=name,
             error=error,
         )
@@ -59,9 +60,10 @@ def attach(
 
 def _trace(
     name: str, results: list[tf.Tensor], differentiated: list[int], backward: Backward
-) -> tuple[Any, list[tf.Tensor], list[int]]:
-    """The rule as a function, what it captures, and the positions of the inputs that it has gradients for."""
+) -> tuple[Any, list[tf.Tensor], list[int], list[int]]:
+    """The rule as a function, what it captures, and the positions of the inputs with gradients, and with slices."""
     positions: list[int] = []
+    sliced: list[int] = []
 
     def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
         given = dict(zip(differentiated, upstream, strict=True))
@@ -69,8 +71,15 @@ def _trace(
         dys = [given[i] if i in given else tf.zeros_like(result) for i, result in enumerate(results)]
         gradients = []
         for position, gradient in enumerate(backward(dys)):
-            if gradient is not None:
-                positions.append(position)
+            if gradient is None:
+                continue
+            positions.append(position)
+            if isinstance(gradient, tf.IndexedSlices):
+                sliced.append(position)
+                # In 64 bits whatever they were, so that the op need not say it.
+                positions64 = [tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape)]
+                gradients += [gradient.values, *positions64]
+            else:
                 gradients.append(tf.convert_to_tensor(gradient))
         return gradients
 
@@ -78,7 +87,8 @@ def _trace(
     unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
     graph = _tf_internal.func_graph_from_py_func(unique, rule, specs, {})
     function = _tf_internal.from_func_graph(unique, graph, {})
-    return function, list(graph.external_captures), positions
+    function, captures = _by_value.capture_values(function, len(specs), list(graph.external_captures))
+    return function, captures, positions, sliced
 
 
 def _identifier(name: str) -> str:
@@ -105,7 +115,8 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
         def one(elements: tuple[Any, Any]) -> list[Any]:
             own_dys, own_captures = elements[0], iter(elements[1])
             own = [next(own_captures) if stacked else value for value, stacked in captures]
-            return [g for g in _apply(op, own_dys, own, op.inputs[num_results:]) if g is not None]
+            gradients = _apply(op, own_dys, own, op.inputs[num_results:])
+            return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
         found = iter(tf.vectorized_map(one, (list(dys), stacked_captures)))
         by_input: list[Any] = [None] * num_inputs
@@ -126,8 +137,13 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
-        outputs = _inline.inline(op.graph, op.get_attr("rule").name, upstream + captures)
-        for position, gradient in zip(positions, outputs, strict=True):
-            gradient.set_shape(like[position].shape)
-            result[position] = gradient
+        outputs = iter(_inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
+        sliced = op.get_attr("sliced_inputs")
+        for position in positions:
+            if position in sliced:
+                values, indices, dense_shape = next(outputs), next(outputs), next(outputs)
+                result[position] = tf.IndexedSlices(values, indices, dense_shape)
+            else:
+                result[position] = next(outputs)
+                result[position].set_shape(like[position].shape)
     return result

@@ -26,7 +26,11 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def flatten_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str] = ()
+    api: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    constants: Collection[str] = (),
 ) -> Leaves:
     """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`."""
     try:
@@ -37,8 +41,7 @@ def flatten_arguments(
         named: list[tuple[str, Any]] = [(f"argument {i}", arg) for i, arg in enumerate(args)]
         named += sorted(kwargs.items())
     else:
-        bound = signature.bind(*args, **kwargs)
-        named = list(bound.arguments.items())
+        named = list(_bind(api, function, signature, args, kwargs).arguments.items())
     leaves = Leaves([], [])
     for name, value in named:
         if name in constants:
@@ -52,6 +55,18 @@ def flatten_arguments(
     return leaves
 
 
+def _bind(
+    api: str, function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = name_of(function)
+        shown = f"{name.rpartition('.')[2]}{signature}"
+        message = _errors.WRONG_ARGUMENTS.format(api=api, function=name, signature=shown, error=error)
+        raise TypeError(message) from None
+
+
 def check_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
     """The names as a tuple, or ValueError if they are not all arguments of the function."""
     known = list(inspect.signature(function).parameters) if names else []
@@ -62,12 +77,12 @@ def check_names(api: str, function: Callable[..., Any], names: Collection[str]) 
 
 
 def named_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
     """The arguments of these names, however they were passed."""
     if not names:
         return {}
-    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound = _bind(api, function, inspect.signature(function), args, kwargs)
     bound.apply_defaults()
     return {name: bound.arguments[name] for name in names}
 

@@ -9,6 +9,7 @@ from typing import Any
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
 # Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
+from tensorflow.python.eager.polymorphic_function.atomic_function import from_function_def
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
 
 # Which variables a function reads. tf.GradientTape.watched_variables knows only what is read under that very tape.
@@ -34,6 +35,7 @@ from tensorflow.python.framework.func_graph import func_graph_from_py_func
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
 # How tf.vectorized_map and jacobians treat an op of ours.
+from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
@@ -57,6 +59,22 @@ def find_function(graph: Any, name: str) -> Any:
 def definition_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+# A FunctionDef that was edited has to become a function again.
+def copy_of_definition(function: Any) -> Any:
+    """The FunctionDef of a function under a name that is not taken."""
+    definition = type(function.definition)()
+    definition.CopyFrom(function.definition)
+    definition.signature.name += "_by_value"
+    return definition
+
+
+def with_definition(function: Any, definition: Any) -> Any:
+    """A function with another definition, which calls what the given function calls."""
+    changed = from_function_def(definition, function.function_type)
+    changed._children = function.children
+    return changed
 
 
 # The registry of gradients is what tf.gradients looks into; a tape can be given an op only together with its rule.

@@ -54,7 +54,7 @@ def custom_vjp(
     nondiff_argnames = _structure.check_names("custom_vjp", forward, nondiff_argnames)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        constants = _structure.named_arguments(function, args, kwargs, nondiff_argnames)
+        constants = _structure.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
 
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
@@ -64,7 +64,7 @@ def custom_vjp(
 
         return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp", function)
 
-    return _decorator.CustomGradient(forward, run)
+    return _decorator.CustomGradient("custom_vjp", forward, run)
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,7 +115,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
         return _decorator.run(with_closure, args, kwargs, api="recompute_grad", written=function)
 
-    return _decorator.CustomGradient(f, run)
+    return _decorator.CustomGradient("recompute_grad", f, run)
 
 
 def _gradients_of_recomputation(
@@ -128,7 +128,7 @@ def _gradients_of_recomputation(
     # After the upstream is there, and apart from the first computation, or a graph could compute it early or never.
     upstream = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
     args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
-    leaves = _structure.flatten_arguments(function, args, kwargs).values
+    leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
     sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
     with tf.GradientTape() as tape:
         tape.watch(sources)
@@ -177,4 +177,4 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
         return _decorator.run(with_closure, args, kwargs, api="grad_pass_through", written=function)
 
-    return _decorator.CustomGradient(f, run)
+    return _decorator.CustomGradient("grad_pass_through", f, run)

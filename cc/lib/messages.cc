@@ -1,6 +1,7 @@
 #include "cc/lib/messages.h"
 
 #include <optional>
+#include <utility>
 
 namespace tf_cg_ops {
 namespace {
@@ -108,9 +109,18 @@ std::string ZeroXWithoutX(const OperandNames& names) {
          "Set zero_x to false.";
 }
 
-std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank) {
-  return names.api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
-         ". Pass tf.shape of the operand that wrt names.";
+std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
+  return api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
+         ". Pass what tf.shape returns.";
+}
+
+std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {
+  std::string filled = message;
+  for (const auto& [place, dims] : {std::pair<std::string, const Dims&>("{expected}", expected), {"{got}", got}}) {
+    const size_t at = filled.find(place);
+    if (at != std::string::npos) filled.replace(at, place.size(), ToString(dims));
+  }
+  return filled;
 }
 
 }  // namespace tf_cg_ops

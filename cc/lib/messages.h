@@ -34,8 +34,11 @@ std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
 // For a gradient by x that claims that x is zero, but does not have it.
 std::string ZeroXWithoutX(const OperandNames& names);
 
-// For the tensor that gives the shape of a gradient.
-std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank);
+// For the tensor that gives the shape of a gradient, in the op `api`.
+std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
+
+// A message that Python wrote, with the shapes in the places of {expected} and {got}.
+std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 
 }  // namespace tf_cg_ops
 
