@@ -26,6 +26,7 @@ SOURCES = (
     "cc/gradients/graph_gradients.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/gradient_function.cc",
+    "cc/passes/refuse_lost_gradients.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
     "cc/kernels/custom_gradient_check_shape_kernel.cc",

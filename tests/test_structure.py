@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "cc/gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|xla/hlo/builder/",
+    "cc/passes": r"cc/lib/|tensorflow/core/(common_runtime/optimization_registry\.h|framework/|graph/)",
     "cc/kernels": r"cc/lib/|tensorflow/core/(framework|platform)/",
 }
 

@@ -1,8 +1,8 @@
 """Lets a gradient rule capture what variables hold, and not the variables.
 
-A rule that reads a variable captures its handle. TensorFlow's gradients without Python cannot add up the gradients of a
-handle that has two readers, its freezing does not look into rules, and a rule would read what the variable holds in the
-backward pass, where all other gradients use what it held in the forward pass.
+A rule that reads a variable captures its handle. It would then read what the variable holds in the backward pass, where
+all other gradients use what it held in the forward pass; and TensorFlow freezes no graph that hands a handle to an op
+which it does not know.
 """
 
 from typing import Any

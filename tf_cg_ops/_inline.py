@@ -36,6 +36,7 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
         graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
     )
     for op in target.get_operations()[known:]:
+        _tf_internal.keep_graphs_of_control_flow(op)
         _record(op)
     return outputs
 

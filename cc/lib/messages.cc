@@ -114,6 +114,13 @@ std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
          ". Pass what tf.shape returns.";
 }
 
+std::string GradientLostInControlFlow(const std::string& function, const std::string& around) {
+  return "tf_cg_ops: without Python, TensorFlow loses gradients in loops and conditionals; expected custom gradients "
+         "outside of them, got one inside of " +
+         around + " of function '" + function +
+         "'. Load the model with tf.saved_model.load in Python, or save a function without that loop or conditional.";
+}
+
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {
   std::string filled = message;
   for (const auto& [place, dims] : {std::pair<std::string, const Dims&>("{expected}", expected), {"{got}", got}}) {

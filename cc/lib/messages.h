@@ -37,6 +37,9 @@ std::string ZeroXWithoutX(const OperandNames& names);
 // For the tensor that gives the shape of a gradient, in the op `api`.
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
 
+// For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
+std::string GradientLostInControlFlow(const std::string& function, const std::string& around);
+
 // A message that Python wrote, with the shapes in the places of {expected} and {got}.
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 
