@@ -140,6 +140,26 @@ def test_variables_read_in_inner_graphs(where, traced):
     np.testing.assert_allclose(dv, 6 * DY * X)
 
 
+@pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
+def test_second_order_by_what_only_grad_fn_reads(make, traced):
+    """It is captured from outside of the graph, where f has not captured it before."""
+    scale = make([2.0, 3.0])
+    function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
+
+    def run():
+        with tf.GradientTape() as outer:
+            outer.watch([X, scale])
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                y = function(X)
+            dx = inner.gradient(y, X, output_gradients=DY)
+        return outer.gradient(dx, [X, scale])
+
+    by_x, by_scale = (tf.function(run) if traced else run)()
+    np.testing.assert_allclose(by_x, 10 * DY * scale)
+    np.testing.assert_allclose(by_scale, 10 * DY * X)
+
+
 @pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):

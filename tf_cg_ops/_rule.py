@@ -54,7 +54,7 @@ def attach(
     # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function;
     # and it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
     given = [*results, *inputs, *captures]
-    _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys))
+    _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys, captures))
     return list(outputs)
 
 
@@ -95,11 +95,16 @@ def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
 
 
-def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
-    """The gradients of a CustomGradientRule op with respect to all its inputs."""
+def gradients(op: Any, dys: Sequence[Any], captures: list[tf.Tensor] | None = None) -> list[Any]:
+    """The gradients of a CustomGradientRule op with respect to all its inputs.
+
+    For the tapes, `captures` are what the op was given: what a graph puts in their place when it captures them is on no
+    tape, and second derivatives with respect to what `grad_fn` reads from outside of the graph would end there.
+    """
     inputs = list(op.inputs)
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
-    captures = inputs[num_results + num_inputs :]
+    if captures is None:
+        captures = inputs[num_results + num_inputs :]
     return [None] * num_results + _apply(op, dys, captures, inputs[num_results:]) + [None] * len(captures)
 
 
