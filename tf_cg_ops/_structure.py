@@ -1,6 +1,5 @@
 """The arguments and results of a decorated function as flat lists, with names for messages."""
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -167,9 +166,13 @@ def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any])
 
 def _identities(variable: tf.Variable) -> set[int]:
     identities = {id(variable)}
-    # Reference variables have no handle, and distributed ones none outside of a replica.
-    with contextlib.suppress(AttributeError, ValueError):
+    try:
         identities.add(id(variable.handle))
+    except AttributeError:
+        pass  # A reference variable.
+    except ValueError:
+        # A distributed variable has no handle outside of a replica: what is read there is one of its components.
+        identities.update(map(id, tf.distribute.get_strategy().experimental_local_results(variable)))
     return identities
 
 
