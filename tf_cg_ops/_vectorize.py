@@ -71,7 +71,7 @@ def _convert_embed_grad(pfor_input: Any) -> Any:
     dims = {role: _dims(operand) for role, operand in operands.items()}
     dims[wrt] = None if shape.shape[0] is None else tf.unstack(shape)
     aligned = _Aligned.of(pfor_input, dims["fx"], dims["gx"], dims["x"])
-    new = {"fx": dims["fx"], "gx": aligned.gx, "x": aligned.x}
+    new = {"fx": aligned.fx, "gx": aligned.gx, "x": aligned.x}
     lhs, rhs = (aligned.lay_out(operands[role], new[role]) for role in roles)
     batch = next(tf.shape(o.t, out_type=shape.dtype)[:1] for o in operands.values() if o.is_stacked)
     out = _library.custom_gradient_embed_grad(
@@ -109,14 +109,15 @@ def _shape_of_one(pfor_input: Any, index: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Aligned:
-    """gx and x of one pair with a dimension for each of the joint shape, so that the batch can come before all others.
+    """One pair: fx as it is, gx and x with a dimension for each of the joint shape, so that the batch can come before all others.
 
     The rules for that are those of cc/lib/alignment.h.
     """
 
+    fx: _Dims
     gx: _Dims
     x: _Dims
-    domain: list[bool]  # For each of these dimensions, whether it belongs to the domain of one function.
+    domain: list[bool]  # For each dimension of x, whether it belongs to the domain of one function.
 
     @classmethod
     def of(cls, pfor_input: Any, fx: _Dims | None, gx: _Dims | None, x: _Dims | None) -> "_Aligned":
@@ -132,7 +133,7 @@ class _Aligned:
         joint_rank = max(len(spread_fx), len(spread_gx), rank)
         # A scalar is a function of all of x, whatever the axis; with a batch that has to be said.
         domain = [False] * (joint_rank - rank) + domain if fx else [True] * joint_rank
-        return cls(_pad(spread_gx, joint_rank), _pad(x, joint_rank), domain)
+        return cls(fx, _pad(spread_gx, joint_rank), _pad(x, joint_rank), domain)
 
     def axis(self) -> list[int]:
         """The domain counted from the end."""
