@@ -193,6 +193,41 @@ def test_xla_does_not_merge_an_elementwise_recomputation_either():
     assert count(cg.recompute_grad) == 2
 
 
+@pytest.mark.parametrize("loss", [tf.reduce_sum, lambda y: tf.reduce_sum(y * y)], ids=["linear", "quadratic"])
+@pytest.mark.parametrize("loop", [False, True], ids=["", "loop"])
+def test_xla_does_not_merge_the_matrix_products_of_a_recomputation(loss, loop):
+    """Two in the forward pass, two in the recomputation, and two for the gradient by x; without it, four in all."""
+    w = tf.random.stateless_normal([16, 16], [1, 2])
+
+    def body(x):
+        return tf.sin(tf.matmul(tf.sin(tf.matmul(x, w)), w))
+
+    def count(wrap):
+        function = wrap(body)
+
+        @tf.function(jit_compile=True)
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                if loop:
+                    y = tf.while_loop(
+                        lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3
+                    )[1]
+                else:
+                    y = function(x)
+                value = loss(y)
+            return value, tape.gradient(value, x)
+
+        x = tf.ones([16, 16])
+        program = run.experimental_get_compiler_ir(x)(stage="optimized_hlo")
+        return program.count(" dot("), run(x)[1]
+
+    plain, expected = count(lambda f: f)
+    recomputed, dx = count(cg.recompute_grad)
+    assert (plain, recomputed) == (4, 6)
+    np.testing.assert_allclose(dx, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_recompute_grad_with_variables_and_structures_as_arguments(traced):
     v = tf.Variable([2.0, 3.0])
 

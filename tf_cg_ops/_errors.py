@@ -60,6 +60,10 @@ AXIS_VALUE_INVALID = (
     "{api}: axis does not name dimensions of {x}; expected distinct values in [-rank, rank) of {x}, got {got}. Name "
     "each dimension of the domain once."
 )
+AXIS_UNDER_XLA = (
+    "{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a sequence of "
+    "ints under jit_compile=True, got {got}. Pass Python ints, or make the axis a Python argument of the tf.function."
+)
 AXIS_VALUE_FOLLOWS = "the axis and the shape of {x} that follow"
 DOMAINS_DIFFER = (
     "{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that axis "

@@ -34,6 +34,9 @@ from tensorflow.python.framework.func_graph import func_graph_from_py_func
 # The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+# Whether XLA will compile what is traced.
+from tensorflow.python.ops import control_flow_util
+
 # How TensorFlow differentiates loops and conditionals.
 from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import while_v2
@@ -79,6 +82,12 @@ def with_definition(function: Any, definition: Any) -> Any:
     changed = from_function_def(definition, function.function_type)
     changed._children = function.children
     return changed
+
+
+# What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.
+def is_compiled_by_xla(graph: Any) -> bool:
+    """Whether a graph is being made for tf.function(jit_compile=True)."""
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 # Where TensorFlow looks for the body of a loop or a branch before it makes it anew from its definition.

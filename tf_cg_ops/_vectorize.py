@@ -109,9 +109,9 @@ def _shape_of_one(pfor_input: Any, index: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Aligned:
-    """One pair: fx as it is, gx and x with a dimension for each of the joint shape, so that the batch can come before all others.
+    """One pair: fx as it is, gx and x with a dimension for each of the joint shape.
 
-    The rules for that are those of cc/lib/alignment.h.
+    So the batch can come before all of them. The rules are those of cc/lib/alignment.h.
     """
 
     fx: _Dims
