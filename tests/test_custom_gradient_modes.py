@@ -9,37 +9,11 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.functions import CASES, WEIGHT
-from .support.modes import MODES, assert_orders, derivative, eager_orders
+from .support.modes import assert_orders, derivative, eager_orders
 from .support.processes import run_python
 from .support.sources import ROOT
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
-
-
-def by_hand(case):
-    value, dx, second = CASES[case].by_hand(X, DY)
-    if second is None:  # By central differences of the first order, of which the formula is above.
-        step = 1e-6
-        shifts = step * np.eye(len(X))
-        differences = [
-            np.sum(DY * (CASES[case].by_hand(X + s, DY)[1] - CASES[case].by_hand(X - s, DY)[1])) for s in shifts
-        ]
-        second = np.array(differences) / (2 * step)
-    return value, dx, second
-
-
-# A variable of eager mode is none of a TensorFlow 1 graph; test_custom_gradient_variables.py has one that is.
-PAIRS = [(case, mode) for case in CASES for mode in MODES if (case, mode) != ("with_variable", "tf1")]
-
-
-@pytest.mark.parametrize(("case", "mode"), PAIRS)
-def test_orders_are_those_by_hand(case, mode):
-    actual = MODES[mode](CASES[case].function, X, DY)
-    expected = by_hand(case)
-    if case == "scan":
-        # The inner derivatives of the rule are again by the rule; only first order is derived above.
-        actual, expected = actual[:2], expected[:2]
-    assert_orders(actual, expected)
 
 
 RELOAD = """

@@ -12,6 +12,7 @@ def test_every_name_is_there():
     assert sorted(names) == [
         "Any",
         "ConversionNotImplementedError",
+        "EagerTensor",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
@@ -30,6 +31,7 @@ def test_every_name_is_there():
         "is_trainable",
         "keep_graphs_of_control_flow",
         "ops",
+        "push_forwardprop_state",
         "record_operation",
         "replace_flat_tensors_for_gradients",
         "stop_recording",

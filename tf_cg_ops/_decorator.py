@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _errors, _rule, _structure, _tf_internal
+from . import _checks, _errors, _rule, _structure, _tapes, _tf_internal
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -150,7 +150,7 @@ def run(
     if tf.executing_eagerly():
         with _tf_internal.stop_recording():  # Or forward mode would take the tangent of `y`.
             flat_outputs = [tf.identity(tensor) for tensor in flat_results]
-        _tf_internal.record_operation(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
+        _tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
     else:
         flat_outputs = _rule.attach(api, name, flat_results, flat_inputs, backward)
     return tf.nest.pack_sequence_as(result, _structure.replace_tensors(outputs, components, flat_outputs))

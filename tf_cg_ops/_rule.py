@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _by_value, _errors, _inline, _library, _tf_internal
+from . import _by_value, _errors, _inline, _library, _tapes, _tf_internal
 
 # What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
@@ -54,7 +54,7 @@ def attach(
     # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function;
     # and it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
     given = [*results, *inputs, *captures]
-    _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys, captures))
+    _tapes.record(op.type, outputs, given, lambda *dys: gradients(op, dys, captures))
     return list(outputs)
 
 

@@ -144,6 +144,14 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
     return tensors_for_gradients(gradient)
 
 
+def to_dense(gradient: Any) -> Any:
+    """A gradient as one Tensor, without the warning of tf.convert_to_tensor where a shape is not known."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows = tf.gather(gradient.dense_shape, 0)
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+
+
 def to_output(leaf: Any) -> Any:
     """An output is a value: what a Variable holds, and a Tensor for an array or a number, as it comes from NumPy."""
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))

@@ -8,6 +8,12 @@ from typing import Any
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
+# Tensors that have numbers, and not only a place in a graph.
+from tensorflow.python.framework.ops import EagerTensor
+
+# Lets an accumulator see what is computed for one of its own tangents.
+from tensorflow.python.eager.forwardprop_util import push_forwardprop_state
+
 # Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_function_def
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph

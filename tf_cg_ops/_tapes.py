@@ -1,0 +1,34 @@
+"""Puts gradient functions on the tapes: GradientTapes call them, and ForwardAccumulators their transpose."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _structure, _tf_internal
+
+
+def record(
+    name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], backward: Callable[..., Sequence[Any]]
+) -> None:
+    """Records that `backward` has the gradients of the inputs for upstream gradients of the outputs.
+
+    A tangent is the transpose of that, `J t`: the derivative of `t . backward(dy)` by `dy`, at any `dy`. TensorFlow
+    would find it in the same way by itself, but not where `backward` uses a tape or returns slices.
+    """
+    # In eager mode no output is kept for its shape.
+    likes = [(o.shape, o.dtype) if isinstance(o, _tf_internal.EagerTensor) else o for o in outputs]
+
+    def forward(*tangents: Any) -> list[Any]:
+        # Without that, accumulators and the tapes inside of them ignore what is computed for a tangent.
+        with _tf_internal.push_forwardprop_state():
+            dys = [tf.zeros(*like) if isinstance(like, tuple) else tf.zeros_like(like) for like in likes]
+            with tf.GradientTape() as tape:
+                tape.watch(dys)
+                gradients = [_structure.to_dense(gradient) for gradient in backward(*dys)]
+            pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None and t is not None]
+            return tape.gradient(
+                [g for g, _ in pairs], dys, output_gradients=[t for _, t in pairs], unconnected_gradients="zero"
+            )
+
+    _tf_internal.record_operation(name, list(outputs), list(inputs), backward, forward)
