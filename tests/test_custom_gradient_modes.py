@@ -72,6 +72,10 @@ def in_a_loop(function, x):
     return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
 
 
+@pytest.mark.regime_table(feature="custom_gradient", regime="reloaded")
+@pytest.mark.regime_table(feature="custom_vjp", regime="reloaded")
+@pytest.mark.regime_table(feature="recompute_grad", regime="reloaded")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="reloaded")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
     model = tf.Module()

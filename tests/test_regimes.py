@@ -55,7 +55,7 @@ def test_orders_are_those_by_hand(function, regime):
     assert_orders(actual, expected)
 
 
-@pytest.mark.regime_table(feature="function", regime="regime", outcome="stock TensorFlow cannot")
+@pytest.mark.regime_table(feature="function", regime="regime", outcome="left out")
 @pytest.mark.parametrize(("function", "regime"), LEFT_OUT)
 def test_what_is_left_out_fails_with_stock_ops_too(function, regime, monkeypatch):
     monkeypatch.setattr(functions, "square", lambda x: 10.0 * x**2)

@@ -23,12 +23,16 @@ def record(
         # Without that, accumulators and the tapes inside of them ignore what is computed for a tangent.
         with _tf_internal.push_forwardprop_state():
             dys = [tf.zeros(*like) if isinstance(like, tuple) else tf.zeros_like(like) for like in likes]
+            watched = [dy for dy in dys if _tf_internal.is_trainable(dy)]
             with tf.GradientTape() as tape:
-                tape.watch(dys)
+                tape.watch(watched)
                 gradients = [_structure.to_dense(gradient) for gradient in backward(*dys)]
             pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None and t is not None]
-            return tape.gradient(
-                [g for g, _ in pairs], dys, output_gradients=[t for _, t in pairs], unconnected_gradients="zero"
+            of_watched = iter(
+                tape.gradient(
+                    [g for g, _ in pairs], watched, output_gradients=[t for _, t in pairs], unconnected_gradients="zero"
+                )
             )
+            return [next(of_watched) if _tf_internal.is_trainable(dy) else None for dy in dys]
 
     _tf_internal.record_operation(name, list(outputs), list(inputs), backward, forward)

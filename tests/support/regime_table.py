@@ -1,0 +1,137 @@
+"""Makes docs/regimes.json and docs/regimes.md from the tests that carry the mark `regime_table`.
+
+The mark says which function and which regime a test is about; where it names a parameter of the test, the parameter's
+value is meant. Both files are written at the end of a run of all tests, and of no other.
+"""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from .sources import ROOT
+
+# The columns, and which of the functions under test belong to each.
+COLUMNS = {
+    "embed_gradient": ["embed_gradient, unstopped", "embed_gradient, axis", "embed_gradient, lists"],
+    "custom_gradient": [
+        "plain",
+        "with_variable",
+        "keywords",
+        "nested",
+        "calling_function",
+        "while_loop",
+        "cond",
+        "scan",
+        "map_fn",
+        "nested_functions",
+        "vectorized",
+    ],
+    "custom_vjp": [],
+    "recompute_grad": [],
+    "grad_pass_through": [],
+    "compat": ["compat.bayesflow", "compat.tfp_math"],
+}
+_COLUMN_OF = {function: column for column, functions in COLUMNS.items() for function in [column, *functions]}
+
+# The rows, in this order.
+ROWS = {
+    "eager": "eager mode",
+    "traced": "`tf.function`",
+    "around_traced": "`tf.function`, tapes around it",
+    "unknown_shape": "`tf.function`, sizes unknown while tracing",
+    "nested_functions": "nested `tf.function`s",
+    "autograph": "loops and conditionals by AutoGraph",
+    "tf1": "TensorFlow 1 graph and session",
+    "jit": "XLA (`jit_compile=True`)",
+    "while_loop": "`tf.while_loop`",
+    "while_loop_under_xla": "`tf.while_loop` under XLA",
+    "cond": "`tf.cond`",
+    "switch_case": "`tf.switch_case`",
+    "scan": "`tf.scan`",
+    "map_fn": "`tf.map_fn`",
+    "dataset_map": "`tf.data.Dataset.map`",
+    "vectorized_map": "`tf.vectorized_map`, no fallback",
+    "jacobians": "`tape.jacobian`, of first order, too",
+    "forward_mode": "`ForwardAccumulator`, over reverse, too, in `tf.function`",
+    "forward_mode_eager": "the same in eager mode",
+    "reloaded": "SavedModel in a fresh process, saved again",
+    "v1_loader": "loader of TensorFlow 1, no Python gradient",
+    "c_api": "C program",
+    "mixed_precision": "mixed precision in Keras 3 and tf_keras",
+    "keras_jit": "Keras 3 `fit` with XLA",
+    "mirrored": "`MirroredStrategy`",
+    "multi_worker": "`MultiWorkerMirroredStrategy`",
+    "parameter_server": "`ParameterServerStrategy`",
+}
+
+_MARK = "regime_table"
+
+
+class RegimeTable:
+    """The plugin: it collects the outcome of every marked test."""
+
+    def __init__(self, config):
+        self._config = config
+        self._cells = {}
+
+    def pytest_runtest_logreport(self, report):
+        """One report for each phase of a test; a failure in any phase is one of the test."""
+        for name, function, regime, outcome in report.user_properties:
+            if name == _MARK and (report.when == "call" or report.failed):
+                result = outcome if report.passed else report.outcome
+                cell = self._cells.setdefault(regime, {})
+                cell[function] = result if cell.get(function, outcome) == outcome else cell[function]
+
+    def pytest_sessionfinish(self, session):
+        """Writes the two files if every test ran."""
+        source = pytest.Config.ArgsSource
+        ran_all = self._config.args_source in (source.TESTPATHS, source.INVOCATION_DIR)
+        if ran_all and not (self._config.option.keyword or self._config.option.markexpr or session.shouldstop):
+            write(self._cells)
+
+
+def cells_of(item):
+    """The cells that a test is about: the property's name, function, regime, and what passing means."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    for mark in item.iter_markers(_MARK):
+        given = {"outcome": "passed", **mark.kwargs}
+        function, regime = (parameters.get(given[key], given[key]) for key in ("feature", "regime"))
+        assert function in _COLUMN_OF, function
+        assert regime in ROWS, regime
+        yield _MARK, function, regime, given["outcome"]
+
+
+def write(cells):
+    """The machine-readable file and the page."""
+    version = ".".join(tf.__version__.split(".")[:2])
+    ordered = {regime: dict(sorted(cells[regime].items())) for regime in ROWS if regime in cells}
+    result = {"tensorflow": version, "cells": ordered}
+    (ROOT / "docs" / "regimes.json").write_text(json.dumps(result, indent=1) + "\n")
+    (ROOT / "docs" / "regimes.md").write_text(page(result))
+
+
+def page(result):
+    """The table as Markdown."""
+    lines = [
+        "# Where it works",
+        "",
+        f"Made by the tests, with TensorFlow {result['tensorflow']}; every cell counts functions whose value and",
+        "derivatives were compared with numbers by hand in that regime. `docs/regimes.json` names them. A dagger: some are",
+        "left out, since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",
+        "",
+        "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    for regime, functions in result["cells"].items():
+        row = [_cell([r for f, r in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
+        lines.append(f"| {ROWS[regime]} | " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(results):
+    if not results:
+        return ""
+    passed, failed = results.count("passed"), results.count("failed") + results.count("skipped")
+    text = f"FAILS ({failed})" if failed else f"yes ({passed})"
+    return text + (" †" if len(results) > passed + failed else "")
