@@ -168,6 +168,61 @@ def test_four_orders_by_nested_tapes(case, mode):
         np.testing.assert_allclose(run(tf.constant(X)), by_hand_of_order(X), rtol=1e-10)
 
 
+def test_three_orders_of_a_rule_with_a_loop_in_a_loop():
+    """With the tapes around, TensorFlow differentiates each loop until it accumulates nothing new."""
+
+    @cg.custom_gradient
+    def by_loop(x):
+        return tf.sin(x), lambda dy: tf.map_fn(lambda a: a * tf.cos(x), dy[None])[0]
+
+    function = tf.function(lambda x: tf.map_fn(by_loop, x), input_signature=[tf.TensorSpec([None], tf.float64)])
+    for expected in (np.cos(X), -np.sin(X), -np.cos(X)):
+        function = derivative(function)
+        np.testing.assert_allclose(function(tf.constant(X)), expected, rtol=1e-12)
+
+
+def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
+    @cg.custom_gradient
+    def triple_sine(x):
+        def grad_fn(dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.sin(x)
+            return 3.0 * dy * tape.gradient(y, x)
+
+        return tf.sin(x), grad_fn
+
+    def run(x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = triple_sine(x)
+            dx = tape.gradient(y, x)
+        return accumulator.jvp(y), accumulator.jvp(dx)
+
+    for mode in (run, tf.function(run)):
+        tangent, second = mode(tf.constant(X), tf.constant(DY))
+        np.testing.assert_allclose(tangent, 3 * np.cos(X) * DY, rtol=1e-12)
+        np.testing.assert_allclose(second, -3 * np.sin(X) * DY, rtol=1e-12)
+
+
+def test_tangents_with_slices_and_with_integer_outputs():
+    @cg.custom_gradient
+    def lookup(table):
+        rows = tf.gather(table, [2, 1])
+        return (rows, tf.constant([2, 1])), lambda dy, _: tf.IndexedSlices(3.0 * dy, tf.constant([2, 1]))
+
+    def run(x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            rows, ids = lookup(x)
+        return accumulator.jvp(rows), accumulator.jvp(ids)
+
+    for mode in (run, tf.function(run)):
+        tangent, none = mode(tf.constant(X), tf.constant(DY))
+        np.testing.assert_allclose(tangent, 3 * DY[[2, 1]])
+        assert none is None
+
+
 def jacobians(function, x):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)

@@ -32,8 +32,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     the variables)`.
 
     Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients;
-    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode (under
-    XLA, shapes that are known while tracing); a `grad_fn` that cannot be traced does not keep a model from being saved.
+    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a
+    `grad_fn` that cannot be traced does not keep a model from being saved.
 
     What `grad_fn` reads of its surroundings is kept for it, and in a graph computed in the forward pass even if nobody
     asks for a gradient: compute inside `grad_fn` what is expensive and not needed for `y`.

@@ -74,8 +74,8 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
         dx = dy @ J(x)
 
-    Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode.
-    Under XLA, its CPU backend may still merge matrix products with those of the first computation.
+    Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode, and
+    under XLA, which does not merge it with the first computation.
 
     What it does not do: keep a function from being stateful. One that draws random numbers, or writes to variables,
     does so again in the gradient.
