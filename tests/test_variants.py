@@ -300,3 +300,16 @@ def test_custom_vjp_refuses_names_that_are_no_arguments(names):
     )
     with pytest.raises(ValueError, match=message):
         cg.custom_vjp(forward, backward, nondiff_argnames=names)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_what_is_no_tensor_needs_no_gradient_to_pass(traced):
+    """A tf.function passes the name=None of tf.round, which is an argument then, but none with a gradient."""
+    function = cg.grad_pass_through(tf.round)
+    function = tf.function(function) if traced else function
+    x = tf.constant([0.2, 0.7])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x, name="rounded") if not traced else function(x)
+    np.testing.assert_array_equal(value, [0.0, 1.0])
+    np.testing.assert_array_equal(tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0])), [1.0, 10.0])

@@ -171,7 +171,14 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                return (dy, [None] * len(variables)) if variables else dy
+                passed = list(dy)
+                leaves = _structure.flatten_arguments("grad_pass_through", function, args, kwargs).values
+                has_gradient = [bool(_structure.tensors_for_gradients(leaf)) for leaf in leaves]
+                # A tf.function passes defaults, too, such as the name=None of tf.round: they are no input.
+                if sum(has_gradient) == len(dy):
+                    upstream = iter(dy)
+                    passed = [next(upstream) if is_tensor else None for is_tensor in has_gradient]
+                return (passed, [None] * len(variables)) if variables else passed
 
             return function(*args, **kwargs), grad_fn
 
