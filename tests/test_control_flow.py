@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.modes import MODES, assert_orders
-from .support.pointwise import CONTROLS, DECORATED, DY, EMBEDS, POINTWISE, X, Jet
+from .support.pointwise import CONTROLS, DECORATED, DY, EMBEDS, POINTWISE, Jet, X
 from .support.processes import run_python
 from .support.sources import ROOT
 
@@ -202,7 +202,7 @@ def test_python_inside_of_a_decorated_function_is_translated_only_on_request(dec
     """As with tf.custom_gradient, whose functions AutoGraph leaves alone."""
 
     def absolute(x):
-        if tf.reduce_sum(x) > 0:  # noqa: SIM108: AutoGraph translates statements.
+        if tf.reduce_sum(x) > 0:  # noqa: SIM108
             y = x
         else:
             y = -x

@@ -190,7 +190,7 @@ def autograph_while(f):
 def autograph_if(f):
     @tf.function
     def run(x):
-        if x[1] > 0:  # noqa: SIM108: AutoGraph translates statements.
+        if x[1] > 0:  # noqa: SIM108
             y = -x
         else:
             y = f(x)
