@@ -243,24 +243,32 @@ assert draw(lambda: None) == draw(load) == draw(lambda: None)
     run_python(code, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
 
 
-def test_numbers_that_a_traced_grad_fn_draws_are_those_of_a_function_of_its_own():
-    """With a global seed, each graph starts to count at 0: a rule does so as a nested tf.function does."""
+def noise_of_rules(decorator, seed):
+    """What each of two rules in one graph draws, and what the graph itself draws after them."""
 
-    @cg.custom_gradient
     def noisy(x):
         return x + 0.0, lambda dy: dy * tf.random.normal([3])
 
-    @tf.function
-    def nested():
-        return tf.random.normal([3])
+    function = decorator(noisy)
 
     @tf.function
     def run(x):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
-            value = noisy(x)
-        return tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0, 100.0])), nested()
+            values = [function(x), function(x)]
+        noise = [tape.gradient(value, x) for value in values]
+        return [*noise, tf.random.normal([3])]
 
-    tf.random.set_seed(7)
-    gradient, of_function = run(tf.zeros([3]))
-    np.testing.assert_allclose(gradient, of_function * [1.0, 10.0, 100.0], rtol=1e-6)
+    tf.random.set_seed(seed)
+    return [n.numpy() for n in run(tf.zeros([3]))]
+
+
+def test_each_traced_grad_fn_draws_numbers_of_its_own():
+    """As with tf.custom_gradient: two rules with the same noise would not be independent."""
+    for decorator in (cg.custom_gradient, tf.custom_gradient):
+        first, second, outside = noise_of_rules(decorator, seed=7)
+        assert not np.allclose(first, second)
+        assert not np.allclose(first, outside)
+        assert not np.allclose(second, outside)
+    np.testing.assert_array_equal(noise_of_rules(cg.custom_gradient, 7), noise_of_rules(cg.custom_gradient, 7))
+    assert not np.allclose(noise_of_rules(cg.custom_gradient, 7), noise_of_rules(cg.custom_gradient, 8))

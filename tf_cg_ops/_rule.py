@@ -5,6 +5,7 @@ of that function, imported into the graph at hand rather than called: then its o
 """
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from . import _by_value, _errors, _inline, _library, _tapes, _tf_internal
 Backward = Callable[[list[Any]], Sequence[Any]]
 
 _serial = itertools.count()
+
+_num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
 
 # Where the op keeps the user's own exception for as long as the Python process lives.
 _EXCEPTION = "_tf_cg_ops_exception"
@@ -65,7 +68,10 @@ def _trace(
     positions: list[int] = []
     sliced: list[int] = []
 
+    seed = _next_seed(tf.compat.v1.get_default_graph())
+
     def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
+        tf.compat.v1.get_default_graph().seed = seed
         given = dict(zip(differentiated, upstream, strict=True))
         # What has no upstream, such as an integer, gets zeros, as TensorFlow does it.
         dys = [given[i] if i in given else tf.zeros_like(result) for i, result in enumerate(results)]
@@ -89,6 +95,12 @@ def _trace(
     function = _tf_internal.from_func_graph(unique, graph, {})
     function, captures = _by_value.capture_values(function, len(specs), list(graph.external_captures))
     return function, captures, positions, sliced
+
+
+def _next_seed(graph: tf.Graph) -> int | None:
+    """A seed for the next rule of a graph. Each graph counts its draws from 0: rules would all draw the same."""
+    _num_rules[graph] = _num_rules.get(graph, 0) + 1
+    return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
 
 
 def _identifier(name: str) -> str:
