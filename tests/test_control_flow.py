@@ -74,6 +74,7 @@ def broadcast(x):
     return tf.ensure_shape(tf.reduce_sum(tf.broadcast_to(x**2, tf.stack([zero + 2, zero + 3])), 0), [3])
 
 
+@pytest.mark.regime_table(feature="embed_gradient", regime="reloaded")
 def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_path):
     pairs = [("given", control) for control in CONTROLS] + [("stopped", "while_loop")]
     pairs += [("run_time_axis", control) for control in ("while_loop", "cond", "switch_case")]

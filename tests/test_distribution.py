@@ -111,7 +111,13 @@ def assert_results(path, weights, losses):
             np.testing.assert_allclose(found[name], expected, **TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+def cells(strategy):
+    """What a strategy stands for in the table of regimes."""
+    regime = "traced" if strategy == "single" else strategy
+    return [pytest.mark.regime_table(feature=f, regime=regime) for f in ("embed_gradient", "custom_gradient")]
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(strategy, marks=cells(strategy)) for strategy in STRATEGIES])
 def test_every_strategy_trains_to_the_weights_by_hand(strategy, start, tmp_path):
     weights, losses, distance = train_by_hand(start)
     assert distance > 1e-7  # Or rounding could decide where a sign, a rounded weight or a spike is.

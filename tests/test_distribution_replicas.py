@@ -213,6 +213,8 @@ print(json.dumps([fit(one_device), fit(strategy), fit(one_device, embedded=False
 """
 
 
+@pytest.mark.regime_table(feature="embed_gradient", regime="mirrored")
+@pytest.mark.regime_table(feature="custom_gradient", regime="mirrored")
 def test_keras_fits_on_two_devices_as_on_one(tmp_path):
     result = run_python(SETUP + MIRRORED + KERAS_FIT, cwd=tmp_path, time_limit=60)
     one, two, without = json.loads(result.stdout.splitlines()[-1])

@@ -51,6 +51,8 @@ def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
     assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
 
 
+@pytest.mark.regime_table(feature="embed_gradient", regime="mixed_precision")
+@pytest.mark.regime_table(feature="custom_gradient", regime="mixed_precision")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_in_mixed_precision(policy, keras):
     """The layer alone, under an upstream that is not uniform: its gradients are float32, as its weights are."""

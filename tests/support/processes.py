@@ -22,7 +22,8 @@ def _run(arguments, cwd, environment, check, time_limit):
     result = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+        # Nothing of TensorFlow's notes about the machine, which come from two places.
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
