@@ -111,6 +111,22 @@ def test_indexed_slices_in_a_loop_a_batch_and_of_unknown_shape():
         np.testing.assert_allclose(run(table), [0.0, 4.0, 0.0, 36.0])
 
 
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
+def test_indexed_slices_in_one_branch_of_a_conditional(jit_compile):
+    """TensorFlow makes slices of what the other branch has, and their dtypes have to agree."""
+    lookup = cg.custom_gradient(table_lookup)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            rows = tf.cond(table[0] < 1, lambda: lookup(table, tf.constant([3, 1, 3])), lambda: table[:3])
+        return tf.convert_to_tensor(tape.gradient(rows, table, output_gradients=tf.constant([1.0, 10.0, 100.0])))
+
+    np.testing.assert_array_equal(run(tf.constant([0.0, 1.0, 2.0, 3.0])), [0.0, 20.0, 0.0, 202.0])
+    np.testing.assert_array_equal(run(tf.constant([1.0, 1.0, 2.0, 3.0])), [1.0, 10.0, 100.0, 0.0])
+
+
 def test_indexed_slices_as_an_upstream(gradient):
     @cg.custom_gradient
     def function(x):

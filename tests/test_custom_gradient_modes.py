@@ -182,13 +182,17 @@ def test_three_orders_of_a_rule_with_a_loop_in_a_loop():
 
 
 def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
+    """In a graph: in eager mode TensorFlow lets no tape record there, and such a grad_fn gets None from its tape."""
+    from_tape = []
+
     @cg.custom_gradient
     def triple_sine(x):
         def grad_fn(dy):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = tf.sin(x)
-            return 3.0 * dy * tape.gradient(y, x)
+            from_tape.append(tape.gradient(y, x))
+            return 3.0 * dy * from_tape[-1]
 
         return tf.sin(x), grad_fn
 
@@ -200,10 +204,58 @@ def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
             dx = tape.gradient(y, x)
         return accumulator.jvp(y), accumulator.jvp(dx)
 
-    for mode in (run, tf.function(run)):
-        tangent, second = mode(tf.constant(X), tf.constant(DY))
-        np.testing.assert_allclose(tangent, 3 * np.cos(X) * DY, rtol=1e-12)
-        np.testing.assert_allclose(second, -3 * np.sin(X) * DY, rtol=1e-12)
+    tangent, second = tf.function(run)(tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(tangent, 3 * np.cos(X) * DY, rtol=1e-12)
+    np.testing.assert_allclose(second, -3 * np.sin(X) * DY, rtol=1e-12)
+    with pytest.raises((TypeError, ValueError)):
+        run(tf.constant(X), tf.constant(DY))
+    assert from_tape[-1] is None
+
+
+RULES = {
+    "while": lambda x, dy: tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a * x), (0, dy * x))[1],
+    "cond": lambda x, dy: tf.cond(x[0] > 0, lambda: dy * x * x, lambda: dy),
+    "map": lambda x, dy: tf.map_fn(lambda a: a[0] * a[1] * a[1], (dy, x), fn_output_signature=tf.float64),
+    "function": lambda x, dy: tf.function(lambda: dy * x * x)(),
+    "python_if": lambda x, dy: dy * x * x if tf.reduce_sum(x) > 0 else dy,
+    "python_for": lambda x, dy: tf.stack([a * b * b for a, b in zip(dy, x, strict=True)]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_tangents_of_any_rule_in_eager_mode(name):
+    """Its Python code runs as it is; forward, forward over reverse, and reverse over forward."""
+    rule = RULES[name]
+    function = cg.custom_gradient(lambda x: (x**3 / 3.0, lambda dy: rule(x, dy)))
+    x, t = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, 10.0], tf.float64)
+
+    def gradient(function, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    def tangent(function, x):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    np.testing.assert_allclose(tangent(function, x), [1.0, 40.0])
+    np.testing.assert_allclose(tangent(lambda x: gradient(function, x), x), [2.0, 40.0])
+    np.testing.assert_allclose(gradient(lambda x: tangent(function, x), x), [2.0, 40.0])
+
+
+def test_a_tangent_through_a_black_box_is_none():
+    @cg.custom_gradient
+    def sine(x):
+        def grad_fn(dy):
+            return tf.numpy_function(lambda dy, x: dy * np.cos(x), [dy, x], tf.float64)
+
+        return tf.numpy_function(np.sin, [x], tf.float64), grad_fn
+
+    with tf.autodiff.ForwardAccumulator(tf.constant(X), tf.constant(DY)) as accumulator:
+        y = sine(tf.constant(X))
+    assert accumulator.jvp(y) is None
 
 
 def test_tangents_with_slices_and_with_integer_outputs():

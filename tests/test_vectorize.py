@@ -249,3 +249,30 @@ def test_a_checked_shape_in_a_batch(rng):
     dx, dw = run(x, w)
     np.testing.assert_allclose(dx, 7 * dy * w, rtol=1e-12)
     np.testing.assert_allclose(dw, dy[:, ::-1].sum(0), rtol=1e-12)
+
+
+def test_gradients_of_a_batch_of_gradients(rng):
+    """What is stopped stays stopped, and what is not has its derivative, where a tape is around the batch."""
+    gx, x, dy = (random_array(rng, [N, 4]) for _ in range(3))
+
+    @tf.function
+    def run(gx, x, dy, stopped):
+        def one(member):
+            gx, x, dy = member
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                h = cg.embed_gradient(tf.zeros_like(x), gx, x, fx_gx_manually_stopped=not stopped)
+            return tape.gradient(h, x, output_gradients=dy)
+
+        with tf.GradientTape() as tape:
+            tape.watch([gx, dy])
+            dx = tf.vectorized_map(one, (gx, x, dy), fallback_to_while_loop=False)
+        return tape.gradient(dx, [gx, dy], output_gradients=tf.sin(dx))
+
+    upstream = np.sin(dy * gx)
+    dgx, ddy = run(tf.constant(gx), x, dy, stopped=False)
+    np.testing.assert_allclose(dgx, upstream * dy, rtol=1e-12)
+    np.testing.assert_allclose(ddy, upstream * gx, rtol=1e-12)
+    dgx, ddy = run(tf.constant(gx), x, dy, stopped=True)
+    assert dgx is None
+    np.testing.assert_allclose(ddy, upstream * gx, rtol=1e-12)

@@ -204,3 +204,24 @@ def test_a_barrier_on_every_dtype():
     for value, output in zip(values, outputs, strict=True):
         assert output.dtype == value.dtype
         np.testing.assert_array_equal(output, value)
+
+
+def test_sizes_that_xla_knows_by_a_bound_only(rng):
+    """What tf.boolean_mask returns: elementwise, and summed over."""
+
+    @tf.function(jit_compile=True)
+    def run(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            chosen = tf.boolean_mask(x, x > 0)
+            h = cg.embed_gradient(chosen**2, 10.0 * chosen, chosen)
+            g = cg.embed_gradient(chosen * w, 7.0 * chosen, w)
+            total = tf.reduce_sum(h * chosen) + tf.reduce_sum(g)
+        return total, tape.gradient(total, [x, w])
+
+    x = tf.constant([1.0, -2.0, 3.0, -4.0, 5.0])
+    total, (dx, dw) = run(x, tf.constant(2.0))
+    np.testing.assert_allclose(total, 1 + 27 + 125 + 18.0, rtol=1e-6)
+    # By the embedded derivatives: h brings 10 x times its upstream x, and the product with `chosen` brings h.
+    np.testing.assert_allclose(dx, [11.0, 0.0, 99.0, 0.0, 275.0], rtol=1e-6)
+    np.testing.assert_allclose(dw, 7 * 9.0, rtol=1e-6)

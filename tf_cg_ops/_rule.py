@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _by_value, _errors, _inline, _library, _tapes, _tf_internal
+from . import _errors, _inline, _library, _tapes, _tf_internal
 
 # What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
@@ -93,8 +93,7 @@ def _trace(
     unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
     graph = _tf_internal.func_graph_from_py_func(unique, rule, specs, {})
     function = _tf_internal.from_func_graph(unique, graph, {})
-    function, captures = _by_value.capture_values(function, len(specs), list(graph.external_captures))
-    return function, captures, positions, sliced
+    return function, list(graph.external_captures), positions, sliced
 
 
 def _next_seed(graph: tf.Graph) -> int | None:
@@ -159,7 +158,8 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
         for position in positions:
             if position in sliced:
                 values, indices, dense_shape = next(outputs), next(outputs), next(outputs)
-                result[position] = tf.IndexedSlices(values, indices, dense_shape)
+                # In 32 bits, as TensorFlow has it: the branches of a conditional have to agree.
+                result[position] = tf.IndexedSlices(values, indices, tf.cast(dense_shape, tf.int32))
             else:
                 result[position] = next(outputs)
                 result[position].set_shape(like[position].shape)

@@ -8,14 +8,7 @@ from typing import Any
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
-# Tensors that have numbers, and not only a place in a graph.
-from tensorflow.python.framework.ops import EagerTensor
-
-# Lets an accumulator see what is computed for one of its own tangents.
-from tensorflow.python.eager.forwardprop_util import push_forwardprop_state
-
 # Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
-from tensorflow.python.eager.polymorphic_function.atomic_function import from_function_def
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
 
 # Which variables a function reads. tf.GradientTape.watched_variables knows only what is read under that very tape.
@@ -23,6 +16,9 @@ from tensorflow.python.eager.record import VariableWatcher
 
 # Puts a Python closure on the tapes as the gradient of Tensors. tf.custom_gradient does so, but with its own rules.
 from tensorflow.python.eager.record import record_operation
+
+# Whether a tape watches a tensor: no public name tells.
+from tensorflow.python.eager.record import should_record_backprop
 
 # Computes without any tape, so that nothing of it is kept. tf.GradientTape.stop_recording speaks for one tape only.
 from tensorflow.python.eager.record import stop_recording
@@ -72,22 +68,6 @@ def find_function(graph: Any, name: str) -> Any:
 def definition_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
-
-
-# A FunctionDef that was edited has to become a function again.
-def copy_of_definition(function: Any) -> Any:
-    """The FunctionDef of a function under a name that is not taken."""
-    definition = type(function.definition)()
-    definition.CopyFrom(function.definition)
-    definition.signature.name += "_by_value"
-    return definition
-
-
-def with_definition(function: Any, definition: Any) -> Any:
-    """A function with another definition, which calls what the given function calls."""
-    changed = from_function_def(definition, function.function_type)
-    changed._children = function.children
-    return changed
 
 
 # What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.

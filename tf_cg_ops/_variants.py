@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _library, _structure, _tf_internal
+from . import _decorator, _library, _structure, _tapes, _tf_internal
 
 
 def custom_vjp(
@@ -130,18 +130,55 @@ def _gradients_of_recomputation(
     args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
     leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
     sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        outputs = tf.nest.flatten(function(*args, **kwargs))
-    targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
-    gradients = tape.gradient(
-        [output for output, _ in targets],
-        [*sources, *variables],
-        output_gradients=[gradient for _, gradient in targets],
-    )
+    if tf.executing_eagerly() and not _tapes.new_tapes_record():
+        gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables)
+    else:
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs = tf.nest.flatten(function(*args, **kwargs))
+        targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
+        gradients = tape.gradient(
+            [output for output, _ in targets],
+            [*sources, *variables],
+            output_gradients=[gradient for _, gradient in targets],
+        )
     by_source = iter(gradients)
     by_argument = [next(by_source) if _structure.tensors_for_gradients(leaf) else None for leaf in leaves]
     return (by_argument, list(by_source)) if variables else by_argument
+
+
+def _gradients_in_a_graph(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dy: Sequence[Any],
+    variables: Sequence[tf.Variable],
+) -> list[Any]:
+    """The gradients of the differentiable leaves and of the variables, without a tape: forward mode stops those."""
+
+    @tf.function(autograph=False)
+    def traced(args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]) -> list[Any]:
+        outputs = tf.nest.flatten(function(*args, **kwargs))
+        targets = [_structure.tensors_for_gradients(output) for output in outputs]
+        upstream = [_structure.tensors_for_gradients(gradient) for gradient in dy]
+        leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
+        sources = [tensors for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
+        found = tf.gradients(
+            [tensor for tensors in targets for tensor in tensors],
+            [tensor for tensors in sources for tensor in tensors] + list(variables),
+            [tensor for tensors in upstream for tensor in tensors],
+        )
+        return [_structure.to_dense(gradient) for gradient in found]
+
+    found = iter(traced(args, kwargs, dy))
+    leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
+    components = [(leaf, tensors) for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
+    gradients = [
+        gradient[0] if len(tensors) == 1 else _structure.replace_tensors([leaf], [tensors], gradient)[0]
+        for leaf, tensors in components
+        for gradient in [[next(found) for _ in tensors]]
+    ]
+    return gradients + list(found)
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:

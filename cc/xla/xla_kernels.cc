@@ -149,7 +149,7 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     OP_REQUIRES(context, shape.size() == 1,
                 absl::InvalidArgumentError(ShapeIsNotAVector(EmbedGradNames().api, shape.size())));
     TensorShape out_shape;
-    OP_REQUIRES_OK(context, context->ConstantInputAsShape(2, &out_shape));
+    OP_REQUIRES_OK(context, context->ConstantInputAsShape(2, &out_shape, xla::ValueInferenceMode::kUpperBound));
     const Dims out = ToDims(out_shape);
     Alignment alignment;
     const std::string error = Align(InRoleOrder(wrt_, lhs, rhs, out), axis_, EmbedGradNames(), &alignment);
@@ -163,8 +163,8 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
       return;
     }
     const Dims& joint = alignment.joint;
-    xla::XlaOp left = Broadcast(context->Input(0), alignment.operands[wrt_ == kFx ? kGx : kFx], joint);
-    xla::XlaOp right = Broadcast(context->Input(1), alignment.operands[wrt_ == kX ? kGx : kX], joint);
+    xla::XlaOp left = Broadcast(context->Input(0), alignment.operands[wrt_ == kFx ? kGx : kFx], joint, lhs == joint);
+    xla::XlaOp right = Broadcast(context->Input(1), alignment.operands[wrt_ == kX ? kGx : kX], joint, rhs == joint);
     if (wrt_ != kFx) right = xla::MaybeConjugate(right, true);
     Dims summed;
     for (size_t i = 0; i < joint.size(); ++i) {
@@ -182,11 +182,14 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
                            xla::CreateScalarAddComputation(sum_type, context->builder()), summed);
       result = xla::ConvertElementType(result, type);
     }
-    context->SetOutput(0, xla::Reshape(result, out));
+    // What has the right shape stays as it is: sizes that XLA knows by a bound only would be lost.
+    if (!summed.empty() || out != joint) result = xla::Reshape(result, out);
+    context->SetOutput(0, result);
   }
 
  private:
-  static xla::XlaOp Broadcast(xla::XlaOp operand, const Dims& aligned, const Dims& joint) {
+  static xla::XlaOp Broadcast(xla::XlaOp operand, const Dims& aligned, const Dims& joint, bool is_whole) {
+    if (is_whole) return operand;
     Dims sizes, places;
     for (size_t i = 0; i < joint.size(); ++i) {
       if (aligned[i] != joint[i]) continue;

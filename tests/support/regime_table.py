@@ -53,7 +53,7 @@ ROWS = {
     "dataset_map": "`tf.data.Dataset.map`",
     "vectorized_map": "`tf.vectorized_map`, no fallback",
     "jacobians": "`tape.jacobian`, of first order, too",
-    "forward_mode": "`ForwardAccumulator`, over reverse, too, in `tf.function`",
+    "forward_mode": "`ForwardAccumulator`, alone and over reverse, in `tf.function`",
     "forward_mode_eager": "the same in eager mode",
     "reloaded": "SavedModel in a fresh process, saved again",
     "v1_loader": "loader of TensorFlow 1, no Python gradient",
@@ -66,6 +66,7 @@ ROWS = {
 }
 
 _MARK = "regime_table"
+_SOURCE = pytest.Config.ArgsSource
 
 
 class RegimeTable:
@@ -73,22 +74,39 @@ class RegimeTable:
 
     def __init__(self, config):
         self._config = config
-        self._cells = {}
+        self._outcomes = {}  # For each regime and function, one for each test.
+        self._waiting = set()  # The marked tests that have not been run.
+        self._all_are_collected = config.args_source in (_SOURCE.TESTPATHS, _SOURCE.INVOCATION_DIR)
+
+    def pytest_collection_finish(self, session):
+        """Notes which tests have to run."""
+        self._waiting = {item.nodeid for item in session.items if item.get_closest_marker(_MARK)}
+        options = self._config.option
+        if options.ignore or options.ignore_glob:
+            self._all_are_collected = False
+
+    def pytest_deselected(self, items):
+        """By -k, -m, --deselect or --lf."""
+        if items:
+            self._all_are_collected = False
 
     def pytest_runtest_logreport(self, report):
         """One report for each phase of a test; a failure in any phase is one of the test."""
         for name, function, regime, outcome in report.user_properties:
-            if name == _MARK and (report.when == "call" or report.failed):
-                result = outcome if report.passed else report.outcome
-                cell = self._cells.setdefault(regime, {})
-                cell[function] = result if cell.get(function, outcome) == outcome else cell[function]
+            if name == _MARK and (report.when == "call" or not report.passed):
+                result = outcome if report.passed else "failed"
+                self._outcomes.setdefault(regime, {}).setdefault(function, []).append(result)
+                self._waiting.discard(report.nodeid)
 
-    def pytest_sessionfinish(self, session):
-        """Writes the two files if every test ran."""
-        source = pytest.Config.ArgsSource
-        ran_all = self._config.args_source in (source.TESTPATHS, source.INVOCATION_DIR)
-        if ran_all and not (self._config.option.keyword or self._config.option.markexpr or session.shouldstop):
-            write(self._cells)
+    def pytest_sessionfinish(self):
+        """Writes the two files if every marked test ran."""
+        if self._all_are_collected and not self._waiting:
+            write({regime: {f: worst(o) for f, o in cells.items()} for regime, cells in self._outcomes.items()})
+
+
+def worst(outcomes):
+    """What several tests of one cell say together; one that was skipped has shown nothing, and counts as failed."""
+    return next((outcome for outcome in ("failed", "left out") if outcome in outcomes), "passed")
 
 
 def cells_of(item):
@@ -116,9 +134,10 @@ def page(result):
     lines = [
         "# Where it works",
         "",
-        f"Made by the tests, with TensorFlow {result['tensorflow']}; every cell counts functions whose value and",
-        "derivatives were compared with numbers by hand in that regime. `docs/regimes.json` names them. A dagger: some are",
-        "left out, since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",
+        f"Made by the tests, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
+        "and second derivatives (first alone for `scan`) were compared with numbers by hand in that regime, and",
+        "`docs/regimes.json` names them. A dagger: some are left out, since TensorFlow cannot do it with stock ops either (a",
+        "test shows that). Empty: no test.",
         "",
         "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
@@ -132,6 +151,6 @@ def page(result):
 def _cell(results):
     if not results:
         return ""
-    passed, failed = results.count("passed"), results.count("failed") + results.count("skipped")
+    passed, failed = results.count("passed"), results.count("failed")
     text = f"FAILS ({failed})" if failed else f"yes ({passed})"
     return text + (" †" if len(results) > passed + failed else "")
