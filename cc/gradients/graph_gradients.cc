@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/gradients/gradient_inputs.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/framework/scope.h"
@@ -23,6 +24,8 @@ using ::tensorflow::Scope;
 
 absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const std::vector<Output>& grad_inputs,
                                  std::vector<Output>* grad_outputs) {
+  std::vector<bool> has_gradient;
+  TF_RETURN_IF_ERROR(InputsWithGradients(op.node()->type_string(), op.node()->attrs(), op.num_inputs(), &has_gradient));
   tensorflow::NameAttrList function;
   function.set_name(op.node()->type_string());
   for (const auto& [name, value] : op.node()->def().attr()) {
@@ -45,8 +48,9 @@ absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const 
   TF_RETURN_IF_ERROR(builder.Finalize(scope.graph(), &node));
   TF_RETURN_IF_ERROR(scope.DoShapeInference(node));
   for (int i = 0; i < op.num_inputs(); ++i) {
-    const bool has_gradient = op.input_type(i) != tensorflow::DT_RESOURCE;
-    grad_outputs->push_back(has_gradient ? Output(node, i) : tensorflow::NoGradient());
+    // Where there is no gradient, zeros would go on into what computed the value, and come back as nan.
+    const bool flows = has_gradient[i] && op.input_type(i) != tensorflow::DT_RESOURCE;
+    grad_outputs->push_back(flows ? Output(node, i) : tensorflow::NoGradient());
   }
   return scope.status();
 }

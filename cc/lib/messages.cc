@@ -121,6 +121,13 @@ std::string GradientLostInControlFlow(const std::string& function, const std::st
          "'. Load the model with tf.saved_model.load in Python, or save a function without that loop or conditional.";
 }
 
+std::string CannotBeRepeated(const std::string& function, const std::string& node) {
+  return "tf_cg_ops: without Python, TensorFlow computes a function once more to differentiate it; expected operations "
+         "that give the same value again beside custom gradients, got " +
+         node + " in function '" + function +
+         "'. Load the model with tf.saved_model.load in Python, or pass what is random or assigned as an argument.";
+}
+
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {
   std::string filled = message;
   for (const auto& [place, dims] : {std::pair<std::string, const Dims&>("{expected}", expected), {"{got}", got}}) {

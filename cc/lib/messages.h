@@ -40,6 +40,9 @@ std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
 // For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
 std::string GradientLostInControlFlow(const std::string& function, const std::string& around);
 
+// For a gradient without Python of a function with an operation that may give another value when it runs again.
+std::string CannotBeRepeated(const std::string& function, const std::string& node);
+
 // A message that Python wrote, with the shapes in the places of {expected} and {got}.
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cc/lib/messages.h"
+#include "cc/passes/differentiated_function.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -74,13 +75,8 @@ class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
     if (options.graph == nullptr || *options.graph == nullptr || options.flib_def == nullptr) return absl::OkStatus();
     for (const tensorflow::Node* node : (*options.graph)->op_nodes()) {
       if (node->type_string() != "SymbolicGradient") continue;
-      tensorflow::NameAttrList function;
-      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->def(), "f", &function));
-      std::string name = function.name();
-      if (Contains(kCalls, name)) {
-        const auto called = function.attr().find("f");
-        if (called != function.attr().end()) name = called->second.func().name();
-      }
+      std::string name;
+      TF_RETURN_IF_ERROR(DifferentiatedFunction(*node, &name));
       const std::string around = Search(*options.flib_def).FindIn(name);
       if (!around.empty()) return absl::UnimplementedError(GradientLostInControlFlow(name, around));
     }
