@@ -28,6 +28,8 @@ SOURCES = (
     "cc/gradients/flat_function.cc",
     "cc/gradients/gradient_function.cc",
     "cc/gradients/gradient_inputs.cc",
+    "cc/gradients/live_part.cc",
+    "cc/gradients/repeatable.cc",
     "cc/gradients/split_function.cc",
     "cc/passes/refuse_lost_gradients.cc",
     "cc/passes/split_gradients.cc",

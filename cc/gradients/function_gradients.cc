@@ -8,6 +8,7 @@
 
 #include "cc/gradients/gradient_function.h"
 #include "cc/lib/alignment.h"
+#include "cc/lib/messages.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
@@ -21,6 +22,7 @@ using ::tensorflow::FunctionDef;
 using ::tensorflow::GetNodeAttr;
 
 constexpr std::array<const char*, kNumRoles> kRoleNames = {"fx", "gx", "x"};
+constexpr int64_t kMaxPairs = 100000;
 
 // The attributes that the op of the form and the op of its gradient share.
 struct FormAttributes {
@@ -59,6 +61,8 @@ absl::Status EmbedGradient(const AttrSlice& attributes, FunctionDef* result) {
   TF_RETURN_IF_ERROR(GetFormAttributes(attributes, &form));
   int64_t pairs;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "N", &pairs));
+  // Nobody has compared it with the number of inputs yet.
+  if (pairs > kMaxPairs) return absl::InvalidArgumentError(TooManyPairs(pairs, kMaxPairs));
   GradientFunction function;
   const std::string fx = function.Argument(form.type);
   std::vector<std::string> gx, x;

@@ -7,6 +7,11 @@ using ::tensorflow::GetNodeAttr;
 
 namespace {
 
+// No gradient flows into the inputs from `begin` to before `end`, as far as they are there.
+void Stop(size_t begin, size_t end, std::vector<bool>* has_gradient) {
+  for (size_t i = begin; i < end && i < has_gradient->size(); ++i) (*has_gradient)[i] = false;
+}
+
 absl::Status OfRule(const AttrSlice& attributes, std::vector<bool>* has_gradient) {
   std::string error;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "error", &error));
@@ -32,21 +37,22 @@ absl::Status InputsWithGradients(const std::string& op, const AttrSlice& attribu
   if (op == "StopGradient") {
     has_gradient->assign(num_inputs, false);
   } else if (op == "CustomGradientCheckShape") {
-    (*has_gradient)[1] = false;
+    Stop(1, 2, has_gradient);
   } else if (op == "CustomGradientBarrier") {
     tensorflow::DataTypeVector value_types;
     TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tvalues", &value_types));
-    for (int i = value_types.size(); i < num_inputs; ++i) (*has_gradient)[i] = false;
+    Stop(value_types.size(), num_inputs, has_gradient);
   } else if (op == "CustomGradientEmbed" || op == "CustomGradientEmbedGrad") {
     bool manually_stopped;
     TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "fx_gx_manually_stopped", &manually_stopped));
     if (op == "CustomGradientEmbed") {
-      for (int i = 0; i <= (num_inputs - 1) / 2; ++i) (*has_gradient)[i] = manually_stopped;  // fx and gx.
+      if (!manually_stopped) Stop(0, (num_inputs + 1) / 2, has_gradient);  // fx and gx.
     } else {
       std::string wrt;
       TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "wrt", &wrt));
-      if (wrt != "gx") (*has_gradient)[wrt == "fx" ? 0 : 1] = manually_stopped;  // gx.
-      (*has_gradient)[2] = false;                                                // shape.
+      const size_t gx = wrt == "fx" ? 0 : 1;
+      if (wrt != "gx" && !manually_stopped) Stop(gx, gx + 1, has_gradient);
+      Stop(2, 3, has_gradient);  // shape.
     }
   }
   return absl::OkStatus();

@@ -13,8 +13,10 @@ namespace tf_cg_ops {
 // there, and what is there needs a gradient in C++. The new function computes such values first, and differentiates the
 // rest of `function` with them as arguments.
 //
-// `split` stays empty if there is nothing to split, or if the function is not of the form that TensorFlow 2 traces.
-absl::Status SplitGradient(const std::string& function, const tensorflow::DataTypeVector& gradient_types,
+// `split` stays empty if there is nothing to split, if the function is not of the form that TensorFlow 2 traces, or if
+// it is not valid, or does not fit the node's `input_types`: TensorFlow says what is wrong when it differentiates it.
+absl::Status SplitGradient(const std::string& function, const tensorflow::DataTypeVector& input_types,
+                           const tensorflow::DataTypeVector& gradient_types,
                            tensorflow::FunctionLibraryDefinition* library, std::string* split, bool* is_stateful);
 
 }  // namespace tf_cg_ops

@@ -128,6 +128,16 @@ std::string CannotBeRepeated(const std::string& function, const std::string& nod
          "'. Load the model with tf.saved_model.load in Python, or pass what is random or assigned as an argument.";
 }
 
+std::string CallsItself(const std::string& function) {
+  return "tf_cg_ops: a function calls itself; expected calls that end somewhere, got a circle of them in function '" +
+         function + "'. The graph was changed after it was saved.";
+}
+
+std::string TooManyPairs(int64_t pairs, int64_t limit) {
+  return "CustomGradientEmbed: N is too large; expected at most " + std::to_string(limit) + ", got " +
+         std::to_string(pairs) + ". The graph was changed after it was saved.";
+}
+
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {
   std::string filled = message;
   for (const auto& [place, dims] : {std::pair<std::string, const Dims&>("{expected}", expected), {"{got}", got}}) {

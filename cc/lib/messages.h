@@ -43,6 +43,12 @@ std::string GradientLostInControlFlow(const std::string& function, const std::st
 // For a gradient without Python of a function with an operation that may give another value when it runs again.
 std::string CannotBeRepeated(const std::string& function, const std::string& node);
 
+// For a gradient without Python of a function that never returns.
+std::string CallsItself(const std::string& function);
+
+// For an op with more operands than it can have.
+std::string TooManyPairs(int64_t pairs, int64_t limit);
+
 // A message that Python wrote, with the shapes in the places of {expected} and {got}.
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 

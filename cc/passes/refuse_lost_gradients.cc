@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cc/lib/messages.h"
 #include "cc/passes/differentiated_function.h"
@@ -38,35 +39,36 @@ class Search {
  public:
   explicit Search(const FunctionLibraryDefinition& library) : library_(library) {}
 
-  // The description of the first loop or conditional around a custom gradient; empty if there is none.
-  std::string FindIn(const std::string& function) { return Visit(function, ""); }
-
- private:
-  std::string Visit(const std::string& function, const std::string& around) {
-    if (!visited_.emplace(function, !around.empty()).second) return "";
-    const auto record = library_.FindRecord(function);
-    if (record == nullptr) return "";
-    for (const NodeDef& node : record->fdef().node_def()) {
-      if (Contains(kOpsWithCustomGradients, node.op())) {
-        if (!around.empty()) return around;
+  // A loop or conditional around a custom gradient; nullptr if there is none.
+  const NodeDef* FindIn(const std::string& function) {
+    Visit(function, nullptr);
+    while (!left_.empty()) {
+      const auto [node, around] = left_.back();
+      left_.pop_back();
+      if (Contains(kOpsWithCustomGradients, node->op())) {
+        if (around != nullptr) return around;
         continue;  // The function that it names is a rule, which does not run here.
       }
-      const std::string inside =
-          Contains(kCalls, node.op()) || !around.empty() ? around : "'" + node.name() + "' (" + node.op() + ")";
-      for (const auto& [name, value] : node.attr()) {
-        if (value.has_func()) {
-          if (std::string found = Visit(value.func().name(), inside); !found.empty()) return found;
-        }
-        for (const auto& called : value.list().func()) {
-          if (std::string found = Visit(called.name(), inside); !found.empty()) return found;
-        }
+      const NodeDef* inside = Contains(kCalls, node->op()) || around != nullptr ? around : node;
+      for (const auto& [name, value] : node->attr()) {
+        if (value.has_func()) Visit(value.func().name(), inside);
+        for (const auto& called : value.list().func()) Visit(called.name(), inside);
       }
     }
-    return "";
+    return nullptr;
+  }
+
+ private:
+  void Visit(const std::string& function, const NodeDef* around) {
+    if (!visited_.emplace(function, around != nullptr).second) return;
+    const auto record = library_.FindRecord(function);
+    if (record == nullptr) return;
+    for (const NodeDef& node : record->fdef().node_def()) left_.emplace_back(&node, around);  // The library keeps them.
   }
 
   const FunctionLibraryDefinition& library_;
   std::set<std::pair<std::string, bool>> visited_;
+  std::vector<std::pair<const NodeDef*, const NodeDef*>> left_;  // Nodes, with the loop or conditional around them.
 };
 
 class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
@@ -77,8 +79,10 @@ class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
       if (node->type_string() != "SymbolicGradient") continue;
       std::string name;
       TF_RETURN_IF_ERROR(DifferentiatedFunction(*node, &name));
-      const std::string around = Search(*options.flib_def).FindIn(name);
-      if (!around.empty()) return absl::UnimplementedError(GradientLostInControlFlow(name, around));
+      if (const NodeDef* around = Search(*options.flib_def).FindIn(name); around != nullptr) {
+        const std::string description = "'" + around->name() + "' (" + around->op() + ")";
+        return absl::UnimplementedError(GradientLostInControlFlow(name, description));
+      }
     }
     return absl::OkStatus();
   }

@@ -73,7 +73,8 @@ class SplitGradients : public tensorflow::GraphOptimizationPass {
       std::string function, split;
       bool is_stateful = false;
       TF_RETURN_IF_ERROR(DifferentiatedFunction(*node, &function));
-      TF_RETURN_IF_ERROR(SplitGradient(function, node->output_types(), options.flib_def, &split, &is_stateful));
+      TF_RETURN_IF_ERROR(
+          SplitGradient(function, node->input_types(), node->output_types(), options.flib_def, &split, &is_stateful));
       if (!split.empty()) TF_RETURN_IF_ERROR(ReplaceByCall(node, split, is_stateful, graph));
     }
     return absl::OkStatus();

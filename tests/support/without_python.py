@@ -157,6 +157,13 @@ def live_and_stopped(x):
     return embed(h * x, f64([5.0, 7.0, 11.0]), x) * h
 
 
+def checked(x):
+    """Assertions and prints beside a custom gradient are no reason to refuse it."""
+    tf.debugging.assert_positive(tf.square(x))
+    tf.print("x:", x)
+    return spike(x)
+
+
 def loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
@@ -198,6 +205,7 @@ CASES = {
     ),
     "embed_unknown_shape": Case(lambda x: embed(x**2, x**3, x), lambda: (X**2, DY * X**3), known_shape=False),
     "embed_live_and_stopped": Case(live_and_stopped, lambda: (X**5, DY * (X**2 * [5.0, 7.0, 11.0] + X**3 * 2 * X))),
+    "rule_beside_assert_and_print": Case(checked, lambda: (np.sign(X), 4 * DY * X)),
     "rule": Case(lambda x: spike(x), lambda: (np.sign(X), 4 * DY * X)),
     "rule_where_the_value_overflows": Case(
         lambda x: log1pexp(x), lambda: (np.array([0.0, np.log(2.0), np.inf]), DY * SIGMOID), x=BIG
