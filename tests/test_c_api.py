@@ -85,7 +85,7 @@ def test_what_it_cannot_do_is_an_error(program, saved_model, name):
 def test_second_order_of_a_saved_model_is_an_error(program, saved_model):
     folder, tensors = saved_model
     found = run(program, folder, *tensors["rule"], *SAVED["rule"].inputs(), DY, DY2)
-    assert found.startswith("gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient.")
+    assert "gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient." in found
 
 
 X = np.array([0.5, -1.0, 2.0])
@@ -150,7 +150,7 @@ def test_an_op_in_the_graph_itself(program, tmp_path, name):
 def test_second_order_of_an_op_in_the_graph_is_an_error(program, tmp_path, name):
     path = save_graph(IN_THE_GRAPH[name][0], tmp_path / "graph.pb")
     found = run(program, path, "x", "y", X, DY, DY2)
-    assert found.startswith("gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient.")
+    assert "gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient." in found
 
 
 def test_gradient_ops_in_the_graph_itself(program, tmp_path):

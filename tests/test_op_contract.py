@@ -147,7 +147,8 @@ def test_a_gradient_without_python(name, dtype, rng):
         tf.graph_util.import_graph_def(graph_def, name="")
         feed = {t.name: value.numpy() for t, value in zip([*fed, fed_dy], [*tensors, dy], strict=True)}
         with tf.compat.v1.Session() as session:
-            actual = session.run(names, feed)
+            found = iter(session.run([name for name in names if name], feed))
+    actual = [next(found) if name else np.zeros(t.shape) for name, t in zip(names, tensors, strict=True)]
     wide = np.complex128 if dtype.is_complex else np.float64
     for gradient, expected in zip(actual, by_python(name, tensors, dy), strict=True):
         assert_gradient_close(gradient, expected.numpy().astype(wide), dtype, scale=4.0)

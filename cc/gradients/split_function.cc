@@ -122,7 +122,10 @@ class Splitter {
       return node->name() + ":output:" + std::to_string(out_types.size() - 1);
     };
     for (const int i : live_.arguments()) {
-      gradient_of_argument_[i] = add(FlatFunction::ArgumentName(i), flat_.argument_types()[i], gradient_types_[i]);
+      const DataType type = flat_.argument_types()[i];
+      const std::string gradient = add(FlatFunction::ArgumentName(i), type, type);
+      // The live part only hands a variable on, as a rule captures it; where it is read, the value is given.
+      if (type != tensorflow::DT_RESOURCE) gradient_of_argument_[i] = gradient;
     }
     for (const auto& [reference, name, type] : live_.given()) {
       gradient_of_given_.push_back(add(reference, type, type));
