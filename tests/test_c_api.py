@@ -64,6 +64,8 @@ def saved_model(tmp_path_factory):
     return folder, tensors
 
 
+@pytest.mark.regime_table(feature="embed_gradient", regime="c_api")
+@pytest.mark.regime_table(feature="custom_gradient", regime="c_api")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model

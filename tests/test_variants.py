@@ -313,3 +313,31 @@ def test_what_is_no_tensor_needs_no_gradient_to_pass(traced):
         value = function(x, name="rounded") if not traced else function(x)
     np.testing.assert_array_equal(value, [0.0, 1.0])
     np.testing.assert_array_equal(tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0])), [1.0, 10.0])
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["", "functions_run_eagerly"])
+def test_tangents_of_a_recomputation_with_all_kinds_of_arguments(run_eagerly):
+    """Structures, a ragged tensor, a keyword, what is no tensor, and a variable."""
+    v = tf.Variable([2.0, 3.0])
+
+    @cg.recompute_grad
+    def function(tree, name, *, power):
+        assert name == "name"
+        return tf.sin(tree["x"]) * v * tree["ragged"].values * power
+
+    def run(x):
+        return function({"x": x, "ragged": tf.RaggedTensor.from_row_lengths(5.0 * x, [2])}, "name", power=x)
+
+    tf.config.run_functions_eagerly(run_eagerly)
+    try:
+        with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
+            y = run(X)
+        tangent = accumulator.jvp(y)
+        with tf.autodiff.ForwardAccumulator(v, DY) as accumulator:
+            y = run(X)
+        by_variable = accumulator.jvp(y)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    x, t = X.numpy().astype(np.float64), DY.numpy()
+    np.testing.assert_allclose(tangent, 5 * v.numpy() * (np.cos(x) * x**2 + 2 * x * np.sin(x)) * t, rtol=1e-5)
+    np.testing.assert_allclose(by_variable, 5 * np.sin(x) * x**2 * t, rtol=1e-5)

@@ -55,6 +55,11 @@ def answers(tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.regime_table(feature="embed_gradient", regime="v1_loader")
+@pytest.mark.regime_table(feature="custom_gradient", regime="v1_loader")
+@pytest.mark.regime_table(feature="custom_vjp", regime="v1_loader")
+@pytest.mark.regime_table(feature="recompute_grad", regime="v1_loader")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="v1_loader")
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_is_the_custom_one(answers, name):
     assert not isinstance(answers[name], str), answers[name]

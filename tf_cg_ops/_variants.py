@@ -170,7 +170,8 @@ def _gradients_in_a_graph(
         )
         return [_structure.to_dense(gradient) for gradient in found]
 
-    found = iter(traced(args, kwargs, dy))
+    # A graph it is also where tf.config.run_functions_eagerly turns functions into Python.
+    found = iter(traced.get_concrete_function(args, kwargs, dy)(args, kwargs, dy))
     leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
     components = [(leaf, tensors) for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
     gradients = [
