@@ -1,7 +1,7 @@
 """Makes docs/regimes.json and docs/regimes.md from the tests that carry the mark `regime_table`.
 
 The mark says which function and which regime a test is about; where it names a parameter of the test, the parameter's
-value is meant. Both files are written at the end of a run of all tests, and of no other.
+value is meant. Both files are written at the end of a run of all these tests (`pytest -m regime_table`), and of no other.
 """
 
 import json
@@ -87,7 +87,7 @@ class RegimeTable:
 
     def pytest_deselected(self, items):
         """By -k, -m, --deselect or --lf."""
-        if items:
+        if any(item.get_closest_marker(_MARK) for item in items):
             self._all_are_collected = False
 
     def pytest_runtest_logreport(self, report):
