@@ -31,7 +31,7 @@ test: $(LIBRARY)
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(SOURCES)
+	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c
 
 clean:
 	rm -rf build dist demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)

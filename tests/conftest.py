@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from .support.regime_table import RegimeTable, cells_of
 from .support.regimes import REGIMES
 from .support.tensors import DTYPES
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(RegimeTable(config))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.user_properties.extend(cells_of(item))
 
 
 @pytest.fixture(params=list(REGIMES))

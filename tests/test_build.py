@@ -92,7 +92,8 @@ def test_the_library_resolves_every_symbol_in_tensorflow_and_the_standard_librar
     library = tmp_path / "tf_cg_ops" / "_ops.so"
     needed = subprocess.run(["objdump", "-p", library], stdout=subprocess.PIPE, text=True, check=True).stdout
     libraries = {line.split()[1] for line in needed.splitlines() if "NEEDED" in line}
-    assert libraries <= {
+    # The loader has what thread-local variables in TensorFlow's headers need; its name is that of the machine.
+    assert {library for library in libraries if not library.startswith("ld-linux")} <= {
         "libtensorflow_framework.so.2",
         "libtensorflow_cc.so.2",
         "libstdc++.so.6",

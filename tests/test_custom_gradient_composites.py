@@ -51,6 +51,82 @@ def test_indexed_slices_as_a_gradient(gradient):
     np.testing.assert_allclose(tf.convert_to_tensor(dx), [0.0, 20.0, 0.0, 202.0])
 
 
+def table_lookup(table, ids):
+    """Twice the gradient of tf.gather, without the rows that were not looked up."""
+    return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None)
+
+
+def traced_around(function):
+    return tf.function(lambda: tf.function(function)())
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True), traced_around],
+    ids=["eager", "traced", "jit", "nested"],
+)
+def test_indexed_slices_stay_slices_in_every_mode(mode):
+    """Whoever trains a table gets the few rows that were used, and not a dense gradient."""
+    table = tf.Variable(tf.ones([4, 2], tf.float64))
+    lookup = cg.custom_gradient(table_lookup)
+    kinds = []
+
+    def run():
+        with tf.GradientTape() as tape:
+            rows = lookup(table, tf.constant([3, 1, 3]))
+        gradient = tape.gradient(
+            rows, table, output_gradients=tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], tf.float64)
+        )
+        kinds.append(type(gradient))
+        return gradient.values, gradient.indices, gradient.dense_shape
+
+    values, indices, dense_shape = mode(run)()
+    assert set(kinds) == {tf.IndexedSlices}
+    np.testing.assert_array_equal(values, [[2.0, 4.0], [6.0, 8.0], [10.0, 12.0]])
+    np.testing.assert_array_equal(indices, [3, 1, 3])
+    np.testing.assert_array_equal(dense_shape, [4, 2])
+
+
+def test_indexed_slices_in_a_loop_a_batch_and_of_unknown_shape():
+    """Where TensorFlow makes them dense, they add up."""
+    lookup = cg.custom_gradient(table_lookup)
+    ids = tf.constant([[3, 1], [3, 3]])
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float64)])
+    def by_loop(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            total = tf.reduce_sum(tf.map_fn(lambda i: lookup(table, i) ** 2, ids, fn_output_signature=tf.float64))
+        return tf.convert_to_tensor(tape.gradient(total, table))
+
+    @tf.function
+    def by_batch(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            total = tf.reduce_sum(tf.vectorized_map(lambda i: lookup(table, i) ** 2, ids, fallback_to_while_loop=False))
+        return tf.convert_to_tensor(tape.gradient(total, table))
+
+    table = tf.constant([0.0, 1.0, 2.0, 3.0], tf.float64)
+    for run in (by_loop, by_batch):
+        np.testing.assert_allclose(run(table), [0.0, 4.0, 0.0, 36.0])
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
+def test_indexed_slices_in_one_branch_of_a_conditional(jit_compile):
+    """TensorFlow makes slices of what the other branch has, and their dtypes have to agree."""
+    lookup = cg.custom_gradient(table_lookup)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            rows = tf.cond(table[0] < 1, lambda: lookup(table, tf.constant([3, 1, 3])), lambda: table[:3])
+        return tf.convert_to_tensor(tape.gradient(rows, table, output_gradients=tf.constant([1.0, 10.0, 100.0])))
+
+    np.testing.assert_array_equal(run(tf.constant([0.0, 1.0, 2.0, 3.0])), [0.0, 20.0, 0.0, 202.0])
+    np.testing.assert_array_equal(run(tf.constant([1.0, 1.0, 2.0, 3.0])), [1.0, 10.0, 100.0, 0.0])
+
+
 def test_indexed_slices_as_an_upstream(gradient):
     @cg.custom_gradient
     def function(x):

@@ -9,37 +9,11 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.functions import CASES, WEIGHT
-from .support.modes import MODES, assert_orders, derivative, eager_orders
+from .support.modes import assert_orders, derivative, eager_orders
 from .support.processes import run_python
 from .support.sources import ROOT
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
-
-
-def by_hand(case):
-    value, dx, second = CASES[case].by_hand(X, DY)
-    if second is None:  # By central differences of the first order, of which the formula is above.
-        step = 1e-6
-        shifts = step * np.eye(len(X))
-        differences = [
-            np.sum(DY * (CASES[case].by_hand(X + s, DY)[1] - CASES[case].by_hand(X - s, DY)[1])) for s in shifts
-        ]
-        second = np.array(differences) / (2 * step)
-    return value, dx, second
-
-
-# A variable of eager mode is none of a TensorFlow 1 graph; test_custom_gradient_variables.py has one that is.
-PAIRS = [(case, mode) for case in CASES for mode in MODES if (case, mode) != ("with_variable", "tf1")]
-
-
-@pytest.mark.parametrize(("case", "mode"), PAIRS)
-def test_orders_are_those_by_hand(case, mode):
-    actual = MODES[mode](CASES[case].function, X, DY)
-    expected = by_hand(case)
-    if case == "scan":
-        # The inner derivatives of the rule are again by the rule; only first order is derived above.
-        actual, expected = actual[:2], expected[:2]
-    assert_orders(actual, expected)
 
 
 RELOAD = """
@@ -98,6 +72,10 @@ def in_a_loop(function, x):
     return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
 
 
+@pytest.mark.regime_table(feature="custom_gradient", regime="reloaded")
+@pytest.mark.regime_table(feature="custom_vjp", regime="reloaded")
+@pytest.mark.regime_table(feature="recompute_grad", regime="reloaded")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="reloaded")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
     model = tf.Module()
@@ -188,6 +166,113 @@ def test_four_orders_by_nested_tapes(case, mode):
         if mode in ("inside", "jit", "recomputed"):
             run = tf.function(function, jit_compile=mode == "jit")
         np.testing.assert_allclose(run(tf.constant(X)), by_hand_of_order(X), rtol=1e-10)
+
+
+def test_three_orders_of_a_rule_with_a_loop_in_a_loop():
+    """With the tapes around, TensorFlow differentiates each loop until it accumulates nothing new."""
+
+    @cg.custom_gradient
+    def by_loop(x):
+        return tf.sin(x), lambda dy: tf.map_fn(lambda a: a * tf.cos(x), dy[None])[0]
+
+    function = tf.function(lambda x: tf.map_fn(by_loop, x), input_signature=[tf.TensorSpec([None], tf.float64)])
+    for expected in (np.cos(X), -np.sin(X), -np.cos(X)):
+        function = derivative(function)
+        np.testing.assert_allclose(function(tf.constant(X)), expected, rtol=1e-12)
+
+
+def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
+    """In a graph: in eager mode TensorFlow lets no tape record there, and such a grad_fn gets None from its tape."""
+    from_tape = []
+
+    @cg.custom_gradient
+    def triple_sine(x):
+        def grad_fn(dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.sin(x)
+            from_tape.append(tape.gradient(y, x))
+            return 3.0 * dy * from_tape[-1]
+
+        return tf.sin(x), grad_fn
+
+    def run(x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = triple_sine(x)
+            dx = tape.gradient(y, x)
+        return accumulator.jvp(y), accumulator.jvp(dx)
+
+    tangent, second = tf.function(run)(tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(tangent, 3 * np.cos(X) * DY, rtol=1e-12)
+    np.testing.assert_allclose(second, -3 * np.sin(X) * DY, rtol=1e-12)
+    with pytest.raises((TypeError, ValueError)):
+        run(tf.constant(X), tf.constant(DY))
+    assert from_tape[-1] is None
+
+
+RULES = {
+    "while": lambda x, dy: tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a * x), (0, dy * x))[1],
+    "cond": lambda x, dy: tf.cond(x[0] > 0, lambda: dy * x * x, lambda: dy),
+    "map": lambda x, dy: tf.map_fn(lambda a: a[0] * a[1] * a[1], (dy, x), fn_output_signature=tf.float64),
+    "function": lambda x, dy: tf.function(lambda: dy * x * x)(),
+    "python_if": lambda x, dy: dy * x * x if tf.reduce_sum(x) > 0 else dy,
+    "python_for": lambda x, dy: tf.stack([a * b * b for a, b in zip(dy, x, strict=True)]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_tangents_of_any_rule_in_eager_mode(name):
+    """Its Python code runs as it is; forward, forward over reverse, and reverse over forward."""
+    rule = RULES[name]
+    function = cg.custom_gradient(lambda x: (x**3 / 3.0, lambda dy: rule(x, dy)))
+    x, t = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, 10.0], tf.float64)
+
+    def gradient(function, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    def tangent(function, x):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    np.testing.assert_allclose(tangent(function, x), [1.0, 40.0])
+    np.testing.assert_allclose(tangent(lambda x: gradient(function, x), x), [2.0, 40.0])
+    np.testing.assert_allclose(gradient(lambda x: tangent(function, x), x), [2.0, 40.0])
+
+
+def test_a_tangent_through_a_black_box_is_none():
+    @cg.custom_gradient
+    def sine(x):
+        def grad_fn(dy):
+            return tf.numpy_function(lambda dy, x: dy * np.cos(x), [dy, x], tf.float64)
+
+        return tf.numpy_function(np.sin, [x], tf.float64), grad_fn
+
+    with tf.autodiff.ForwardAccumulator(tf.constant(X), tf.constant(DY)) as accumulator:
+        y = sine(tf.constant(X))
+    assert accumulator.jvp(y) is None
+
+
+def test_tangents_with_slices_and_with_integer_outputs():
+    @cg.custom_gradient
+    def lookup(table):
+        rows = tf.gather(table, [2, 1])
+        return (rows, tf.constant([2, 1])), lambda dy, _: tf.IndexedSlices(3.0 * dy, tf.constant([2, 1]))
+
+    def run(x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            rows, ids = lookup(x)
+        return accumulator.jvp(rows), accumulator.jvp(ids)
+
+    for mode in (run, tf.function(run)):
+        tangent, none = mode(tf.constant(X), tf.constant(DY))
+        np.testing.assert_allclose(tangent, 3 * DY[[2, 1]])
+        assert none is None
 
 
 def jacobians(function, x):

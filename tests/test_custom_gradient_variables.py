@@ -140,6 +140,26 @@ def test_variables_read_in_inner_graphs(where, traced):
     np.testing.assert_allclose(dv, 6 * DY * X)
 
 
+@pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
+def test_second_order_by_what_only_grad_fn_reads(make, traced):
+    """It is captured from outside of the graph, where f has not captured it before."""
+    scale = make([2.0, 3.0])
+    function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
+
+    def run():
+        with tf.GradientTape() as outer:
+            outer.watch([X, scale])
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                y = function(X)
+            dx = inner.gradient(y, X, output_gradients=DY)
+        return outer.gradient(dx, [X, scale])
+
+    by_x, by_scale = (tf.function(run) if traced else run)()
+    np.testing.assert_allclose(by_x, 10 * DY * scale)
+    np.testing.assert_allclose(by_scale, 10 * DY * X)
+
+
 @pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
@@ -258,3 +278,44 @@ def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed(
             session.run(tf.compat.v1.global_variables_initializer())
             found = session.run(gradients)
     np.testing.assert_allclose(found, [[3.0, 30.0], [5.0, 50.0]])
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["ours", "stock"])
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+def test_a_grad_fn_reads_what_a_variable_holds_when_it_runs(mode, decorator):
+    """In every mode, as with tf.custom_gradient."""
+    v = tf.Variable([2.0, 3.0], trainable=False)
+    product = decorator(lambda x: (x * v, lambda dy: dy * v))
+
+    def run(x):
+        v.assign([2.0, 3.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = product(x)
+        v.assign([100.0, 1000.0])
+        return tape.gradient(y, x, output_gradients=DY)
+
+    run = run if mode == "eager" else tf.function(run, jit_compile=mode == "jit")
+    np.testing.assert_array_equal(run(X), DY * [100.0, 1000.0])
+
+
+def test_a_rule_that_writes_to_a_variable_keeps_it():
+    count = tf.Variable(0.0, trainable=False)
+
+    @cg.custom_gradient
+    def counting(x):
+        def grad_fn(dy):
+            count.assign_add(1.0)
+            return dy * count.read_value()
+
+        return 2.0 * x, grad_fn
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = counting(x)
+        return tape.gradient(y, x, output_gradients=DY)
+
+    np.testing.assert_array_equal(run(X), DY)
+    np.testing.assert_array_equal(run(X), 2 * DY)

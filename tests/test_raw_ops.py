@@ -21,8 +21,8 @@ RAW = {
     ),
     "shape_of_rank_0": (
         lambda: _library.custom_gradient_embed_grad(V, V, tf.constant(3), wrt="x"),
-        "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass tf.shape of "
-        "the operand that wrt names.",
+        "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass what tf.shape "
+        "returns.",
     ),
     "negative_shape": (
         lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([-3]), wrt="x"),

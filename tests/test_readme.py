@@ -9,7 +9,7 @@ import pytest
 import tf_cg_ops as cg
 
 from .support.processes import run_python
-from .support.sources import ROOT
+from .support.sources import ROOT, source_files
 
 README = (ROOT / "README.md").read_text()
 
@@ -65,3 +65,10 @@ def test_the_docstring_has_every_section(name):
 def test_every_path_that_the_readme_names_exists():
     for path in re.findall(r"`((?:tf_cg_ops|cc|tests|docs)/[\w./]*)`", README):
         assert (ROOT / path).exists(), path
+
+
+def test_every_test_that_the_docs_name_exists():
+    tests = "".join(path.read_text() for path in source_files("tests/**/*.py"))
+    for path in source_files("*.md", "docs/*.md"):
+        for name in re.findall(r"`(test_\w+)`", path.read_text()):
+            assert f"def {name}(" in tests, f"{path} names {name}"

@@ -11,9 +11,12 @@ def test_every_name_is_there():
     names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
+        "ConversionNotImplementedError",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
+        "cond_v2",
+        "control_flow_util",
         "definition_of",
         "find_function",
         "from_func_graph",
@@ -21,11 +24,15 @@ def test_every_name_is_there():
         "function_def_to_graph_def",
         "get_flat_tensors_for_gradients",
         "gradient_function_of",
+        "is_compiled_by_xla",
         "is_trainable",
+        "keep_graphs_of_control_flow",
         "ops",
         "record_operation",
         "replace_flat_tensors_for_gradients",
+        "should_record_backprop",
         "stop_recording",
+        "while_v2",
         "wrap_for_pfor",
     ]
 

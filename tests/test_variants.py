@@ -193,6 +193,41 @@ def test_xla_does_not_merge_an_elementwise_recomputation_either():
     assert count(cg.recompute_grad) == 2
 
 
+@pytest.mark.parametrize("loss", [tf.reduce_sum, lambda y: tf.reduce_sum(y * y)], ids=["linear", "quadratic"])
+@pytest.mark.parametrize("loop", [False, True], ids=["", "loop"])
+def test_xla_does_not_merge_the_matrix_products_of_a_recomputation(loss, loop):
+    """Two in the forward pass, two in the recomputation, and two for the gradient by x; without it, four in all."""
+    w = tf.random.stateless_normal([16, 16], [1, 2])
+
+    def body(x):
+        return tf.sin(tf.matmul(tf.sin(tf.matmul(x, w)), w))
+
+    def count(wrap):
+        function = wrap(body)
+
+        @tf.function(jit_compile=True)
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                if loop:
+                    y = tf.while_loop(
+                        lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3
+                    )[1]
+                else:
+                    y = function(x)
+                value = loss(y)
+            return value, tape.gradient(value, x)
+
+        x = tf.ones([16, 16])
+        program = run.experimental_get_compiler_ir(x)(stage="optimized_hlo")
+        return program.count(" dot("), run(x)[1]
+
+    plain, expected = count(lambda f: f)
+    recomputed, dx = count(cg.recompute_grad)
+    assert (plain, recomputed) == (4, 6)
+    np.testing.assert_allclose(dx, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_recompute_grad_with_variables_and_structures_as_arguments(traced):
     v = tf.Variable([2.0, 3.0])
 
@@ -265,3 +300,44 @@ def test_custom_vjp_refuses_names_that_are_no_arguments(names):
     )
     with pytest.raises(ValueError, match=message):
         cg.custom_vjp(forward, backward, nondiff_argnames=names)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_what_is_no_tensor_needs_no_gradient_to_pass(traced):
+    """A tf.function passes the name=None of tf.round, which is an argument then, but none with a gradient."""
+    function = cg.grad_pass_through(tf.round)
+    function = tf.function(function) if traced else function
+    x = tf.constant([0.2, 0.7])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x, name="rounded") if not traced else function(x)
+    np.testing.assert_array_equal(value, [0.0, 1.0])
+    np.testing.assert_array_equal(tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0])), [1.0, 10.0])
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["", "functions_run_eagerly"])
+def test_tangents_of_a_recomputation_with_all_kinds_of_arguments(run_eagerly):
+    """Structures, a ragged tensor, a keyword, what is no tensor, and a variable."""
+    v = tf.Variable([2.0, 3.0])
+
+    @cg.recompute_grad
+    def function(tree, name, *, power):
+        assert name == "name"
+        return tf.sin(tree["x"]) * v * tree["ragged"].values * power
+
+    def run(x):
+        return function({"x": x, "ragged": tf.RaggedTensor.from_row_lengths(5.0 * x, [2])}, "name", power=x)
+
+    tf.config.run_functions_eagerly(run_eagerly)
+    try:
+        with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
+            y = run(X)
+        tangent = accumulator.jvp(y)
+        with tf.autodiff.ForwardAccumulator(v, DY) as accumulator:
+            y = run(X)
+        by_variable = accumulator.jvp(y)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    x, t = X.numpy().astype(np.float64), DY.numpy()
+    np.testing.assert_allclose(tangent, 5 * v.numpy() * (np.cos(x) * x**2 + 2 * x * np.sin(x)) * t, rtol=1e-5)
+    np.testing.assert_allclose(by_variable, 5 * np.sin(x) * x**2 * t, rtol=1e-5)

@@ -4,6 +4,7 @@ Importing the package registers its ops and their gradients: a SavedModel that h
 """
 
 from . import _gradients as _gradients
+from . import _vectorize as _vectorize
 from . import compat as compat
 from . import sysconfig as sysconfig
 from ._decorator import custom_gradient as custom_gradient

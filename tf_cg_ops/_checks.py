@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _structure
+from . import _errors, _library, _structure
 
 
 class GradientChecks:
@@ -26,7 +26,7 @@ class GradientChecks:
         self._variables = variables
         # Looked at here, so that a rule in a graph keeps the shape of an input and not the input.
         self._shapes = {
-            id(tensor): tf.shape(tensor)
+            id(tensor): tf.shape(tensor, out_type=tf.int64)
             for tensors in inputs
             for tensor in tensors
             if not tf.executing_eagerly() and not tensor.shape.is_fully_defined()
@@ -42,6 +42,17 @@ class GradientChecks:
             signature = f"grad_fn{inspect.signature(grad_fn)}"
             names = _quoted(variable.name for variable in self._variables)
             raise TypeError(_errors.NEEDS_VARIABLES.format(**self._where, names=names, signature=signature))
+
+    def upstream_not_taken(self, grad_fn: Callable[..., Any], dys: Sequence[Any]) -> str:
+        """What is wrong with a grad_fn whose parameters do not fit its upstream gradients; empty if they do."""
+        keywords = {"variables": self._variables} if self._variables else {}
+        signature = inspect.signature(grad_fn)
+        try:
+            signature.bind(*dys, **keywords)
+        except TypeError:
+            expected = _count(len(dys), "upstream gradient")
+            return _errors.UPSTREAM_NOT_TAKEN.format(**self._where, expected=expected, signature=f"grad_fn{signature}")
+        return ""
 
     def gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
@@ -105,19 +116,19 @@ class GradientChecks:
             raise ValueError(message)
         if not gradient.shape.is_compatible_with(like.shape):
             raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=like.shape, got=gradient.shape))
-        if isinstance(gradient, tf.IndexedSlices) or (
-            gradient.shape.is_fully_defined() and like.shape.is_fully_defined()
-        ):
+        if isinstance(gradient, tf.IndexedSlices) and not gradient.values.shape[1:].is_compatible_with(like.shape[1:]):
+            expected, got = f"rows of {like.shape[1:]}", f"rows of {gradient.values.shape[1:]}"
+            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=expected, got=got))
+        if isinstance(gradient, tf.IndexedSlices):
+            shape = tf.cast(self._shape_of(like), gradient.indices.dtype)
+            return tf.IndexedSlices(gradient.values, gradient.indices, shape)
+        if gradient.shape.is_fully_defined() and like.shape.is_fully_defined():
             return gradient
-        message = _errors.GRADIENT_SHAPE_AT_RUN_TIME.format(**where)
-        wanted = self._shapes[id(like)] if id(like) in self._shapes else tf.shape(like)
-        came = tf.shape(gradient)
-        # Sizes are compared where the ranks agree, which Assert alone could not look at.
-        fits = tf.cond(
-            tf.equal(tf.size(wanted), tf.size(came)), lambda: tf.reduce_all(tf.equal(wanted, came)), lambda: False
-        )
-        with tf.control_dependencies([tf.debugging.Assert(fits, [message, wanted, came])]):
-            return tf.identity(gradient)
+        message = _errors.GRADIENT_SHAPE.format(**where, expected="{expected}", got="{got}")
+        return _library.custom_gradient_check_shape(gradient, self._shape_of(like), message=message)
+
+    def _shape_of(self, like: Any) -> tf.Tensor:
+        return self._shapes[id(like)] if id(like) in self._shapes else tf.shape(like, out_type=tf.int64)
 
 
 def no_keras_tensor(api: str, function: str, arguments: _structure.Leaves) -> None:
@@ -140,7 +151,11 @@ def describe_answer(answer: Any) -> str:
     """What a function returned instead of a pair."""
     if isinstance(answer, tuple):
         return f"a tuple of {len(answer)} ({', '.join(type(item).__name__ for item in answer)})"
-    return f"a {type(answer).__name__}"
+    return _with_article(type(answer).__name__)
+
+
+def _with_article(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "AEIOUaeiou" else f"a {noun}"
 
 
 def _quoted(names: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _errors, _rule, _structure, _tf_internal
+from . import _checks, _errors, _rule, _structure, _tapes, _tf_internal
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -32,8 +32,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     the variables)`.
 
     Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients;
-    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode (under
-    XLA, shapes that are known while tracing); a `grad_fn` that cannot be traced does not keep a model from being saved.
+    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a
+    `grad_fn` that cannot be traced does not keep a model from being saved.
 
     What `grad_fn` reads of its surroundings is kept for it, and in a graph computed in the forward pass even if nobody
     asks for a gradient: compute inside `grad_fn` what is expensive and not needed for `y`.
@@ -69,18 +69,21 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
     """
-    return custom_gradient if f is None else CustomGradient(f, run)
+    return custom_gradient if f is None else CustomGradient("custom_gradient", f, run)
 
 
 class CustomGradient:
     """A decorated function or method: `run(function, args, kwargs)` computes it."""
 
-    def __init__(self, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+    def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(_errors.NOT_A_FUNCTION.format(api=api, got=_checks.describe_answer(function)))
         functools.update_wrapper(self, function)
         # AutoGraph would look through this wrapper, and call the function without its gradient.
         del self.__dict__["__wrapped__"]
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
+        self._api = api
         self._function = function
         self._run = run
 
@@ -88,7 +91,7 @@ class CustomGradient:
         """Binds a method: `self` is no argument that has a gradient."""
         if instance is None or not hasattr(self._function, "__get__"):
             return self
-        return CustomGradient(self._function.__get__(instance, owner), self._run)
+        return CustomGradient(self._api, self._function.__get__(instance, owner), self._run)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +113,7 @@ def run(
     """
     written = written or function
     name = _structure.name_of(written)
-    arguments = _structure.flatten_arguments(written, args, kwargs, constants)
+    arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
     _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
@@ -131,7 +134,14 @@ def run(
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
         dys = _structure.upstream_of(outputs, components, upstream)
-        return checks.gradients(grad_fn(*dys, variables=variables) if variables else grad_fn(*dys))
+        try:
+            answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)
+        except TypeError as error:
+            message = checks.upstream_not_taken(grad_fn, dys)
+            if not message:
+                raise
+            raise TypeError(message) from error
+        return checks.gradients(answer)
 
     flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads
     flat_results = [tensor for tensors in components for tensor in tensors]
@@ -140,7 +150,7 @@ def run(
     if tf.executing_eagerly():
         with _tf_internal.stop_recording():  # Or forward mode would take the tangent of `y`.
             flat_outputs = [tf.identity(tensor) for tensor in flat_results]
-        _tf_internal.record_operation(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
+        _tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
     else:
         flat_outputs = _rule.attach(api, name, flat_results, flat_inputs, backward)
     return tf.nest.pack_sequence_as(result, _structure.replace_tensors(outputs, components, flat_outputs))

@@ -9,7 +9,7 @@ tf.equal stands here for ==, which compares identities in a graph of TensorFlow 
 
 import tensorflow as tf
 
-from . import _errors
+from . import _errors, _tf_internal
 
 
 def shape_of(tensor: tf.Tensor) -> tf.Tensor:
@@ -51,6 +51,8 @@ def move_domain_last(
 
 def domain_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf.Tensor:
     """For each dimension of x, whether `axis` names it; fails at run time where it names none, or one twice."""
+    if _tf_internal.is_compiled_by_xla(tf.compat.v1.get_default_graph()):
+        raise ValueError(_errors.AXIS_UNDER_XLA.format(api=api, got=axis))
     rank = tf.size(x_shape, out_type=tf.int64)
     axis = tf.reshape(axis, [-1])
     # In float64 no integer type wraps around: what is too large stays too large.

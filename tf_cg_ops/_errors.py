@@ -60,6 +60,10 @@ AXIS_VALUE_INVALID = (
     "{api}: axis does not name dimensions of {x}; expected distinct values in [-rank, rank) of {x}, got {got}. Name "
     "each dimension of the domain once."
 )
+AXIS_UNDER_XLA = (
+    "{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a sequence of "
+    "ints under jit_compile=True, got {got}. Pass Python ints, or make the axis a Python argument of the tf.function."
+)
 AXIS_VALUE_FOLLOWS = "the axis and the shape of {x} that follow"
 DOMAINS_DIFFER = (
     "{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that axis "
@@ -69,6 +73,10 @@ SCALAR_FX = (
     "{api}: fx has the wrong shape; expected the shape of {x} without the dimensions of axis, or a scalar where {gx} "
     "broadcasts to the shape of {x}, got a scalar with the shapes of {gx} and {x} and the axis that follow. Broadcast "
     "{x} to the shape of {gx}, or check axis."
+)
+RANK_UNKNOWN_TO_PFOR = (
+    "{api}: a rank is unknown inside tf.vectorized_map or a jacobian; expected fx, gx and x of known rank, got one "
+    "that is not known while tracing. Name it with tf.ensure_shape, or allow the fallback to a while loop."
 )
 UPSTREAM_SHAPE = (
     "{api}: the upstream gradient has the wrong shape; expected {value} (the shape of the value), got {upstream}. Pass "
@@ -110,6 +118,14 @@ NONDIFF_ARGNAMES = (
     "{api}: nondiff_argnames does not name arguments of '{function}'; expected some of {names}, got {got}. Pass a list "
     "of names."
 )
+NOT_A_FUNCTION = (
+    "{api}: it decorates functions; expected a function that returns a pair (value, grad_fn), got {got}. Pass the "
+    "function itself, and its arguments to what comes back."
+)
+WRONG_ARGUMENTS = (
+    "{api}: the arguments do not fit '{function}'; expected {signature}, got a call for which Python says: {error}. "
+    "Pass what the signature asks for."
+)
 NOT_A_PAIR = (
     "{api}: '{function}' did not return its value with its gradient; expected a pair (value, grad_fn), got {got}. End "
     "it with: return value, grad_fn"
@@ -141,11 +157,11 @@ GRADIENT_DTYPE = (
 )
 GRADIENT_SHAPE = (
     "{api}: grad_fn of '{function}' returned a gradient of the wrong shape for {argument}; expected {expected}, got "
-    "{got}. Sum it over the dimensions that were broadcast."
+    "{got}. Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
 )
-GRADIENT_SHAPE_AT_RUN_TIME = (
-    "{api}: grad_fn of '{function}' returned a gradient of the wrong shape for {argument}; expected the first and got "
-    "the second of the shapes that follow. Sum it over the dimensions that were broadcast."
+UPSTREAM_NOT_TAKEN = (
+    "{api}: grad_fn of '{function}' does not take its upstream gradients; expected parameters for {expected} (one for "
+    "each leaf of the value), got {signature}. Write grad_fn(*dys)."
 )
 NO_RULE = (
     "{api}: the gradient of '{function}' is not there; expected a grad_fn that TensorFlow can trace into a graph, got "

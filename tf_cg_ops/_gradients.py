@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library, _rule, _tf_internal
+from . import _errors, _library, _rule
 
 _ROLES = ("fx", "gx", "x")
 
@@ -79,24 +79,13 @@ def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
     return _rule.gradients(op.outputs[0].op, dys)  # The op itself: a tape passes an imitation without its graph.
 
 
-@_tf_internal.RegisterPFor("CustomGradientRule")
-def _convert_custom_gradient_rule(pfor_input: Any) -> Sequence[Any]:
-    """For tf.vectorized_map: the same results, with a rule that maps the rule."""
-    pfor_input.stack_inputs(range(len(pfor_input.op.outputs)))
-    wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
-    outputs = _rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])
-    return [_tf_internal.wrap_for_pfor(output, True) for output in outputs]
-
-
 @tf.RegisterGradient("CustomGradientBarrier")
 def _custom_gradient_barrier(op: Any, *dys: Any) -> Sequence[Any]:
     """Those of the values; what they wait for has none."""
     return [*dys, *[None] * (len(op.inputs) - len(dys))]
 
 
-@_tf_internal.RegisterPFor("CustomGradientBarrier")
-def _convert_custom_gradient_barrier(pfor_input: Any) -> Sequence[Any]:
-    wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
-    count = len(pfor_input.op.outputs)
-    outputs = _library.custom_gradient_barrier([w.t for w in wrapped[:count]], [w.t for w in wrapped[count:]])
-    return [_tf_internal.wrap_for_pfor(o, w.is_stacked) for o, w in zip(outputs, wrapped, strict=False)]
+@tf.RegisterGradient("CustomGradientCheckShape")
+def _custom_gradient_check_shape(op: Any, dy: Any) -> Sequence[Any]:
+    """It hands the gradient on; the shape has none."""
+    return [dy, None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _tf_internal
+from . import _tapes, _tf_internal
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -36,6 +36,7 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
         graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
     )
     for op in target.get_operations()[known:]:
+        _tf_internal.keep_graphs_of_control_flow(op)
         _record(op)
     return outputs
 
@@ -50,7 +51,7 @@ def _record(op: tf.Operation) -> None:
         gradients = gradient_function(op, *dys)
         return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
 
-    _tf_internal.record_operation(op.type, list(op.outputs), list(op.inputs), backward)
+    _tapes.record(op.type, list(op.outputs), list(op.inputs), backward)
 
 
 def _definition(graph: Any, name: str) -> Any:

@@ -42,6 +42,7 @@ def _open() -> ModuleType:
 
 _ops = _open()
 custom_gradient_barrier = _ops.custom_gradient_barrier
+custom_gradient_check_shape = _ops.custom_gradient_check_shape
 custom_gradient_embed = _ops.custom_gradient_embed
 custom_gradient_embed_grad = _ops.custom_gradient_embed_grad
 custom_gradient_rule = _ops.custom_gradient_rule

@@ -5,17 +5,20 @@ of that function, imported into the graph at hand rather than called: then its o
 """
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _inline, _library, _tf_internal
+from . import _errors, _inline, _library, _tapes, _tf_internal
 
 # What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
 
 _serial = itertools.count()
+
+_num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
 
 # Where the op keeps the user's own exception for as long as the Python process lives.
 _EXCEPTION = "_tf_cg_ops_exception"
@@ -29,11 +32,11 @@ def attach(
     differentiated = [i for i, result in enumerate(results) if _tf_internal.is_trainable(result)]
     error, exception = "", None
     try:
-        rule, captures, positions = _trace(name, results, differentiated, backward)
+        rule, captures, positions, sliced = _trace(name, results, differentiated, backward)
     except Exception as raised:  # Whatever it is, it belongs to whoever asks for a gradient.
         exception = raised
         # A function all the same: the attribute of a saved op has to name one.
-        rule, captures, positions = _trace(name, results, [], lambda _: [])
+        rule, captures, positions, sliced = _trace(name, results, [], lambda _: [])
         error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
     _tf_internal.add_function(graph, rule)
     with _tf_internal.stop_recording():
@@ -44,6 +47,7 @@ def attach(
             rule=rule.name,
             differentiated_results=differentiated,
             differentiated_inputs=positions,
+            sliced_inputs=sliced,
             function_name=name,
             error=error,
         )
@@ -53,24 +57,35 @@ def attach(
     # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function;
     # and it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
     given = [*results, *inputs, *captures]
-    _tf_internal.record_operation(op.type, outputs, given, lambda *dys: gradients(op, dys))
+    _tapes.record(op.type, outputs, given, lambda *dys: gradients(op, dys, captures))
     return list(outputs)
 
 
 def _trace(
     name: str, results: list[tf.Tensor], differentiated: list[int], backward: Backward
-) -> tuple[Any, list[tf.Tensor], list[int]]:
-    """The rule as a function, what it captures, and the positions of the inputs that it has gradients for."""
+) -> tuple[Any, list[tf.Tensor], list[int], list[int]]:
+    """The rule as a function, what it captures, and the positions of the inputs with gradients, and with slices."""
     positions: list[int] = []
+    sliced: list[int] = []
+
+    seed = _next_seed(tf.compat.v1.get_default_graph())
 
     def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
+        tf.compat.v1.get_default_graph().seed = seed
         given = dict(zip(differentiated, upstream, strict=True))
         # What has no upstream, such as an integer, gets zeros, as TensorFlow does it.
         dys = [given[i] if i in given else tf.zeros_like(result) for i, result in enumerate(results)]
         gradients = []
         for position, gradient in enumerate(backward(dys)):
-            if gradient is not None:
-                positions.append(position)
+            if gradient is None:
+                continue
+            positions.append(position)
+            if isinstance(gradient, tf.IndexedSlices):
+                sliced.append(position)
+                # In 64 bits whatever they were, so that the op need not say it.
+                positions64 = [tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape)]
+                gradients += [gradient.values, *positions64]
+            else:
                 gradients.append(tf.convert_to_tensor(gradient))
         return gradients
 
@@ -78,18 +93,29 @@ def _trace(
     unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
     graph = _tf_internal.func_graph_from_py_func(unique, rule, specs, {})
     function = _tf_internal.from_func_graph(unique, graph, {})
-    return function, list(graph.external_captures), positions
+    return function, list(graph.external_captures), positions, sliced
+
+
+def _next_seed(graph: tf.Graph) -> int | None:
+    """A seed for the next rule of a graph. Each graph counts its draws from 0: rules would all draw the same."""
+    _num_rules[graph] = _num_rules.get(graph, 0) + 1
+    return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
 
 
 def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
 
 
-def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
-    """The gradients of a CustomGradientRule op with respect to all its inputs."""
+def gradients(op: Any, dys: Sequence[Any], captures: list[tf.Tensor] | None = None) -> list[Any]:
+    """The gradients of a CustomGradientRule op with respect to all its inputs.
+
+    For the tapes, `captures` are what the op was given: what a graph puts in their place when it captures them is on no
+    tape, and second derivatives with respect to what `grad_fn` reads from outside of the graph would end there.
+    """
     inputs = list(op.inputs)
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
-    captures = inputs[num_results + num_inputs :]
+    if captures is None:
+        captures = inputs[num_results + num_inputs :]
     return [None] * num_results + _apply(op, dys, captures, inputs[num_results:]) + [None] * len(captures)
 
 
@@ -105,7 +131,8 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
         def one(elements: tuple[Any, Any]) -> list[Any]:
             own_dys, own_captures = elements[0], iter(elements[1])
             own = [next(own_captures) if stacked else value for value, stacked in captures]
-            return [g for g in _apply(op, own_dys, own, op.inputs[num_results:]) if g is not None]
+            gradients = _apply(op, own_dys, own, op.inputs[num_results:])
+            return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
         found = iter(tf.vectorized_map(one, (list(dys), stacked_captures)))
         by_input: list[Any] = [None] * num_inputs
@@ -126,8 +153,14 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
-        outputs = _inline.inline(op.graph, op.get_attr("rule").name, upstream + captures)
-        for position, gradient in zip(positions, outputs, strict=True):
-            gradient.set_shape(like[position].shape)
-            result[position] = gradient
+        outputs = iter(_inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
+        sliced = op.get_attr("sliced_inputs")
+        for position in positions:
+            if position in sliced:
+                values, indices, dense_shape = next(outputs), next(outputs), next(outputs)
+                # In 32 bits, as TensorFlow has it: the branches of a conditional have to agree.
+                result[position] = tf.IndexedSlices(values, indices, tf.cast(dense_shape, tf.int32))
+            else:
+                result[position] = next(outputs)
+                result[position].set_shape(like[position].shape)
     return result

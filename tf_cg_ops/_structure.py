@@ -1,6 +1,5 @@
 """The arguments and results of a decorated function as flat lists, with names for messages."""
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +25,11 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def flatten_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str] = ()
+    api: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    constants: Collection[str] = (),
 ) -> Leaves:
     """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`."""
     try:
@@ -37,8 +40,7 @@ def flatten_arguments(
         named: list[tuple[str, Any]] = [(f"argument {i}", arg) for i, arg in enumerate(args)]
         named += sorted(kwargs.items())
     else:
-        bound = signature.bind(*args, **kwargs)
-        named = list(bound.arguments.items())
+        named = list(_bind(api, function, signature, args, kwargs).arguments.items())
     leaves = Leaves([], [])
     for name, value in named:
         if name in constants:
@@ -52,6 +54,18 @@ def flatten_arguments(
     return leaves
 
 
+def _bind(
+    api: str, function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = name_of(function)
+        shown = f"{name.rpartition('.')[2]}{signature}"
+        message = _errors.WRONG_ARGUMENTS.format(api=api, function=name, signature=shown, error=error)
+        raise TypeError(message) from None
+
+
 def check_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
     """The names as a tuple, or ValueError if they are not all arguments of the function."""
     known = list(inspect.signature(function).parameters) if names else []
@@ -62,12 +76,12 @@ def check_names(api: str, function: Callable[..., Any], names: Collection[str]) 
 
 
 def named_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
     """The arguments of these names, however they were passed."""
     if not names:
         return {}
-    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound = _bind(api, function, inspect.signature(function), args, kwargs)
     bound.apply_defaults()
     return {name: bound.arguments[name] for name in names}
 
@@ -130,6 +144,14 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
     return tensors_for_gradients(gradient)
 
 
+def to_dense(gradient: Any) -> Any:
+    """A gradient as one Tensor, without the warning of tf.convert_to_tensor where a shape is not known."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows = tf.gather(gradient.dense_shape, 0)
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+
+
 def to_output(leaf: Any) -> Any:
     """An output is a value: what a Variable holds, and a Tensor for an array or a number, as it comes from NumPy."""
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
@@ -152,9 +174,13 @@ def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any])
 
 def _identities(variable: tf.Variable) -> set[int]:
     identities = {id(variable)}
-    # Reference variables have no handle, and distributed ones none outside of a replica.
-    with contextlib.suppress(AttributeError, ValueError):
+    try:
         identities.add(id(variable.handle))
+    except AttributeError:
+        pass  # A reference variable.
+    except ValueError:
+        # A distributed variable has no handle outside of a replica: what is read there is one of its components.
+        identities.update(map(id, tf.distribute.get_strategy().experimental_local_results(variable)))
     return identities
 
 

@@ -17,6 +17,9 @@ from tensorflow.python.eager.record import VariableWatcher
 # Puts a Python closure on the tapes as the gradient of Tensors. tf.custom_gradient does so, but with its own rules.
 from tensorflow.python.eager.record import record_operation
 
+# Whether a tape watches a tensor: no public name tells.
+from tensorflow.python.eager.record import should_record_backprop
+
 # Computes without any tape, so that nothing of it is kept. tf.GradientTape.stop_recording speaks for one tape only.
 from tensorflow.python.eager.record import stop_recording
 
@@ -33,7 +36,15 @@ from tensorflow.python.framework.func_graph import func_graph_from_py_func
 # The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+# Whether XLA will compile what is traced.
+from tensorflow.python.ops import control_flow_util
+
+# How TensorFlow differentiates loops and conditionals.
+from tensorflow.python.ops import cond_v2
+from tensorflow.python.ops import while_v2
+
 # How tf.vectorized_map and jacobians treat an op of ours.
+from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
@@ -57,6 +68,36 @@ def find_function(graph: Any, name: str) -> Any:
 def definition_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+# What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.
+def is_compiled_by_xla(graph: Any) -> bool:
+    """Whether a graph is being made for tf.function(jit_compile=True)."""
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+# Where TensorFlow looks for the body of a loop or a branch before it makes it anew from its definition.
+def keep_graphs_of_control_flow(op: Any) -> None:
+    """Gives an imported loop or conditional graphs of its own, as those have that Python functions made.
+
+    Each differentiation would otherwise make new ones, in which it does not find what the last one accumulated, and
+    the third derivative would never end.
+    """
+    if op.type in ("While", "StatelessWhile"):
+        names = ["_cond_graph", "_body_graph"]
+        graphs = [while_v2._get_graph(op, attribute, f"_{attribute}_graph") for attribute in ("cond", "body")]
+    elif op.type in ("If", "StatelessIf"):
+        names = ["_true_graph", "_false_graph"]
+        graphs = list(cond_v2.get_func_graphs(op))
+    elif op.type in ("Case", "StatelessCase"):
+        graphs = list(cond_v2.get_func_graphs(op))
+        names = [f"_branch_graph_{i}" for i in range(len(graphs))]
+    else:
+        return
+    for name, graph in zip(names, graphs, strict=True):
+        setattr(op, name, graph)
+        for inner in graph.get_operations():
+            keep_graphs_of_control_flow(inner)
 
 
 # The registry of gradients is what tf.gradients looks into; a tape can be given an op only together with its rule.

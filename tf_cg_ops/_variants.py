@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _library, _structure, _tf_internal
+from . import _decorator, _library, _structure, _tapes, _tf_internal
 
 
 def custom_vjp(
@@ -54,7 +54,7 @@ def custom_vjp(
     nondiff_argnames = _structure.check_names("custom_vjp", forward, nondiff_argnames)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        constants = _structure.named_arguments(function, args, kwargs, nondiff_argnames)
+        constants = _structure.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
 
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
@@ -64,7 +64,7 @@ def custom_vjp(
 
         return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp", function)
 
-    return _decorator.CustomGradient(forward, run)
+    return _decorator.CustomGradient("custom_vjp", forward, run)
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,8 +74,8 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
         dx = dy @ J(x)
 
-    Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode.
-    Under XLA, its CPU backend may still merge matrix products with those of the first computation.
+    Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode, and
+    under XLA, which does not merge it with the first computation.
 
     What it does not do: keep a function from being stateful. One that draws random numbers, or writes to variables,
     does so again in the gradient.
@@ -115,7 +115,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
         return _decorator.run(with_closure, args, kwargs, api="recompute_grad", written=function)
 
-    return _decorator.CustomGradient(f, run)
+    return _decorator.CustomGradient("recompute_grad", f, run)
 
 
 def _gradients_of_recomputation(
@@ -128,20 +128,58 @@ def _gradients_of_recomputation(
     # After the upstream is there, and apart from the first computation, or a graph could compute it early or never.
     upstream = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
     args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
-    leaves = _structure.flatten_arguments(function, args, kwargs).values
+    leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
     sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        outputs = tf.nest.flatten(function(*args, **kwargs))
-    targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
-    gradients = tape.gradient(
-        [output for output, _ in targets],
-        [*sources, *variables],
-        output_gradients=[gradient for _, gradient in targets],
-    )
+    if tf.executing_eagerly() and not _tapes.new_tapes_record():
+        gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables)
+    else:
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs = tf.nest.flatten(function(*args, **kwargs))
+        targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
+        gradients = tape.gradient(
+            [output for output, _ in targets],
+            [*sources, *variables],
+            output_gradients=[gradient for _, gradient in targets],
+        )
     by_source = iter(gradients)
     by_argument = [next(by_source) if _structure.tensors_for_gradients(leaf) else None for leaf in leaves]
     return (by_argument, list(by_source)) if variables else by_argument
+
+
+def _gradients_in_a_graph(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dy: Sequence[Any],
+    variables: Sequence[tf.Variable],
+) -> list[Any]:
+    """The gradients of the differentiable leaves and of the variables, without a tape: forward mode stops those."""
+
+    @tf.function(autograph=False)
+    def traced(args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]) -> list[Any]:
+        outputs = tf.nest.flatten(function(*args, **kwargs))
+        targets = [_structure.tensors_for_gradients(output) for output in outputs]
+        upstream = [_structure.tensors_for_gradients(gradient) for gradient in dy]
+        leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
+        sources = [tensors for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
+        found = tf.gradients(
+            [tensor for tensors in targets for tensor in tensors],
+            [tensor for tensors in sources for tensor in tensors] + list(variables),
+            [tensor for tensors in upstream for tensor in tensors],
+        )
+        return [_structure.to_dense(gradient) for gradient in found]
+
+    # A graph it is also where tf.config.run_functions_eagerly turns functions into Python.
+    found = iter(traced.get_concrete_function(args, kwargs, dy)(args, kwargs, dy))
+    leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
+    components = [(leaf, tensors) for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
+    gradients = [
+        gradient[0] if len(tensors) == 1 else _structure.replace_tensors([leaf], [tensors], gradient)[0]
+        for leaf, tensors in components
+        for gradient in [[next(found) for _ in tensors]]
+    ]
+    return gradients + list(found)
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,10 +209,17 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                return (dy, [None] * len(variables)) if variables else dy
+                passed = list(dy)
+                leaves = _structure.flatten_arguments("grad_pass_through", function, args, kwargs).values
+                has_gradient = [bool(_structure.tensors_for_gradients(leaf)) for leaf in leaves]
+                # A tf.function passes defaults, too, such as the name=None of tf.round: they are no input.
+                if sum(has_gradient) == len(dy):
+                    upstream = iter(dy)
+                    passed = [next(upstream) if is_tensor else None for is_tensor in has_gradient]
+                return (passed, [None] * len(variables)) if variables else passed
 
             return function(*args, **kwargs), grad_fn
 
         return _decorator.run(with_closure, args, kwargs, api="grad_pass_through", written=function)
 
-    return _decorator.CustomGradient(f, run)
+    return _decorator.CustomGradient("grad_pass_through", f, run)

@@ -19,16 +19,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::thread::ThreadPool;
-
-absl::Status ShapeFromTensor(const Tensor& tensor, TensorShape* shape) {
-  if (!TensorShapeUtils::IsVector(tensor.shape())) {
-    return absl::InvalidArgumentError(ShapeIsNotAVector(EmbedGradNames(), tensor.dims()));
-  }
-  return tensor.dtype() == tensorflow::DT_INT32 ? TensorShapeUtils::MakeShape(tensor.vec<int32_t>(), shape)
-                                                : TensorShapeUtils::MakeShape(tensor.vec<int64_t>(), shape);
-}
 
 template <typename T>
 class CustomGradientEmbedGradKernel : public OpKernel {
@@ -46,7 +37,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     const Tensor& lhs = context->input(0);
     const Tensor& rhs = context->input(1);
     TensorShape out_shape;
-    OP_REQUIRES_OK(context, ShapeFromTensor(context->input(2), &out_shape));
+    OP_REQUIRES_OK(context, ShapeFromTensor(context->input(2), EmbedGradNames().api, &out_shape));
     Alignment alignment;
     const std::string error = Align(InRoleOrder(wrt_, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
                                     axis_, EmbedGradNames(), &alignment);

@@ -3,7 +3,10 @@
 #ifndef TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
 #define TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
 
+#include <string>
+
 #include "cc/lib/alignment.h"
+#include "cc/lib/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_cg_ops {
@@ -11,6 +14,17 @@ namespace tf_cg_ops {
 inline Dims ToDims(const tensorflow::TensorShape& shape) {
   const auto sizes = shape.dim_sizes();
   return Dims(sizes.begin(), sizes.end());
+}
+
+// A shape that came as a tensor of the op `api`.
+inline absl::Status ShapeFromTensor(const tensorflow::Tensor& tensor, const std::string& api,
+                                    tensorflow::TensorShape* shape) {
+  using ::tensorflow::TensorShapeUtils;
+  if (!TensorShapeUtils::IsVector(tensor.shape())) {
+    return absl::InvalidArgumentError(ShapeIsNotAVector(api, tensor.dims()));
+  }
+  return tensor.dtype() == tensorflow::DT_INT32 ? TensorShapeUtils::MakeShape(tensor.vec<int32_t>(), shape)
+                                                : TensorShapeUtils::MakeShape(tensor.vec<int64_t>(), shape);
 }
 
 // The attributes `axis` and `all_axes`.

@@ -1,6 +1,7 @@
 #include "cc/lib/messages.h"
 
 #include <optional>
+#include <utility>
 
 namespace tf_cg_ops {
 namespace {
@@ -108,9 +109,42 @@ std::string ZeroXWithoutX(const OperandNames& names) {
          "Set zero_x to false.";
 }
 
-std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank) {
-  return names.api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
-         ". Pass tf.shape of the operand that wrt names.";
+std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
+  return api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
+         ". Pass what tf.shape returns.";
+}
+
+std::string GradientLostInControlFlow(const std::string& function, const std::string& around) {
+  return "tf_cg_ops: without Python, TensorFlow loses gradients in loops and conditionals; expected custom gradients "
+         "outside of them, got one inside of " +
+         around + " of function '" + function +
+         "'. Load the model with tf.saved_model.load in Python, or save a function without that loop or conditional.";
+}
+
+std::string CannotBeRepeated(const std::string& function, const std::string& node) {
+  return "tf_cg_ops: without Python, TensorFlow computes a function once more to differentiate it; expected operations "
+         "that give the same value again beside custom gradients, got " +
+         node + " in function '" + function +
+         "'. Load the model with tf.saved_model.load in Python, or pass what is random or assigned as an argument.";
+}
+
+std::string CallsItself(const std::string& function) {
+  return "tf_cg_ops: a function calls itself; expected calls that end somewhere, got a circle of them in function '" +
+         function + "'. The graph was changed after it was saved.";
+}
+
+std::string TooManyPairs(int64_t pairs, int64_t limit) {
+  return "CustomGradientEmbed: N is too large; expected at most " + std::to_string(limit) + ", got " +
+         std::to_string(pairs) + ". The graph was changed after it was saved.";
+}
+
+std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {
+  std::string filled = message;
+  for (const auto& [place, dims] : {std::pair<std::string, const Dims&>("{expected}", expected), {"{got}", got}}) {
+    const size_t at = filled.find(place);
+    if (at != std::string::npos) filled.replace(at, place.size(), ToString(dims));
+  }
+  return filled;
 }
 
 }  // namespace tf_cg_ops

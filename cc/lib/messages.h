@@ -34,8 +34,23 @@ std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
 // For a gradient by x that claims that x is zero, but does not have it.
 std::string ZeroXWithoutX(const OperandNames& names);
 
-// For the tensor that gives the shape of a gradient.
-std::string ShapeIsNotAVector(const OperandNames& names, int64_t rank);
+// For the tensor that gives the shape of a gradient, in the op `api`.
+std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
+
+// For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
+std::string GradientLostInControlFlow(const std::string& function, const std::string& around);
+
+// For a gradient without Python of a function with an operation that may give another value when it runs again.
+std::string CannotBeRepeated(const std::string& function, const std::string& node);
+
+// For a gradient without Python of a function that never returns.
+std::string CallsItself(const std::string& function);
+
+// For an op with more operands than it can have.
+std::string TooManyPairs(int64_t pairs, int64_t limit);
+
+// A message that Python wrote, with the shapes in the places of {expected} and {got}.
+std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 
 }  // namespace tf_cg_ops
 

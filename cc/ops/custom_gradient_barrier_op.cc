@@ -25,9 +25,8 @@ Returns the values unchanged, once the other tensors are there.
 
 TensorFlow's graph optimiser neither moves what is computed from the outputs
 ahead of those tensors nor merges it with what is computed from the values, and
-so a recomputation happens. For XLA this is an optimisation barrier, which its
-backends remove at a time of their own. The outputs share the buffers of the
-values.
+so a recomputation happens. Under XLA, the outputs depend on an element of each
+of these tensors. Elsewhere they share the buffers of the values.
 
 values: The values.
 after: What has to be there before.

@@ -31,6 +31,7 @@ REGISTER_OP("CustomGradientRule")
     .Attr("rule: func")
     .Attr("differentiated_results: list(int) >= 0")
     .Attr("differentiated_inputs: list(int) >= 0")
+    .Attr("sliced_inputs: list(int) = []")
     .Attr("function_name: string = ''")
     .Attr("error: string = ''")
     .SetShapeFn(CustomGradientRuleShape)
@@ -47,11 +48,14 @@ captures: Whatever else the rule reads.
 outputs: The results, bit for bit.
 rule: The gradient rule: a function of the upstream gradients of the
   differentiated results, followed by the captures. It returns one gradient for
-  each of the differentiated inputs.
+  each of the differentiated inputs; for each of the sliced ones it returns
+  values, indices and dense shape, the latter two as int64.
 differentiated_results: The positions, among the results, of those with an
   upstream gradient.
 differentiated_inputs: The positions, among the inputs, of those with a
   gradient; the others have none.
+sliced_inputs: The positions, among the inputs, of those whose gradient consists
+  of slices along the first dimension.
 function_name: What error messages call the function.
 error: If not empty, why there is no rule. Asking for a gradient then fails
   with this message.

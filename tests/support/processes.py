@@ -5,15 +5,29 @@ import subprocess
 import sys
 
 
-def run_python(code, *args, cwd, environment=None, check=True):
-    """Runs `code` with `args` in sys.argv; the result's stdout and stderr are text."""
+def run_python(code, *args, cwd, environment=None, check=True, time_limit=None):
+    """Runs `code` with `args` in sys.argv; the result's stdout and stderr are text.
+
+    After `time_limit` seconds the process is killed, and the test fails.
+    """
+    return _run(["-c", code, *args], cwd, environment, check, time_limit)
+
+
+def run_script(path, *args, cwd, environment=None, check=True, time_limit=None):
+    """The same for a file."""
+    return _run([path, *args], cwd, environment, check, time_limit)
+
+
+def _run(arguments, cwd, environment, check, time_limit):
     result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
+        [sys.executable, *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+        # Nothing of TensorFlow's notes about the machine, which come from two places.
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
+        timeout=time_limit,
     )
     if check:
         assert result.returncode == 0, result.stderr

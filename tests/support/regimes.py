@@ -29,10 +29,10 @@ def traced(function, args, dy):
     return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
 
 
-def _traced_with(make_spec, function, args, dy):
+def _traced_with(make_spec, function, args, dy, jit_compile=False):
     tensors = [tf.constant(a) for a in [*args, dy]]
 
-    @tf.function(input_signature=[make_spec(t) for t in tensors])
+    @tf.function(input_signature=[make_spec(t) for t in tensors], jit_compile=jit_compile)
     def run(*tensors):
         return tape_vjp(function, list(tensors[:-1]), tensors[-1])
 
@@ -46,6 +46,19 @@ def traced_unknown_dims(function, args, dy):
 
 def traced_unknown_rank(function, args, dy):
     return _traced_with(lambda t: tf.TensorSpec(None, t.dtype), function, args, dy)
+
+
+def jit(function, args, dy):
+    @tf.function(jit_compile=True)
+    def run(args, dy):
+        return tape_vjp(function, args, dy)
+
+    return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
+
+
+def jit_unknown_dims(function, args, dy):
+    """Only ranks are known while tracing; XLA compiles for the sizes that come."""
+    return _traced_with(lambda t: tf.TensorSpec([None] * t.shape.rank, t.dtype), function, args, dy, jit_compile=True)
 
 
 def tf1_session(function, args, dy):
@@ -65,5 +78,7 @@ REGIMES = {
     "traced": traced,
     "traced_unknown_dims": traced_unknown_dims,
     "traced_unknown_rank": traced_unknown_rank,
+    "jit": jit,
+    "jit_unknown_dims": jit_unknown_dims,
     "tf1_session": tf1_session,
 }

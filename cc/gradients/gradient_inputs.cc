@@ -1,0 +1,61 @@
+#include "cc/gradients/gradient_inputs.h"
+
+namespace tf_cg_ops {
+
+using ::tensorflow::AttrSlice;
+using ::tensorflow::GetNodeAttr;
+
+namespace {
+
+// No gradient flows into the inputs from `begin` to before `end`, as far as they are there.
+void Stop(size_t begin, size_t end, std::vector<bool>* has_gradient) {
+  for (size_t i = begin; i < end && i < has_gradient->size(); ++i) (*has_gradient)[i] = false;
+}
+
+absl::Status OfRule(const AttrSlice& attributes, std::vector<bool>* has_gradient) {
+  std::string error;
+  TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "error", &error));
+  if (!error.empty()) return absl::FailedPreconditionError(error);
+  tensorflow::DataTypeVector result_types;
+  TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tresults", &result_types));
+  std::vector<int64_t> differentiated_inputs;
+  TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "differentiated_inputs", &differentiated_inputs));
+  has_gradient->assign(has_gradient->size(), false);
+  for (const int64_t position : differentiated_inputs) {
+    const size_t input = result_types.size() + position;
+    if (input < has_gradient->size()) (*has_gradient)[input] = true;  // The gradient itself refuses other positions.
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status InputsWithGradients(const std::string& op, const AttrSlice& attributes, int num_inputs,
+                                 std::vector<bool>* has_gradient) {
+  has_gradient->assign(num_inputs, true);
+  if (op == "CustomGradientRule") return OfRule(attributes, has_gradient);
+  if (op == "StopGradient") {
+    has_gradient->assign(num_inputs, false);
+  } else if (op == "CustomGradientCheckShape") {
+    Stop(1, 2, has_gradient);
+  } else if (op == "CustomGradientBarrier") {
+    tensorflow::DataTypeVector value_types;
+    TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tvalues", &value_types));
+    Stop(value_types.size(), num_inputs, has_gradient);
+  } else if (op == "CustomGradientEmbed" || op == "CustomGradientEmbedGrad") {
+    bool manually_stopped;
+    TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "fx_gx_manually_stopped", &manually_stopped));
+    if (op == "CustomGradientEmbed") {
+      if (!manually_stopped) Stop(0, (num_inputs + 1) / 2, has_gradient);  // fx and gx.
+    } else {
+      std::string wrt;
+      TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "wrt", &wrt));
+      const size_t gx = wrt == "fx" ? 0 : 1;
+      if (wrt != "gx" && !manually_stopped) Stop(gx, gx + 1, has_gradient);
+      Stop(2, 3, has_gradient);  // shape.
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_cg_ops

@@ -1,0 +1,215 @@
+// The kernels for XLA, all in this file: TensorFlow's headers for them take long to compile.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cc/kernels/kernel_shapes.h"
+#include "cc/lib/alignment.h"
+#include "cc/lib/messages.h"
+#include "cc/lib/operand_names.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/lib/math.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::TensorShape;
+using ::tensorflow::XlaOpKernel;
+using ::tensorflow::XlaOpKernelContext;
+
+// An input's shape; where sizes are known to XLA by a bound only, the bound stands for them.
+absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
+  absl::StatusOr<xla::Shape> shape = context->InputXlaShape(index);
+  TF_RETURN_IF_ERROR(shape.status());
+  dims->assign(shape->dimensions().begin(), shape->dimensions().end());
+  return absl::OkStatus();
+}
+
+// Hands the results on: the rule has been inlined wherever a gradient was asked for.
+class CustomGradientRuleXlaOp : public XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext* context) override {
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, context->Input(i));
+  }
+};
+
+// Makes each value depend on an element of the values and one of every tensor that they wait for. XLA's own
+// optimisation barrier would not do: its CPU backend removes it before it merges equal matrix products.
+class CustomGradientBarrierXlaOp : public XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext* context) override {
+    xla::XlaOp there = xla::ConstantR0(context->builder(), true);
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      Dims dims;
+      OP_REQUIRES_OK(context, GetDims(context, i, &dims));
+      xla::PrimitiveType type;
+      OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(i), &type));
+      if (TensorShape(dims).num_elements() > 0) there = xla::And(there, IsThere(context->Input(i), dims, type));
+    }
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const xla::XlaOp value = context->Input(i);
+      context->SetOutput(i, xla::Select(there, value, xla::ZerosLike(value)));
+    }
+  }
+
+ private:
+  // True whatever the operand holds, which XLA does not see: the lowest bit of an element is 0 or 1.
+  static xla::XlaOp IsThere(xla::XlaOp operand, const Dims& dims, xla::PrimitiveType type) {
+    const Dims zeros(dims.size(), 0), ones(dims.size(), 1);
+    xla::XlaOp element = xla::Reshape(xla::Slice(operand, zeros, ones, ones), {});
+    if (xla::primitive_util::IsComplexType(type)) {
+      element = xla::Real(element);
+      type = xla::primitive_util::ComplexComponentType(type);
+    }
+    const int width = xla::primitive_util::BitWidth(type);
+    const xla::PrimitiveType unsigned_type = xla::primitive_util::UnsignedIntegralTypeForBitWidth(std::max(width, 8));
+    const xla::XlaOp bits =
+        width < 8 ? xla::ConvertElementType(element, unsigned_type) : xla::BitcastConvertType(element, unsigned_type);
+    xla::XlaBuilder* const builder = operand.builder();
+    const xla::XlaOp lowest = xla::And(bits, xla::ConstantR0WithType(builder, unsigned_type, 1));
+    return xla::Lt(lowest, xla::ConstantR0WithType(builder, unsigned_type, 2));
+  }
+};
+
+class CustomGradientCheckShapeXlaOp : public XlaOpKernel {
+ public:
+  explicit CustomGradientCheckShapeXlaOp(OpKernelConstruction* context) : XlaOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("message", &message_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    Dims gradient;
+    OP_REQUIRES_OK(context, GetDims(context, 0, &gradient));
+    TensorShape shape;
+    // In a loop, a shape that was unknown while tracing comes in a list of shapes, of which XLA knows nothing. What the
+    // loop carries has to keep its shape there, so that XLA refuses most gradients of a wrong shape by itself.
+    if (context->ConstantInputAsShape(1, &shape).ok()) {
+      const Dims expected = ToDims(shape);
+      OP_REQUIRES(context, gradient == expected, absl::InvalidArgumentError(FillIn(message_, expected, gradient)));
+    }
+    context->SetOutput(0, context->Input(0));
+  }
+
+ private:
+  std::string message_;
+};
+
+class CustomGradientEmbedXlaOp : public XlaOpKernel {
+ public:
+  explicit CustomGradientEmbedXlaOp(OpKernelConstruction* context) : XlaOpKernel(context) {
+    OP_REQUIRES_OK(context, GetAxis(context, &axis_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    const int pairs = (context->num_inputs() - 1) / 2;
+    Dims fx;
+    OP_REQUIRES_OK(context, GetDims(context, 0, &fx));
+    for (int i = 0; i < pairs; ++i) {
+      Dims gx, x;
+      OP_REQUIRES_OK(context, GetDims(context, 1 + i, &gx));
+      OP_REQUIRES_OK(context, GetDims(context, 1 + pairs + i, &x));
+      const std::string error = Align({fx, gx, x}, axis_, EmbedNames(i, pairs), /*alignment=*/nullptr);
+      OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+    }
+    context->SetOutput(0, context->Input(0));
+  }
+
+ private:
+  Axis axis_;
+};
+
+// One multiplication and one sum, which XLA fuses into one pass.
+class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
+ public:
+  explicit CustomGradientEmbedGradXlaOp(OpKernelConstruction* context) : XlaOpKernel(context) {
+    OP_REQUIRES_OK(context, GetAxis(context, &axis_));
+    OP_REQUIRES_OK(context, context->GetAttr("zero_x", &zero_x_));
+    std::string wrt;
+    OP_REQUIRES_OK(context, context->GetAttr("wrt", &wrt));
+    wrt_ = RoleFromName(wrt);
+    OP_REQUIRES(context, !zero_x_ || wrt_ != kX, absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames())));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    Dims lhs, rhs, shape;
+    OP_REQUIRES_OK(context, GetDims(context, 0, &lhs));
+    OP_REQUIRES_OK(context, GetDims(context, 1, &rhs));
+    OP_REQUIRES_OK(context, GetDims(context, 2, &shape));
+    OP_REQUIRES(context, shape.size() == 1,
+                absl::InvalidArgumentError(ShapeIsNotAVector(EmbedGradNames().api, shape.size())));
+    TensorShape out_shape;
+    OP_REQUIRES_OK(context, context->ConstantInputAsShape(2, &out_shape, xla::ValueInferenceMode::kUpperBound));
+    const Dims out = ToDims(out_shape);
+    Alignment alignment;
+    const std::string error = Align(InRoleOrder(wrt_, lhs, rhs, out), axis_, EmbedGradNames(), &alignment);
+    OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+
+    xla::PrimitiveType type;
+    OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(0), &type));
+    const xla::XlaOp zero = xla::Zero(context->builder(), type);
+    if (zero_x_ || TensorShape(alignment.joint).num_elements() == 0) {
+      context->SetOutput(0, xla::Broadcast(zero, out));
+      return;
+    }
+    const Dims& joint = alignment.joint;
+    xla::XlaOp left = Broadcast(context->Input(0), alignment.operands[wrt_ == kFx ? kGx : kFx], joint, lhs == joint);
+    xla::XlaOp right = Broadcast(context->Input(1), alignment.operands[wrt_ == kX ? kGx : kX], joint, rhs == joint);
+    if (wrt_ != kFx) right = xla::MaybeConjugate(right, true);
+    Dims summed;
+    for (size_t i = 0; i < joint.size(); ++i) {
+      if (alignment.operands[wrt_][i] != joint[i]) summed.push_back(i);
+    }
+    xla::XlaOp result;
+    if (summed.empty()) {
+      result = xla::Mul(left, right);
+    } else {
+      const bool is_narrow = type == xla::F16 || type == xla::BF16;
+      const xla::PrimitiveType sum_type = is_narrow ? xla::F32 : type;
+      left = xla::ConvertElementType(left, sum_type);
+      right = xla::ConvertElementType(right, sum_type);
+      result = xla::Reduce(xla::Mul(left, right), xla::Zero(context->builder(), sum_type),
+                           xla::CreateScalarAddComputation(sum_type, context->builder()), summed);
+      result = xla::ConvertElementType(result, type);
+    }
+    // What has the right shape stays as it is: sizes that XLA knows by a bound only would be lost.
+    if (!summed.empty() || out != joint) result = xla::Reshape(result, out);
+    context->SetOutput(0, result);
+  }
+
+ private:
+  static xla::XlaOp Broadcast(xla::XlaOp operand, const Dims& aligned, const Dims& joint, bool is_whole) {
+    if (is_whole) return operand;
+    Dims sizes, places;
+    for (size_t i = 0; i < joint.size(); ++i) {
+      if (aligned[i] != joint[i]) continue;
+      sizes.push_back(joint[i]);
+      places.push_back(i);
+    }
+    return xla::BroadcastInDim(xla::Reshape(operand, sizes), joint, places);
+  }
+
+  Axis axis_;
+  Role wrt_;
+  bool zero_x_;
+};
+
+REGISTER_XLA_OP(Name("CustomGradientBarrier"), CustomGradientBarrierXlaOp);
+REGISTER_XLA_OP(Name("CustomGradientCheckShape"), CustomGradientCheckShapeXlaOp);
+REGISTER_XLA_OP(Name("CustomGradientEmbed"), CustomGradientEmbedXlaOp);
+REGISTER_XLA_OP(Name("CustomGradientEmbedGrad").CompileTimeConstantInput("shape"), CustomGradientEmbedGradXlaOp);
+// Captures may be resources, which only the rule reads.
+REGISTER_XLA_OP(Name("CustomGradientRule").AllowResourceTypes().AllowVariantTypes(), CustomGradientRuleXlaOp);
+
+}  // namespace
+}  // namespace tf_cg_ops

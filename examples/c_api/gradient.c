@@ -1,0 +1,210 @@
+/* Runs a model and differentiates it, without Python.
+ *
+ *     gradient LIBRARY MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]
+ *
+ * LIBRARY is the op library of tf_cg_ops. MODEL is the folder of a SavedModel, or a file that holds a GraphDef. INPUT
+ * and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints them. NUMBERS, such as
+ * 0.5,1.0, is the vector to feed, and UPSTREAM the gradient with respect to the output. With an upstream of the
+ * gradient, that is differentiated once more. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tensorflow/c/c_api.h"
+
+/* All that has to be freed. */
+typedef struct {
+  TF_Status* status;
+  TF_Library* library;
+  TF_Graph* graph;
+  TF_Session* session;
+} Program;
+
+/* Whether the last call of TensorFlow went well; says what did not. */
+static bool ok(const Program* program, const char* what) {
+  if (TF_GetCode(program->status) == TF_OK) return true;
+  fprintf(stderr, "gradient: %s: %s\n", what, TF_Message(program->status));
+  return false;
+}
+
+/* Fails if something else than TensorFlow went wrong. */
+static bool fail(const char* what, const char* got) {
+  fprintf(stderr, "gradient: %s, got '%s'\n", what, got);
+  return false;
+}
+
+static void free_data(void* data, size_t length, void* unused) {
+  (void)length;
+  (void)unused;
+  free(data);
+}
+
+static void free_buffer(void* data, size_t length) { free_data(data, length, NULL); }
+
+static bool load_saved_model(Program* program, const char* folder) {
+  const char* tags[] = {"serve"};
+  TF_SessionOptions* options = TF_NewSessionOptions();
+  program->session =
+      TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, program->graph, NULL, program->status);
+  TF_DeleteSessionOptions(options);
+  return ok(program, folder);
+}
+
+static bool load_graph(Program* program, const char* path) {
+  FILE* file = fopen(path, "rb");
+  if (file == NULL) return fail("MODEL cannot be opened; expected a folder or a file", path);
+  TF_Buffer* buffer = TF_NewBuffer();
+  fseek(file, 0, SEEK_END);
+  const long length = ftell(file);
+  rewind(file);
+  void* data = malloc(length > 0 ? (size_t)length : 1);
+  buffer->data = data;
+  buffer->length = data == NULL || length <= 0 ? 0 : fread(data, 1, (size_t)length, file);
+  buffer->data_deallocator = free_buffer;
+  fclose(file);
+
+  TF_ImportGraphDefOptions* import = TF_NewImportGraphDefOptions();
+  TF_GraphImportGraphDef(program->graph, buffer, import, program->status);
+  TF_DeleteImportGraphDefOptions(import);
+  TF_DeleteBuffer(buffer);
+  if (!ok(program, path)) return false;
+
+  TF_SessionOptions* options = TF_NewSessionOptions();
+  program->session = TF_NewSession(program->graph, options, program->status);
+  TF_DeleteSessionOptions(options);
+  return ok(program, path);
+}
+
+static bool load_model(Program* program, const char* path) {
+  struct stat information;
+  const bool is_folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
+  return is_folder ? load_saved_model(program, path) : load_graph(program, path);
+}
+
+/* Finds a tensor by a name such as serving_default_x:0, in which the number may be missing. */
+static bool find(const Program* program, const char* name, TF_Output* tensor) {
+  char operation[256];
+  const size_t length = strcspn(name, ":");
+  if (length >= sizeof operation) return fail("expected a shorter name of a tensor", name);
+  memcpy(operation, name, length);
+  operation[length] = '\0';
+  tensor->oper = TF_GraphOperationByName(program->graph, operation);
+  tensor->index = name[length] == ':' ? atoi(name + length + 1) : 0;
+  if (tensor->oper == NULL || tensor->index < 0 || tensor->index >= TF_OperationNumOutputs(tensor->oper)) {
+    return fail("expected the name of a tensor in the model's graph", name);
+  }
+  return true;
+}
+
+/* A vector of float or double from numbers with commas between them. */
+static TF_Tensor* parse(const char* text, TF_DataType type) {
+  if (type != TF_FLOAT && type != TF_DOUBLE) {
+    fail("expected tensors of float or double", text);
+    return NULL;
+  }
+  int64_t count = 1;
+  for (const char* c = text; *c != '\0'; ++c) count += *c == ',';
+  TF_Tensor* tensor = TF_AllocateTensor(type, &count, 1, (size_t)count * TF_DataTypeSize(type));
+  const char* at = text;
+  for (int64_t i = 0; i < count; ++i) {
+    char* end;
+    const double number = strtod(at, &end);
+    if (end == at || *end != (i + 1 < count ? ',' : '\0')) {
+      fail("expected numbers with commas between them", text);
+      TF_DeleteTensor(tensor);
+      return NULL;
+    }
+    at = end + 1;
+    if (type == TF_FLOAT) {
+      ((float*)TF_TensorData(tensor))[i] = (float)number;
+    } else {
+      ((double*)TF_TensorData(tensor))[i] = number;
+    }
+  }
+  return tensor;
+}
+
+static void print(const char* name, const TF_Tensor* tensor) {
+  printf("%s:", name);
+  for (int64_t i = 0; i < TF_TensorElementCount(tensor); ++i) {
+    const void* data = TF_TensorData(tensor);
+    printf(" %.17g", TF_TensorType(tensor) == TF_FLOAT ? ((const float*)data)[i] : ((const double*)data)[i]);
+  }
+  printf("\n");
+}
+
+/* Adds a placeholder to the graph, for an upstream gradient. */
+static bool add_placeholder(const Program* program, const char* name, TF_DataType type, TF_Output* tensor) {
+  TF_OperationDescription* description = TF_NewOperation(program->graph, "Placeholder", name);
+  TF_SetAttrType(description, "dtype", type);
+  tensor->oper = TF_FinishOperation(description, program->status);
+  tensor->index = 0;
+  return ok(program, name);
+}
+
+/* Fetches the tensors, which are fed with what `numbers` says, and prints each under its name. */
+static bool run(const Program* program, const TF_Output* fed, char* const* numbers, int num_fed,
+                const TF_Output* fetched, const char* const* names, int num_fetched) {
+  TF_Tensor *inputs[3] = {NULL}, *outputs[3] = {NULL};
+  bool good = true;
+  for (int i = 0; i < num_fed && good; ++i) {
+    inputs[i] = parse(numbers[i], TF_OperationOutputType(fed[i]));
+    good = inputs[i] != NULL;
+  }
+  if (good) {
+    TF_SessionRun(program->session, NULL, fed, inputs, num_fed, fetched, outputs, num_fetched, NULL, 0, NULL,
+                  program->status);
+    good = ok(program, "TF_SessionRun");
+  }
+  for (int i = 0; i < num_fetched && good; ++i) print(names[i], outputs[i]);
+  for (int i = 0; i < 3; ++i) {
+    if (inputs[i] != NULL) TF_DeleteTensor(inputs[i]);
+    if (outputs[i] != NULL) TF_DeleteTensor(outputs[i]);
+  }
+  return good;
+}
+
+/* Adds d(y * upstream)/dx to the graph, with a new placeholder for the upstream. */
+static bool differentiate(const Program* program, TF_Output y, TF_Output x, const char* upstream_name,
+                          TF_Output* upstream, TF_Output* gradient) {
+  if (!add_placeholder(program, upstream_name, TF_OperationOutputType(y), upstream)) return false;
+  TF_AddGradients(program->graph, &y, 1, &x, 1, upstream, program->status, gradient);
+  if (!ok(program, "TF_AddGradients")) return false;
+  /* The C interface says in this way that no path leads from x to y along which there is a gradient. */
+  if (gradient->oper == NULL) return fail("expected an input with a gradient", TF_OperationName(x.oper));
+  return true;
+}
+
+static bool work(Program* program, int argc, char** argv) {
+  static const char* const kNames[] = {"value", "gradient", "second gradient"};
+  const int orders = argc - 6; /* 1 or 2. */
+  TF_Output fed[3], fetched[3];
+
+  program->library = TF_LoadLibrary(argv[1], program->status);
+  if (!ok(program, argv[1]) || !load_model(program, argv[2])) return false;
+  if (!find(program, argv[3], &fed[0]) || !find(program, argv[4], &fetched[0])) return false;
+  if (!differentiate(program, fetched[0], fed[0], "upstream", &fed[1], &fetched[1])) return false;
+  if (orders == 2 && !differentiate(program, fetched[1], fed[0], "second_upstream", &fed[2], &fetched[2])) return false;
+  return run(program, fed, argv + 5, 1 + orders, fetched, kNames, 1 + orders);
+}
+
+int main(int argc, char** argv) {
+  if (argc != 7 && argc != 8) {
+    fprintf(stderr, "usage: gradient LIBRARY MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]\n");
+    return 2;
+  }
+  Program program = {TF_NewStatus(), NULL, TF_NewGraph(), NULL};
+  const bool good = work(&program, argc, argv);
+  if (program.session != NULL) {
+    TF_CloseSession(program.session, program.status);
+    TF_DeleteSession(program.session, program.status);
+  }
+  TF_DeleteGraph(program.graph);
+  if (program.library != NULL) TF_DeleteLibraryHandle(program.library);
+  TF_DeleteStatus(program.status);
+  return good ? 0 : 1;
+}

@@ -1,0 +1,73 @@
+"""Saves a small model with custom gradients and prints how gradient.c differentiates it.
+
+    python examples/c_api/save_model.py FOLDER
+
+FOLDER gets a SavedModel, model, and a frozen graph of TensorFlow 1 with the ops in it, graph.pb. Every gradient in them
+is a custom one that differs from the derivative of its value.
+"""
+
+import argparse
+import pathlib
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tf_cg_ops as cg
+
+
+@cg.custom_gradient
+def spike(v: tf.Tensor) -> tuple[tf.Tensor, object]:
+    """One above the threshold, else zero; a smooth bump in the place of its derivative, which is zero."""
+    return tf.cast(v > 1.0, v.dtype), lambda dy: dy / (1.0 + 10.0 * tf.abs(v - 1.0)) ** 2
+
+
+class Model(tf.Module):
+    """Two signatures, one for each kind of custom gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable(tf.constant([2.0, 3.0], tf.float64))
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float64)])
+    def embed(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The square, with 5 and 7 as its derivative, and not 2x."""
+        return {"y": self.weight * cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x)}
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
+    def spike(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Spikes."""
+        return {"y": spike(3.0 * x)}
+
+
+def graph_of_both() -> tf.compat.v1.GraphDef:
+    """A graph with the ops in it, rather than in functions: x, and y for either."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float64, [2], name="x")
+        tf.identity(cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x), name="embed")
+        tf.identity(spike(3.0 * x), name="spike")
+    return graph.as_graph_def()
+
+
+def main() -> None:
+    """Saves both and prints the commands."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    model = Model()
+    tf.saved_model.save(model, folder / "model", signatures={"embed": model.embed, "spike": model.spike})
+    (folder / "graph.pb").write_bytes(graph_of_both().SerializeToString())
+
+    # A SavedModel names the tensors of each signature.
+    saved = saved_model_pb2.SavedModel.FromString((folder / "model" / "saved_model.pb").read_bytes())
+    numbers = "0.5,0.25 1,10"
+    for name, signature in sorted(saved.meta_graphs[0].signature_def.items()):
+        if name in ("embed", "spike"):
+            tensors = f"{signature.inputs['x'].name} {signature.outputs['y'].name}"
+            print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'model'} {tensors} {numbers}")
+    for name in ("embed", "spike"):
+        print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'graph.pb'} x {name} {numbers}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Makes docs/regimes.json and docs/regimes.md from the tests that carry the mark `regime_table`.
+
+The mark says which function and which regime a test is about; where it names a parameter of the test, the parameter's
+value is meant. Both files are written at the end of a run of all these tests (`pytest -m regime_table`), and of no other.
+"""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from .sources import ROOT
+
+# The columns, and which of the functions under test belong to each.
+COLUMNS = {
+    "embed_gradient": ["embed_gradient, unstopped", "embed_gradient, axis", "embed_gradient, lists"],
+    "custom_gradient": [
+        "plain",
+        "with_variable",
+        "keywords",
+        "nested",
+        "calling_function",
+        "while_loop",
+        "cond",
+        "scan",
+        "map_fn",
+        "nested_functions",
+        "vectorized",
+    ],
+    "custom_vjp": [],
+    "recompute_grad": [],
+    "grad_pass_through": [],
+    "compat": ["compat.bayesflow", "compat.tfp_math"],
+}
+_COLUMN_OF = {function: column for column, functions in COLUMNS.items() for function in [column, *functions]}
+
+# The rows, in this order.
+ROWS = {
+    "eager": "eager mode",
+    "traced": "`tf.function`",
+    "around_traced": "`tf.function`, tapes around it",
+    "unknown_shape": "`tf.function`, sizes unknown while tracing",
+    "nested_functions": "nested `tf.function`s",
+    "autograph": "loops and conditionals by AutoGraph",
+    "tf1": "TensorFlow 1 graph and session",
+    "jit": "XLA (`jit_compile=True`)",
+    "while_loop": "`tf.while_loop`",
+    "while_loop_under_xla": "`tf.while_loop` under XLA",
+    "cond": "`tf.cond`",
+    "switch_case": "`tf.switch_case`",
+    "scan": "`tf.scan`",
+    "map_fn": "`tf.map_fn`",
+    "dataset_map": "`tf.data.Dataset.map`",
+    "vectorized_map": "`tf.vectorized_map`, no fallback",
+    "jacobians": "`tape.jacobian`, of first order, too",
+    "forward_mode": "`ForwardAccumulator`, alone and over reverse, in `tf.function`",
+    "forward_mode_eager": "the same in eager mode",
+    "reloaded": "SavedModel in a fresh process, saved again",
+    "v1_loader": "loader of TensorFlow 1, no Python gradient",
+    "c_api": "C program",
+    "mixed_precision": "mixed precision in Keras 3 and tf_keras",
+    "keras_jit": "Keras 3 `fit` with XLA",
+    "mirrored": "`MirroredStrategy`",
+    "multi_worker": "`MultiWorkerMirroredStrategy`",
+    "parameter_server": "`ParameterServerStrategy`",
+}
+
+_MARK = "regime_table"
+_SOURCE = pytest.Config.ArgsSource
+
+
+class RegimeTable:
+    """The plugin: it collects the outcome of every marked test."""
+
+    def __init__(self, config):
+        self._config = config
+        self._outcomes = {}  # For each regime and function, one for each test.
+        self._waiting = set()  # The marked tests that have not been run.
+        self._all_are_collected = config.args_source in (_SOURCE.TESTPATHS, _SOURCE.INVOCATION_DIR)
+
+    def pytest_collection_finish(self, session):
+        """Notes which tests have to run."""
+        self._waiting = {item.nodeid for item in session.items if item.get_closest_marker(_MARK)}
+        options = self._config.option
+        if options.ignore or options.ignore_glob:
+            self._all_are_collected = False
+
+    def pytest_deselected(self, items):
+        """By -k, -m, --deselect or --lf."""
+        if any(item.get_closest_marker(_MARK) for item in items):
+            self._all_are_collected = False
+
+    def pytest_runtest_logreport(self, report):
+        """One report for each phase of a test; a failure in any phase is one of the test."""
+        for name, function, regime, outcome in report.user_properties:
+            if name == _MARK and (report.when == "call" or not report.passed):
+                result = outcome if report.passed else "failed"
+                self._outcomes.setdefault(regime, {}).setdefault(function, []).append(result)
+                self._waiting.discard(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        """Writes the two files if every marked test ran."""
+        if self._all_are_collected and not self._waiting:
+            write({regime: {f: worst(o) for f, o in cells.items()} for regime, cells in self._outcomes.items()})
+
+
+def worst(outcomes):
+    """What several tests of one cell say together; one that was skipped has shown nothing, and counts as failed."""
+    return next((outcome for outcome in ("failed", "left out") if outcome in outcomes), "passed")
+
+
+def cells_of(item):
+    """The cells that a test is about: the property's name, function, regime, and what passing means."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    for mark in item.iter_markers(_MARK):
+        given = {"outcome": "passed", **mark.kwargs}
+        function, regime = (parameters.get(given[key], given[key]) for key in ("feature", "regime"))
+        assert function in _COLUMN_OF, function
+        assert regime in ROWS, regime
+        yield _MARK, function, regime, given["outcome"]
+
+
+def write(cells):
+    """The machine-readable file and the page."""
+    version = ".".join(tf.__version__.split(".")[:2])
+    ordered = {regime: dict(sorted(cells[regime].items())) for regime in ROWS if regime in cells}
+    result = {"tensorflow": version, "cells": ordered}
+    (ROOT / "docs" / "regimes.json").write_text(json.dumps(result, indent=1) + "\n")
+    (ROOT / "docs" / "regimes.md").write_text(page(result))
+
+
+def page(result):
+    """The table as Markdown."""
+    lines = [
+        "# Where it works",
+        "",
+        f"Made by the tests, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
+        "and second derivatives (first alone for `scan`) were compared with numbers by hand in that regime, and",
+        "`docs/regimes.json` names them. A dagger: some are left out, since TensorFlow cannot do it with stock ops either (a",
+        "test shows that). Empty: no test.",
+        "",
+        "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    for regime, functions in result["cells"].items():
+        row = [_cell([r for f, r in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
+        lines.append(f"| {ROWS[regime]} | " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(results):
+    if not results:
+        return ""
+    passed, failed = results.count("passed"), results.count("failed")
+    text = f"FAILS ({failed})" if failed else f"yes ({passed})"
+    return text + (" †" if len(results) > passed + failed else "")

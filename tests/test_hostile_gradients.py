@@ -1,0 +1,239 @@
+"""Files that somebody has changed: a gradient without Python is right or an error, and never the end of the process.
+
+TensorFlow is asked for the gradient of a function by the SymbolicGradient node that tf.gradients would make, each time
+after another change of the function. Numbers of inputs and outputs that fit into no memory are left out.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from .support.processes import run_python
+
+X, DY = np.array([0.5, -1.0, 2.0]), np.array([1.0, 10.0, 100.0])
+
+RUN = """
+import copy, json, sys
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+path, library = sys.argv[1:3]
+tf.load_op_library(library)
+SAVED = tf1.GraphDef.FromString(open(path, "rb").read())
+NAMES = {"outer": [f.signature.name for f in SAVED.library.function if "outer" in f.signature.name][0]}
+OPTIONS = tf1.ConfigProto()
+OPTIONS.graph_options.rewrite_options.disable_meta_optimizer = True
+
+def copied():
+    graph = tf1.GraphDef()
+    graph.CopyFrom(SAVED)
+    return graph
+
+def added_function(graph, name, calls):
+    # Like the function that is differentiated, from one vector to one: it calls others, one after the other.
+    function = graph.library.function.add()
+    function.signature.name = name
+    function.signature.input_arg.add(name="x", type=tf.float64.as_datatype_enum)
+    function.signature.output_arg.add(name="y", type=tf.float64.as_datatype_enum)
+    last = "x"
+    for i, called in enumerate(calls):
+        node = function.node_def.add(name=f"call_{i}", op="PartitionedCall", input=[last])
+        node.attr["f"].func.name = called
+        node.attr["Tin"].list.type.append(tf.float64.as_datatype_enum)
+        node.attr["Tout"].list.type.append(tf.float64.as_datatype_enum)
+        last = f"call_{i}:output:0"
+    function.ret["y"] = last
+    return function
+
+def gradient(graph_def, function=None):
+    with tf1.Graph().as_default() as graph:
+        x, dy = tf.constant(json.loads(sys.argv[3]), tf.float64, name="x"), tf.constant(json.loads(sys.argv[4]), tf.float64, name="dy")
+        node = tf1.NodeDef(name="gradient", op="SymbolicGradient", input=["x", "dy"])
+        node.attr["f"].func.name = function or NAMES["outer"]
+        node.attr["Tin"].list.type.extend([tf.float64.as_datatype_enum] * 2)
+        node.attr["Tout"].list.type.append(tf.float64.as_datatype_enum)
+        graph_def.node.append(node)
+        out = tf.import_graph_def(graph_def, input_map={"x": x, "dy": dy}, return_elements=["gradient:0"], name="")
+        with tf1.Session(config=OPTIONS) as session:
+            return session.run(out[0]).tolist()
+
+ANSWERS = {}
+def attempt(name, graph_def, function=None):
+    print(name, file=sys.stderr, flush=True)  # The last one is what the process did not survive.
+    try:
+        ANSWERS[name] = gradient(graph_def, function)
+    except Exception as error:
+        ANSWERS[name] = type(error).__name__ + ": " + str(error)[:400]
+"""
+
+# Changes of one node at a time: of each node of each function.
+NODES = """
+def change_inputs(text):
+    def change(function, node):
+        for i in range(len(node.input)):
+            node.input[i] = text
+    return change
+
+def drop_attributes(function, node):
+    for name in list(node.attr):
+        del node.attr[name]
+
+def change_types(function, node):
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "type":
+            value.type = tf.float32.as_datatype_enum
+
+def change_positions(function, node):
+    for value in node.attr.values():
+        for i in range(len(value.list.i)):
+            value.list.i[i] = -(10**12)
+
+def change_functions(function, node):
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            value.func.name = "not there"
+
+def empty_lists(function, node):
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "list":
+            value.list.Clear()
+
+def placeholders(function, node):
+    for value in node.attr.values():
+        value.placeholder = "T"
+
+def change_op(op):
+    def change(function, node):
+        node.op = op
+    return change
+
+def read_itself(function, node):
+    for i in range(len(node.input)):
+        node.input[i] = node.name + ":" + "yzo"[i % 3] + ":0"
+
+CHANGES = {
+    "drop attributes": drop_attributes,
+    "other types": change_types,
+    "positions out of range": change_positions,
+    "functions that are not there": change_functions,
+    "empty lists": empty_lists,
+    "placeholders": placeholders,
+    "reads itself": read_itself,
+    "drop inputs": lambda function, node: node.ClearField("input"),
+    "one input more": lambda function, node: node.input.append(node.input[0] if node.input else "x"),
+    "drop a node": lambda function, node: function.node_def.remove(node),
+    "a node twice": lambda function, node: function.node_def.append(copy.deepcopy(node)),
+    "no name": lambda function, node: setattr(node, "name", ""),
+    "the name of an argument": lambda function, node: setattr(node, "name", function.signature.input_arg[0].name),
+} | {f"op {op}": change_op(op) for op in ("Unheard", "ReadVariableOp", "NoOp", "PartitionedCall", "CustomGradientRule",
+                                          "CustomGradientCheckShape", "CustomGradientEmbedGrad", "Merge")} | {
+    f"input {text!r}": change_inputs(text) for text in ("", ":", "::", "a", "a:b", "a:b:c", "a:b:0", "x:7", "^", "^a")
+}
+attempt("unchanged", copied())
+for change in CHANGES:
+    for f, function in enumerate(SAVED.library.function):
+        for n, node in enumerate(function.node_def):
+            graph = copied()
+            changed = graph.library.function[f]
+            CHANGES[change](changed, changed.node_def[n])
+            attempt(f"{change}: {function.signature.name} {node.name}", graph)
+print(json.dumps(ANSWERS))
+"""
+
+CALLS = """
+added = copied()
+added_function(added, "itself", ["itself"])
+attempt("calls itself", added, "itself")
+added = copied()
+added_function(added, "one", ["other"])
+added_function(added, "other", ["one"])
+attempt("call each other", added, "one")
+added = copied()
+for i in range(1, 40):
+    added_function(added, f"level_{i}", [f"level_{i - 1}"] * 2)
+added_function(added, "level_0", [])
+# TensorFlow would not end, either: here it stops at a node that is not valid before that.
+added_function(added, "level_40", ["level_39"] * 2).node_def.add(name="bad", op="Unheard")
+attempt("forty levels of two calls", added, "level_40")
+added = copied()
+function = added_function(added, "long", [NAMES["outer"]])
+last = function.ret["y"]
+for i in range(100000):
+    node = function.node_def.add(name=f"n{i}", op="Neg", input=[last])
+    node.attr["T"].type = tf.float64.as_datatype_enum
+    last = f"n{i}:y:0"
+# TensorFlow takes minutes to optimize such a chain; the random factor is refused when all of it has been looked at.
+random = function.node_def.add(name="random", op="RandomUniform", input=["shape:output:0"])
+random.attr["T"].type = tf.int32.as_datatype_enum
+random.attr["dtype"].type = tf.float64.as_datatype_enum
+shape = function.node_def.add(name="shape", op="Const")
+shape.attr["dtype"].type = tf.int32.as_datatype_enum
+shape.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([3], tf.int32))
+product = function.node_def.add(name="product", op="Mul", input=[last, "random:output:0"])
+product.attr["T"].type = tf.float64.as_datatype_enum
+function.ret["y"] = "product:z:0"
+attempt("a long chain", added, "long")
+print(json.dumps(ANSWERS))
+"""
+
+
+def small_model():
+    """A GraphDef with the functions alone."""
+
+    @cg.custom_gradient
+    def spike(x):
+        return tf.sign(tf.gather(x, [0, 1, 2])), lambda dy: 4.0 * dy * x
+
+    @tf.function
+    def inner(x):
+        return spike(x) + tf.sin(x)
+
+    @tf.function
+    def outer(x):
+        return cg.embed_gradient(x**2, tf.cos(x), x) * inner(x)
+
+    spec = tf.TensorSpec([3], tf.float64)
+    graph_def = tf.function(lambda x: outer(x) * inner(x)).get_concrete_function(spec).graph.as_graph_def()
+    graph_def.ClearField("node")
+    return graph_def
+
+
+def by_hand():
+    inner = np.sign(X) + np.sin(X)
+    return DY * (np.cos(X) * inner + X**2 * (4 * X + np.cos(X)))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hostile") / "graph.pb"
+    path.write_bytes(small_model().SerializeToString())
+    return path
+
+
+def answers(code, saved):
+    result = run_python(
+        RUN + code, saved, cg.sysconfig.get_lib(), X.tolist(), DY.tolist(), cwd=saved.parent, time_limit=120
+    )
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_changed_node_gives_an_error_or_the_right_gradient(saved):
+    found = answers(NODES, saved)
+    assert len(found) > 400
+    assert not isinstance(found["unchanged"], str), found["unchanged"]
+    for name, answer in found.items():
+        if not isinstance(answer, str):
+            np.testing.assert_allclose(answer, by_hand(), err_msg=name)
+
+
+def test_calls_without_end_and_long_chains(saved):
+    found = answers(CALLS, saved)
+    assert "a function calls itself" in found["calls itself"]
+    assert "a function calls itself" in found["call each other"]
+    assert isinstance(found["forty levels of two calls"], str)
+    assert "got 'random' (RandomUniform) in function 'long'" in found["a long chain"]
