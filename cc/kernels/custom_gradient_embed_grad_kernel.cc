@@ -25,12 +25,7 @@ template <typename T>
 class CustomGradientEmbedGradKernel : public OpKernel {
  public:
   explicit CustomGradientEmbedGradKernel(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, GetAxis(context, &axis_));
-    OP_REQUIRES_OK(context, context->GetAttr("zero_x", &zero_x_));
-    std::string wrt;
-    OP_REQUIRES_OK(context, context->GetAttr("wrt", &wrt));
-    wrt_ = RoleFromName(wrt);
-    OP_REQUIRES(context, !zero_x_ || wrt_ != kX, absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames())));
+    OP_REQUIRES_OK(context, GetGradAttributes(context, &attributes_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -39,12 +34,13 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     TensorShape out_shape;
     OP_REQUIRES_OK(context, ShapeFromTensor(context->input(2), EmbedGradNames().api, &out_shape));
     Alignment alignment;
-    const std::string error = Align(InRoleOrder(wrt_, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
-                                    axis_, EmbedGradNames(), &alignment);
+    const std::string error =
+        Align(InRoleOrder(attributes_.wrt, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
+              attributes_.axis, EmbedGradNames(), &alignment);
     OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
 
-    ContractionPlan plan = PlanContraction(alignment, wrt_);
-    if (zero_x_) plan.reduced_size = 0;
+    ContractionPlan plan = PlanContraction(alignment, attributes_.wrt);
+    if (attributes_.zero_x) plan.reduced_size = 0;
     std::vector<int> reusable;
     if (plan.LhsIsElementwise()) reusable.push_back(0);
     if (plan.RhsIsElementwise()) reusable.push_back(1);
@@ -58,7 +54,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     const T* l = lhs.flat<T>().data();
     const T* r = rhs.flat<T>().data();
     T* o = out->flat<T>().data();
-    if (wrt_ == kFx) {
+    if (attributes_.wrt == kFx) {
       Contraction<T, /*conjugate=*/false>(plan, l, r, o).Run(parallel_for);
     } else {
       Contraction<T, /*conjugate=*/true>(plan, l, r, o).Run(parallel_for);
@@ -66,9 +62,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
   }
 
  private:
-  Axis axis_;
-  Role wrt_;
-  bool zero_x_;
+  GradAttributes attributes_;
 };
 
 #define REGISTER_CPU(T)                                                                                          \

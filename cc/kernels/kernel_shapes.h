@@ -7,6 +7,7 @@
 
 #include "cc/lib/alignment.h"
 #include "cc/lib/messages.h"
+#include "cc/lib/operand_names.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_cg_ops {
@@ -31,6 +32,23 @@ inline absl::Status ShapeFromTensor(const tensorflow::Tensor& tensor, const std:
 inline absl::Status GetAxis(tensorflow::OpKernelConstruction* context, Axis* axis) {
   TF_RETURN_IF_ERROR(context->GetAttr("axis", &axis->dims));
   return context->GetAttr("all_axes", &axis->all);
+}
+
+// The attributes of CustomGradientEmbedGrad.
+struct GradAttributes {
+  Axis axis;
+  Role wrt = kX;
+  bool zero_x = false;
+};
+
+inline absl::Status GetGradAttributes(tensorflow::OpKernelConstruction* context, GradAttributes* attributes) {
+  TF_RETURN_IF_ERROR(GetAxis(context, &attributes->axis));
+  TF_RETURN_IF_ERROR(context->GetAttr("zero_x", &attributes->zero_x));
+  std::string wrt;
+  TF_RETURN_IF_ERROR(context->GetAttr("wrt", &wrt));
+  attributes->wrt = RoleFromName(wrt);
+  if (attributes->zero_x && attributes->wrt == kX) return absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames()));
+  return absl::OkStatus();
 }
 
 }  // namespace tf_cg_ops

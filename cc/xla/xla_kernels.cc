@@ -133,12 +133,7 @@ class CustomGradientEmbedXlaOp : public XlaOpKernel {
 class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
  public:
   explicit CustomGradientEmbedGradXlaOp(OpKernelConstruction* context) : XlaOpKernel(context) {
-    OP_REQUIRES_OK(context, GetAxis(context, &axis_));
-    OP_REQUIRES_OK(context, context->GetAttr("zero_x", &zero_x_));
-    std::string wrt;
-    OP_REQUIRES_OK(context, context->GetAttr("wrt", &wrt));
-    wrt_ = RoleFromName(wrt);
-    OP_REQUIRES(context, !zero_x_ || wrt_ != kX, absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames())));
+    OP_REQUIRES_OK(context, GetGradAttributes(context, &attributes_));
   }
 
   void Compile(XlaOpKernelContext* context) override {
@@ -152,23 +147,26 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     OP_REQUIRES_OK(context, context->ConstantInputAsShape(2, &out_shape, xla::ValueInferenceMode::kUpperBound));
     const Dims out = ToDims(out_shape);
     Alignment alignment;
-    const std::string error = Align(InRoleOrder(wrt_, lhs, rhs, out), axis_, EmbedGradNames(), &alignment);
+    const std::string error =
+        Align(InRoleOrder(attributes_.wrt, lhs, rhs, out), attributes_.axis, EmbedGradNames(), &alignment);
     OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
 
     xla::PrimitiveType type;
     OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(0), &type));
     const xla::XlaOp zero = xla::Zero(context->builder(), type);
-    if (zero_x_ || TensorShape(alignment.joint).num_elements() == 0) {
+    if (attributes_.zero_x || TensorShape(alignment.joint).num_elements() == 0) {
       context->SetOutput(0, xla::Broadcast(zero, out));
       return;
     }
     const Dims& joint = alignment.joint;
-    xla::XlaOp left = Broadcast(context->Input(0), alignment.operands[wrt_ == kFx ? kGx : kFx], joint, lhs == joint);
-    xla::XlaOp right = Broadcast(context->Input(1), alignment.operands[wrt_ == kX ? kGx : kX], joint, rhs == joint);
-    if (wrt_ != kFx) right = xla::MaybeConjugate(right, true);
+    xla::XlaOp left =
+        Broadcast(context->Input(0), alignment.operands[attributes_.wrt == kFx ? kGx : kFx], joint, lhs == joint);
+    xla::XlaOp right =
+        Broadcast(context->Input(1), alignment.operands[attributes_.wrt == kX ? kGx : kX], joint, rhs == joint);
+    if (attributes_.wrt != kFx) right = xla::MaybeConjugate(right, true);
     Dims summed;
     for (size_t i = 0; i < joint.size(); ++i) {
-      if (alignment.operands[wrt_][i] != joint[i]) summed.push_back(i);
+      if (alignment.operands[attributes_.wrt][i] != joint[i]) summed.push_back(i);
     }
     xla::XlaOp result;
     if (summed.empty()) {
@@ -199,9 +197,7 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     return xla::BroadcastInDim(xla::Reshape(operand, sizes), joint, places);
   }
 
-  Axis axis_;
-  Role wrt_;
-  bool zero_x_;
+  GradAttributes attributes_;
 };
 
 REGISTER_XLA_OP(Name("CustomGradientBarrier"), CustomGradientBarrierXlaOp);
