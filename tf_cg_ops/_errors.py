@@ -119,8 +119,8 @@ NONDIFF_ARGNAMES = (
     "of names."
 )
 NOT_A_FUNCTION = (
-    "{api}: it decorates functions; expected a function that returns a pair (value, grad_fn), got {got}. Pass the "
-    "function itself, and its arguments to what comes back."
+    "{api}: it decorates functions; expected a function or another callable, got {got}. Pass the function itself, and "
+    "its arguments to what comes back."
 )
 WRONG_ARGUMENTS = (
     "{api}: the arguments do not fit '{function}'; expected {signature}, got a call for which Python says: {error}. "
