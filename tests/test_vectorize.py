@@ -93,6 +93,47 @@ def test_vectorized_map_equals_a_loop_for_every_mix_of_stacked_inputs(name, stop
             np.testing.assert_allclose(got, [np.asarray(one[k]) for one in loop], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "manually_stopped"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_a_batch_equal_those_of_a_loop_for_every_mix_of_stacked_inputs(name, stopped, rng):
+    """The tape is around the batch: it differentiates what the converter made, and sums over what is not stacked."""
+    fx, gx, x, axis = SHAPES[name]
+    shapes, pairs = [fx, *gx, *x], len(x)
+    dy = tf.constant(random_array(rng, [N, *fx]))
+
+    def embed(tensors):
+        fx, gx, x = tensors[0], tensors[1 : 1 + pairs], tensors[1 + pairs :]
+        return cg.embed_gradient(fx, list(gx), list(x), axis=axis, fx_gx_manually_stopped=stopped)
+
+    def gradients(function, tensors, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            h = function(tensors)
+        return tape.gradient(h, tensors, output_gradients=dy, unconnected_gradients="zero")
+
+    for is_stacked in mixes(len(shapes)):
+        values = [tf.constant(v) for v in arrays(rng, shapes, is_stacked)]
+
+        def batch(tensors, is_stacked=is_stacked):
+            def one(members):
+                own = iter(members)
+                return embed([next(own) if s else t for t, s in zip(tensors, is_stacked, strict=True)])
+
+            stacked = [t for t, s in zip(tensors, is_stacked, strict=True) if s]
+            return tf.vectorized_map(one, stacked, fallback_to_while_loop=False)
+
+        found = tf.function(lambda tensors, batch=batch: gradients(batch, tensors, dy))(values)
+        by_member = [
+            gradients(embed, [member(v, s, i) for v, s in zip(values, is_stacked, strict=True)], dy[i])
+            for i in range(N)
+        ]
+        for k, (actual, stacked) in enumerate(zip(found, is_stacked, strict=True)):
+            expected = np.stack([gradient[k] for gradient in by_member])
+            np.testing.assert_allclose(
+                tf.convert_to_tensor(actual), expected if stacked else expected.sum(0), rtol=1e-12, atol=1e-12
+            )
+
+
 def loops_in(concrete_function):
     graph_def = concrete_function.graph.as_graph_def()
     nodes = [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
