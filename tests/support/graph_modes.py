@@ -101,12 +101,11 @@ def forward_mode(function, x, dy):
 
 
 def forward_mode_eager(function, x, dy):
-    with_functions_run_eagerly = tf.config.run_functions_eagerly
-    with_functions_run_eagerly(True)
+    tf.config.run_functions_eagerly(True)
     try:
         return forward_mode(function, x, dy)
     finally:
-        with_functions_run_eagerly(False)
+        tf.config.run_functions_eagerly(False)
 
 
 def dataset_map(function, x, dy):

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from .functions import calling_function, outer
+
 X, X2 = np.array([0.5, -1.0, 2.0]), np.array([3.0, 0.25, -2.0])
 DY, DY2 = np.array([1.0, 10.0, 100.0]), np.array([-2.0, 0.5, 7.0])
 WEIGHT = np.array([2.0, -3.0, 0.5])
@@ -65,25 +67,6 @@ def several(x, z):
 @cg.custom_gradient
 def one_of_several(x):
     return (x * 2.0, tf.argmax(x), x * 3.0), lambda a, b, c: 100.0 * a + 5.0 * c
-
-
-@cg.custom_gradient
-def outer(x):
-    @cg.custom_gradient
-    def inner(z):
-        return tf.sin(z), lambda dz: 7.0 * dz * z
-
-    return tf.exp(x), lambda dy: dy * inner(x)
-
-
-@tf.function
-def product(a, b):
-    return a * b
-
-
-@cg.custom_gradient
-def calling_function(x):
-    return tf.cos(x), lambda dy: 2.0 * product(dy, product(x, x))
 
 
 @cg.custom_gradient
