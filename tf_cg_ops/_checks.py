@@ -131,13 +131,6 @@ class GradientChecks:
         return self._shapes[id(like)] if id(like) in self._shapes else tf.shape(like, out_type=tf.int64)
 
 
-def no_keras_tensor(api: str, function: str, arguments: _structure.Leaves) -> None:
-    """Refuses placeholders of functional models, from which Keras would build a model without the gradient."""
-    for name, value in zip(arguments.names, arguments.values, strict=True):
-        if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
-            raise TypeError(_errors.KERAS_TENSOR.format(api=api, function=function, argument=repr(name)))
-
-
 def no_reference_variables(
     api: str, function: str, operations: Sequence[tf.Operation], arguments: _structure.Leaves
 ) -> None:

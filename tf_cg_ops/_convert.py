@@ -96,11 +96,7 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 
 def _not_convertible(api: str, name: str, value: Any) -> TypeError:
-    remedy = _errors.REMEDY_CONVERT
-    if type(value).__name__ == "KerasTensor":  # Keras may not be there to ask.
-        remedy = _errors.REMEDY_KERAS_TENSOR.format(api=api)
-    elif callable(value):
-        remedy = _errors.REMEDY_CALL
+    remedy = _errors.REMEDY_CALL if callable(value) else _errors.REMEDY_CONVERT
     return TypeError(_errors.NOT_CONVERTIBLE.format(api=api, argument=name, value=describe(value), remedy=remedy))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _errors, _rule, _structure, _tapes, _tf_internal
+from . import _checks, _errors, _keras, _rule, _structure, _tapes, _tf_internal
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -83,7 +83,7 @@ class CustomGradient:
         del self.__dict__["__wrapped__"]
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
-        self._api = api
+        self.api = api
         self._function = function
         self._run = run
 
@@ -91,11 +91,23 @@ class CustomGradient:
         """Binds a method: `self` is no argument that has a gradient."""
         if instance is None or not hasattr(self._function, "__get__"):
             return self
-        return CustomGradient(self._api, self._function.__get__(instance, owner), self._run)
+        return CustomGradient(self.api, self._function.__get__(instance, owner), self._run)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        package = _keras.package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
+        if package:
+            return _keras.call(package, self, args, kwargs)
         return self._run(self._function, args, kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """What Keras saves where the function is, for example, the activation of a layer."""
+        return _keras.config_of(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Callable[..., Any]:
+        """The function that Keras saved."""
+        return _keras.function_of(config)
 
 
 def run(
@@ -114,7 +126,6 @@ def run(
     written = written or function
     name = _structure.name_of(written)
     arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
-    _checks.no_keras_tensor(api, name, arguments)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
     in_session_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function

@@ -4,11 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _dynamic_shapes, _library
+from . import _convert, _dynamic_shapes, _keras, _library
 
 
-# AutoGraph would translate this library's code, too, and slow down tracing.
-@tf.autograph.experimental.do_not_convert
+@_keras.takes_keras_tensors("embed_gradient")
 def embed_gradient(
     fx: Any,
     gx: Any,

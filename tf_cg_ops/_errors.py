@@ -31,9 +31,6 @@ DTYPE_UNSUPPORTED = (
 )
 REMEDY_CONVERT = "Convert it before the call."
 REMEDY_CALL = "Pass the value of the function, and not the function itself."
-REMEDY_KERAS_TENSOR = (
-    "It is the placeholder of a functional model: call {api} inside the call() of a keras.layers.Layer of your own."
-)
 DTYPES_DIFFER = (
     "{api}: the dtypes differ; expected {first_dtype} for all arguments, which {first} has, got {dtype} for "
     "{argument}. Cast one of the two with tf.cast."
@@ -106,9 +103,26 @@ DEMO_NEEDS = (
     "them with: pip install 'tf_cg_ops[demo]'"
 )
 
-KERAS_TENSOR = (
-    "{api}: '{function}' was called on a functional model under construction; expected a value for {argument}, got a "
-    "KerasTensor. Call it inside the call() of a keras.layers.Layer of your own."
+KERAS_BACKEND = (
+    "{function}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got {got!r}. Set "
+    "KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
+)
+FUNCTIONAL_VARIABLES = (
+    "{api}: '{function}' reads trainable variables, of which a functional model would not know; expected a function of "
+    "its arguments alone, got one that reads {names}. Call it inside the call() of a keras.layers.Layer that holds them."
+)
+FUNCTIONAL_OUTPUT = (
+    "{api}: '{function}' returns what no functional model can hold; expected Tensors, got a {got} among them. Return "
+    "Tensors alone."
+)
+FUNCTION_WITHOUT_NAME = (
+    "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made with def, got "
+    "{name!r}. Decorate a named function, and register it with @keras.saving.register_keras_serializable() on top."
+)
+FUNCTION_NOT_FOUND = (
+    "tf_cg_ops: the model calls a function that Keras does not know; expected {name!r} among the registered ones, got "
+    "none. Run the code that decorates it with @keras.saving.register_keras_serializable() first, or pass "
+    "custom_objects={{{name!r}: the function}}."
 )
 REFERENCE_VARIABLES = (
     "{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got {names}. Make them "

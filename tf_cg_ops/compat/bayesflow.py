@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_shapes, _embed, _errors
+from .. import _convert, _dynamic_shapes, _embed, _errors, _keras
 
 
-@tf.autograph.experimental.do_not_convert
+@_keras.takes_keras_tensors("compat.bayesflow.custom_gradient")
 def custom_gradient(
     fx: Any,
     gx: Any,

@@ -4,12 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_shapes, _embed, _errors
+from .. import _convert, _dynamic_shapes, _embed, _errors, _keras
 
 _API = "compat.tfp_math.custom_gradient"
 
 
-@tf.autograph.experimental.do_not_convert
+@_keras.takes_keras_tensors("compat.tfp_math.custom_gradient")
 def custom_gradient(
     fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
 ) -> tf.Tensor:

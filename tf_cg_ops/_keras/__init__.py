@@ -1,0 +1,104 @@
+"""Calls with KerasTensors, the symbolic inputs of functional models, of Keras 3 and of tf_keras.
+
+Neither is imported before one of its KerasTensors comes: `keras3.py` and `keras2.py` are what then serves it.
+"""
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from .. import _errors
+
+# The module that makes the call a part of a functional model, by the package that the KerasTensor comes from.
+_SERVED_BY = {"keras": "keras3", "tf_keras": "keras2"}
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# The functions that take KerasTensors, by the name under which Keras saves them.
+functions: dict[str, Callable[..., Any]] = {}
+
+
+def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
+    """Decorates the public function of this name, which then takes KerasTensors where it takes Tensors."""
+
+    def decorate(function: Function) -> Function:
+        # AutoGraph would translate this library's code, too, and slow down tracing.
+        @tf.autograph.experimental.do_not_convert
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            package = package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
+            if package:
+                return call(package, wrapper, args, kwargs)
+            return function(*args, **kwargs)
+
+        functions[name] = wrapper
+        return wrapper
+
+    return decorate
+
+
+def call(package: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Makes the call of `function` a part of the functional model that the KerasTensors among its arguments belong to."""
+    return importlib.import_module(f".{_SERVED_BY[package]}", __name__).call(function, args, kwargs)
+
+
+def package_of_keras_tensors(values: Any) -> str:
+    """The package of the first KerasTensor in nested lists, tuples and dictionaries; empty if there is none.
+
+    Written for speed: this runs in front of every call.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            package = package_of_keras_tensors(value)
+        elif kind is dict:
+            package = package_of_keras_tensors(value.values())
+        else:
+            package = _package_of_type(kind)
+        if package:
+            return package
+    return ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _package_of_type(kind: type) -> str:
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if base.__name__ == "KerasTensor" and package in _SERVED_BY:
+            return package
+    return ""
+
+
+def config_of(function: Callable[..., Any]) -> dict[str, str]:
+    """What Keras saves of a decorated function: the name that it is registered under, or its own."""
+    names = {keras.saving.get_registered_name(function) for keras in _loaded()} | {function.__name__}
+    name = max(names, key=lambda name: ">" in name)
+    if not name.rpartition(">")[2].isidentifier():
+        raise ValueError(_errors.FUNCTION_WITHOUT_NAME.format(name=name))
+    return {"function": name}
+
+
+def function_of(config: dict[str, Any]) -> Callable[..., Any]:
+    """The function that `config_of` named, as Keras finds it: registered, or among `custom_objects`."""
+    name = config["function"]
+    if callable(name):  # Keras 2, for H5 files, replaces registered names by what they name.
+        return name
+    for keras in _loaded():
+        function = keras.saving.get_registered_object(name)
+        if function is not None:
+            return function
+    raise ValueError(_errors.FUNCTION_NOT_FOUND.format(name=name))
+
+
+def _loaded() -> list[Any]:
+    """Each Keras that is loaded, after it was told about this library's classes and functions."""
+    return [
+        importlib.import_module(f".{module}", __name__).keras
+        for package, module in _SERVED_BY.items()
+        if package in sys.modules
+    ]

@@ -1,0 +1,36 @@
+"""tf_keras, which is Keras 2: calls with its KerasTensors are layers of a functional model, as TensorFlow's ops are there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from .. import _decorator
+from . import function_call, functions
+
+
+@keras.saving.register_keras_serializable(package=function_call.PACKAGE)
+class FunctionCall(function_call.FunctionCall, keras.layers.Layer):
+    """The call of a function with a custom gradient."""
+
+    keras = keras
+
+    def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
+        # It has no dtype of its own: what comes is not to be cast to that of the layer.
+        super().__init__(function, arguments, **{"autocast": False, **kwargs})
+
+    @staticmethod
+    def spec_of(tensor: Any) -> tf.TypeSpec:
+        """What is known of a KerasTensor."""
+        return tensor.type_spec
+
+
+for name, function in functions.items():
+    keras.saving.register_keras_serializable(function_call.PACKAGE, name)(function)
+keras.saving.register_keras_serializable(function_call.PACKAGE)(_decorator.CustomGradient)
+
+
+def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The call as a part of the functional model."""
+    return function_call.call(FunctionCall, function, args, kwargs)
