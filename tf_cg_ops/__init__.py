@@ -3,24 +3,46 @@
 Importing the package registers its ops and their gradients: a SavedModel that holds them then loads.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import _gradients as _gradients
 from . import _vectorize as _vectorize
 from . import compat as compat
 from . import sysconfig as sysconfig
+from ._clipping import clip_gradient as clip_gradient
 from ._decorator import custom_gradient as custom_gradient
 from ._embed import embed_gradient as embed_gradient
+from ._scaling import reverse_gradient as reverse_gradient
+from ._scaling import scale_gradient as scale_gradient
+from ._straight_through import straight_through as straight_through
 from ._variants import custom_vjp as custom_vjp
 from ._variants import grad_pass_through as grad_pass_through
 from ._variants import recompute_grad as recompute_grad
 from ._version import __version__ as __version__
 
+if TYPE_CHECKING:
+    from . import layers as layers
+
 __all__ = [
     "__version__",
+    "clip_gradient",
     "compat",
     "custom_gradient",
     "custom_vjp",
     "embed_gradient",
     "grad_pass_through",
+    "layers",
     "recompute_grad",
+    "reverse_gradient",
+    "scale_gradient",
+    "straight_through",
     "sysconfig",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `layers`, and with it Keras, where it is first used."""
+    if name == "layers":
+        return importlib.import_module(".layers", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

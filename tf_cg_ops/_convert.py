@@ -116,6 +116,18 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
 
 
+def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A real number, Variable or Tensor of any real dtype, cast to `dtype`; TypeError for everything else."""
+    if isinstance(value, (bool, str, bytes)) or value is None:
+        raise TypeError(_errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+    # A number is rounded once, to the dtype that is wanted.
+    wanted = dtype.real_dtype if isinstance(value, (int, float)) else None
+    tensor = _to_tensor(api, name, value, wanted)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise TypeError(_errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+    return tf.cast(tensor, dtype)
+
+
 def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
     """The flag as a bool, or TypeError."""
     if not isinstance(fx_gx_manually_stopped, _BOOLS):

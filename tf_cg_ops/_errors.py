@@ -109,7 +109,7 @@ KERAS_BACKEND = (
 )
 FUNCTIONAL_VARIABLES = (
     "{api}: '{function}' reads trainable variables, of which a functional model would not know; expected a function of "
-    "its arguments alone, got one that reads {names}. Call it inside the call() of a keras.layers.Layer that holds them."
+    "its arguments alone, got one that reads {names}. Call it in the call() of a keras.layers.Layer that holds them."
 )
 FUNCTIONAL_OUTPUT = (
     "{api}: '{function}' returns what no functional model can hold; expected Tensors, got a {got} among them. Return "
@@ -180,4 +180,50 @@ UPSTREAM_NOT_TAKEN = (
 NO_RULE = (
     "{api}: the gradient of '{function}' is not there; expected a grad_fn that TensorFlow can trace into a graph, got "
     "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
+)
+
+NOT_REAL = (
+    "{api}: {argument} is not a real number; expected a number, or a Variable or Tensor of real numbers, got {got}. "
+    "Convert it before the call."
+)
+FACTOR_SHAPE = (
+    "{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of {x}, got "
+    "{factor}. Give it one number for all, or one for each element of x."
+)
+LIMITS = (
+    "{api}: it clips in one way; expected one of value, norm and global_norm, got {got}. Nest two calls to clip in two "
+    "ways."
+)
+LIMIT_NEGATIVE = "{api}: {argument} is negative; expected a number that is at least 0, got {got}. Pass its size."
+LIMIT_SHAPE = "{api}: {argument} is no scalar; expected a single number, got the shape {got}. Reduce it."
+AXES_WITHOUT_NORM = (
+    "{api}: axes are those of a norm; expected norm together with axes, got {got}. Leave axes out, or clip by norm."
+)
+CLIP_COMPLEX = "{api}: complex numbers are not ordered; expected a real x to clip by value, got {got}. Clip by norm."
+CLIP_NOTHING = "{api}: x holds no Tensor; expected at least one, got {got}. Pass the values whose gradients to clip."
+SURROGATE_UNKNOWN = (
+    "{api}: the surrogate is not known; expected one of {known}, or a function of x that returns the derivative, got "
+    "{got}. Pass one of those names."
+)
+STRAIGHT_THROUGH_NO_TENSOR = (
+    "{api}: '{function}' has nothing to be differentiated by; expected real numbers as its first argument, got "
+    "{got}. Pass x, a Tensor or Variable of a floating dtype, first."
+)
+STRAIGHT_THROUGH_SHAPE = (
+    "{api}: '{function}' does not keep the shape of x; expected {x}, got {got}. The gradient goes straight through to "
+    "where it came from: use custom_gradient for anything else."
+)
+SLOPE = "{api}: the slope is no positive number; expected a number above 0, got {got}. Pass its size."
+
+EMBED_INPUTS = (
+    "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got {got}. Pass several x, and the gx "
+    "of each, as lists inside of that list."
+)
+FUNCTION_UNKNOWN = (
+    "layers.StraightThrough: the function is not known by this name; expected one of {known}, or a function, got "
+    "{got}. Pass the function itself."
+)
+NUMBER_NOT_KNOWN = (
+    "layers.{layer}: {argument} has no value to be saved; expected a number or a Variable, got a Tensor of a graph. "
+    "Pass the Tensor with each call, or hold its value in a Variable."
 )

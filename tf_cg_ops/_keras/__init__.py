@@ -43,7 +43,7 @@ def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
 
 
 def call(package: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Makes the call of `function` a part of the functional model that the KerasTensors among its arguments belong to."""
+    """Makes the call a part of the functional model that the KerasTensors among the arguments belong to."""
     return importlib.import_module(f".{_SERVED_BY[package]}", __name__).call(function, args, kwargs)
 
 
@@ -65,8 +65,8 @@ def package_of_keras_tensors(values: Any) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=1024)
-def _package_of_type(kind: type) -> str:
+@functools.cache
+def _package_of_type(kind: Any) -> str:
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
         if base.__name__ == "KerasTensor" and package in _SERVED_BY:

@@ -1,7 +1,6 @@
 """A call of a function as a node of a functional model, for either Keras."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +77,7 @@ def call(kind: type[FunctionCall], function: Callable[..., Any], args: Any, kwar
 
     arguments = _replace((tuple(args), dict(kwargs)), place)
     name = _structure.name_of(function).rpartition(".")[2]
-    node = kind(function, arguments, name=f"{_identifier(name)}_{kind.keras.backend.get_uid(name)}")
+    node: Any = kind(function, arguments, name=f"{_identifier(name)}_{kind.keras.backend.get_uid(name)}")
     _check(getattr(function, "api", name), name, node, [kind.spec_of(tensor) for tensor in tensors])
     return node(tensors)
 

@@ -1,4 +1,4 @@
-"""tf_keras, which is Keras 2: calls with its KerasTensors are layers of a functional model, as TensorFlow's ops are there."""
+"""tf_keras, which is Keras 2: calls with its KerasTensors are layers, as TensorFlow's ops are there."""
 
 from collections.abc import Callable
 from typing import Any

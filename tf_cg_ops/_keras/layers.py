@@ -1,0 +1,339 @@
+"""The layers, written once for both Kerases: `layer` makes a class of either out of each."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _errors
+from .._clipping import clip_gradient
+from .._embed import embed_gradient
+from .._scaling import reverse_gradient, scale_gradient
+from .._straight_through import straight_through, to_derivative
+from .function_call import PACKAGE
+
+
+def layer(body: type, keras: Any, module: str) -> Any:
+    """The body as a layer of this Keras, which is told its name."""
+    attributes = {"__doc__": body.__doc__, "__module__": module, "keras": keras}
+    return keras.saving.register_keras_serializable(PACKAGE)(
+        type(body.__name__, (body, keras.layers.Layer), attributes)
+    )
+
+
+class _Layer:
+    """What the layers share: masks pass through them, and numbers in them may change without a new trace."""
+
+    keras: Any  # The package.
+    add_weight: Callable[..., Any]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self._number: Any = None  # What the computation reads.
+        self._initial: float | None = None
+
+    def _hold(self, name: str, value: Any) -> None:
+        """Keeps a number as a weight, and a Variable or a Tensor as it is."""
+        known = None if isinstance(value, tf.Variable) or hasattr(value, "assign") else tf.get_static_value(value)
+        if known is None and not isinstance(value, (bool, int, float)):
+            self._number = value
+            return
+        self._initial = float(value if known is None else known)
+        constant = self.keras.initializers.Constant(self._initial)
+        self._number = self.add_weight(name=name, shape=(), initializer=constant, trainable=False)
+
+    def _held(self, name: str) -> float:
+        """The number for the configuration; a weight's own value is saved with the weights."""
+        if self._initial is not None:
+            return self._initial
+        known = tf.get_static_value(tf.convert_to_tensor(self._number))
+        if known is None:
+            raise ValueError(_errors.NUMBER_NOT_KNOWN.format(layer=type(self).__name__, argument=name))
+        return float(known)
+
+    def _config(self) -> dict[str, Any]:
+        return super().get_config()  # type: ignore[misc]
+
+
+class EmbedGradient(_Layer):
+    """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
+
+    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. In a functional model the function does as
+    well.
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> x = keras.Input([3])
+    >>> h = tf_cg_ops.layers.EmbedGradient()([keras.ops.sign(x), 1 / (1 + x * x), x])
+    >>> model = keras.Model(x, h)
+    >>> v = tf.constant([[-1.0, 0.0, 3.0]])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(v)
+    ...     y = model(v)
+    >>> tape.gradient(y, v, output_gradients=tf.constant([[1.0, 10.0, 100.0]])).numpy().tolist()
+    [[0.5, 10.0, 10.0]]
+
+    Args:
+      axis: The dimensions of `x` that are the domain of one function: None, an int or a sequence of ints.
+      fx_gx_manually_stopped: Whether gradients flow into the graph behind `fx` and `gx`.
+      **kwargs: Those of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A list `[fx, gx, x]`; `gx` and `x` may be lists of the same length.
+    """
+
+    def __init__(
+        self, axis: int | Sequence[int] | None = (), fx_gx_manually_stopped: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        self._manually_stopped = fx_gx_manually_stopped
+
+    def call(self, inputs: Sequence[Any]) -> tf.Tensor:
+        """The value."""
+        if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
+            got = f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
+            raise ValueError(_errors.EMBED_INPUTS.format(got=got))
+        fx, gx, x = inputs
+        return embed_gradient(fx, gx, x, self._axis, self._manually_stopped)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
+        return self._config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
+
+
+class _Scaling(_Layer):
+    """The factor of the gradient."""
+
+    def __init__(self, factor: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._hold("factor", factor)
+
+    @property
+    def factor(self) -> Any:
+        """The weight, Variable or Tensor that holds the factor. A number assigned to it takes effect at once."""
+        return self._number
+
+    @factor.setter
+    def factor(self, value: Any) -> None:
+        self._number.assign(value)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        return self._config() | {"factor": self._held("factor")}
+
+
+class GradientReversal(_Scaling):
+    """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
+
+    Between features and a domain classifier, it makes one training step out of two aims: the classifier learns to tell
+    the domains apart, and the features to leave it nothing to tell them by.
+
+    The factor changes without a new trace: assign to `layer.factor`, give a Variable or a Tensor, or pass a factor with
+    each call. A number becomes a weight that is not trained, and saved with the others; a Variable comes back as a
+    number.
+
+    Relation to `tf_cg_ops.reverse_gradient`: the same formula and errors.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> layer = tf_cg_ops.layers.GradientReversal(0.5)
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = layer(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    [-0.5, -5.0]
+
+    Args:
+      factor: A number, a Variable that is not trainable, or a Tensor.
+      **kwargs: Those of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor.
+      factor: Instead of that of the layer, for this call: a number or Tensor, such as a schedule's.
+
+    Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
+    """
+
+    def __init__(self, factor: Any = 1.0, **kwargs: Any) -> None:
+        super().__init__(factor, **kwargs)
+
+    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
+        """The input."""
+        return reverse_gradient(inputs, self._number if factor is None else factor)
+
+
+class GradientScale(_Scaling):
+    """Returns its input, with the gradient scaled: `dx = factor * dy`.
+
+    The factor changes without a new trace, as that of `GradientReversal` does.
+
+    Relation to `tf_cg_ops.scale_gradient`: the same formula and errors.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> layer = tf_cg_ops.layers.GradientScale(0.5)
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape(persistent=True) as tape:
+    ...     tape.watch(x)
+    ...     y = layer(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    [0.5, 5.0]
+
+    Args:
+      factor: A number, a Variable that is not trainable, or a Tensor.
+      **kwargs: Those of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor.
+      factor: Instead of that of the layer, for this call: a number or Tensor, such as a schedule's.
+    """
+
+    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
+        """The input."""
+        return scale_gradient(inputs, self._number if factor is None else factor)
+
+
+class GradientClip(_Layer):
+    """Returns its input, with a limit on the gradient that comes back: by value, by norm or by global norm.
+
+    The limit changes without a new trace, as the factor of `GradientReversal` does: assign to `layer.limit`.
+
+    Relation to `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` limits the gradients
+    of weights, when they are added up already.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5)
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = layer(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist()
+    [1.5, -2.0]
+
+    Args:
+      value: The limit of each element: a number, a Variable that is not trainable, or a Tensor.
+      norm: The limit of the norm of each tensor's gradient, likewise.
+      global_norm: The limit of the norm of the gradients of all inputs together, likewise.
+      axes: With `norm`: the dimensions that one norm is taken over.
+      **kwargs: Those of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor, or a nested structure of Tensors.
+    """
+
+    def __init__(
+        self,
+        value: Any = None,
+        norm: Any = None,
+        global_norm: Any = None,
+        axes: int | Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        given = {"value": value, "norm": norm, "global_norm": global_norm}
+        # The function knows what is wrong with them.
+        clip_gradient(tf.zeros([1]), **given, axes=axes and -1)
+        [(self._way, limit)] = [(way, limit) for way, limit in given.items() if limit is not None]
+        self._axes = list(axes) if isinstance(axes, (list, tuple)) else axes
+        self._hold("limit", limit)
+
+    @property
+    def limit(self) -> Any:
+        """The weight, Variable or Tensor that holds the limit. A number assigned to it takes effect at once."""
+        return self._number
+
+    @limit.setter
+    def limit(self, value: Any) -> None:
+        self._number.assign(value)
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs."""
+        return clip_gradient(inputs, **{self._way: self._number}, axes=self._axes)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        return self._config() | {self._way: self._held(self._way), "axes": self._axes}
+
+
+# Functions that Keras does not save by itself, and whose names it can.
+_FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "sign": tf.sign,
+    "round": tf.round,
+    "floor": tf.floor,
+    "ceil": tf.math.ceil,
+    "heaviside": lambda x: x > 0,
+}
+
+
+class StraightThrough(_Layer):
+    """Applies a function without a useful derivative, with that of a surrogate.
+
+    Relation to `tf_cg_ops.straight_through`: the same surrogates and errors.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> layer = tf_cg_ops.layers.StraightThrough("sign", "hard_tanh")
+    >>> x = tf.constant([-2.0, -0.5, 0.5])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = layer(x)
+    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
+
+    Args:
+      function: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. One of your
+        own is saved by its name: register it with `@keras.saving.register_keras_serializable()`.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function that returns the derivative.
+      slope: How quickly the surrogate's derivative falls off.
+      **kwargs: Those of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor.
+    """
+
+    def __init__(
+        self,
+        function: str | Callable[..., Any],
+        surrogate: str | Callable[..., Any] = "identity",
+        slope: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(function, str) and function not in _FUNCTIONS:
+            known = ", ".join(map(repr, _FUNCTIONS))
+            raise ValueError(_errors.FUNCTION_UNKNOWN.format(known=known, got=repr(function)))
+        to_derivative(surrogate, slope)
+        self._function, self._surrogate, self._slope = function, surrogate, slope
+        applied = _FUNCTIONS[function] if isinstance(function, str) else function
+        self._apply = straight_through(applied, surrogate, slope)
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """The function of the input."""
+        return self._apply(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        names = {id(function): name for name, function in _FUNCTIONS.items()}
+        function = names.get(id(self._function), self._function)
+        serialize = self.keras.saving.serialize_keras_object
+        return self._config() | {
+            "function": serialize(function),
+            "surrogate": serialize(self._surrogate),
+            "slope": self._slope,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The layer again."""
+        deserialize = cls.keras.saving.deserialize_keras_object
+        functions = {
+            name: deserialize(config[name]) if isinstance(config[name], dict) else config[name]
+            for name in ("function", "surrogate")
+        }
+        return cls(**config | functions)
