@@ -51,8 +51,8 @@ def clip_gradient(
     ([1.0, 2.0], [1.5, -2.0])
 
     Args:
-      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128 (by value: real), or a
-        nested structure of them.
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested structure
+        of them. By value: real.
       value: The limit of each element: a number that is at least 0, or a scalar Variable or Tensor.
       norm: The limit of the Euclidean norm of each tensor's gradient, likewise.
       global_norm: The limit of the Euclidean norm of the gradients of all tensors together, likewise.

@@ -59,8 +59,8 @@ def straight_through(
     those of the factor. Other arguments of `f`, and variables that it reads, get no gradient.
 
     Relation to upstream: with `"identity"` it is what `tf.grad_pass_through` does for functions of one argument. The
-    formula `x + tf.stop_gradient(f(x) - x)`, which is often written for it, rounds the value, and turns it into nan where
-    `x` is infinite.
+    formula `x + tf.stop_gradient(f(x) - x)`, which is often written for it, rounds the value, and turns it into nan
+    where `x` is infinite.
 
     What it does not do: check that the surrogate resembles `f`. A spike is `straight_through(lambda u: u > 0)` of the
     membrane potential minus the threshold.

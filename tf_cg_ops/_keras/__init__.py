@@ -6,7 +6,7 @@ Neither is imported before one of its KerasTensors comes: `keras3.py` and `keras
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -66,8 +66,8 @@ def package_of_keras_tensors(values: Any) -> str:
 
 
 @functools.cache
-def _package_of_type(kind: Any) -> str:
-    for base in kind.__mro__:
+def _package_of_type(kind: Hashable) -> str:
+    for base in kind.__mro__:  # type: ignore[attr-defined]
         package = base.__module__.partition(".")[0]
         if base.__name__ == "KerasTensor" and package in _SERVED_BY:
             return package

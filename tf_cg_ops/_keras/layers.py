@@ -59,8 +59,8 @@ class _Layer:
 class EmbedGradient(_Layer):
     """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
 
-    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. In a functional model the function does as
-    well.
+    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. In a functional model the function
+    does as well.
 
     >>> import keras
     >>> import tensorflow as tf
