@@ -156,15 +156,3 @@ def test_indexed_slices_as_arguments_and_results(gradient):
 
     (dx,) = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant([3, 1]))).values, [X], DY)
     np.testing.assert_allclose(dx, 6 * DY)
-
-
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_keras_tensors_are_refused(library):
-    """tf_keras would build a model of the ops inside, without the gradient."""
-    placeholder = pytest.importorskip(library).Input([2])
-    message = (
-        r"^custom_gradient: '<lambda>' was called on a functional model under construction; expected a value for 'x', "
-        r"got a KerasTensor. Call it inside the call\(\) of a keras.layers.Layer of your own.$"
-    )
-    with pytest.raises(TypeError, match=message):
-        cg.custom_gradient(lambda x: (2.0 * x, lambda dy: dy))(placeholder)

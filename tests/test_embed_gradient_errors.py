@@ -2,7 +2,6 @@
 
 import types
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,13 +85,6 @@ AT_THE_CALL = {
         TypeError,
         "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got "
         "<built-in function abs>. Pass the value of the function, and not the function itself.",
-    ),
-    "keras_tensor": (
-        lambda: cg.embed_gradient(keras.KerasTensor([3]), V, V),
-        TypeError,
-        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one, got a "
-        "KerasTensor. It is the placeholder of a functional model: call embed_gradient inside the "
-        "call() of a keras.layers.Layer of your own.",
     ),
     "sparse": (
         lambda: cg.embed_gradient(V, tf.SparseTensor([[0]], [1.0], [3]), V),

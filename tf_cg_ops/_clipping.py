@@ -51,8 +51,8 @@ def clip_gradient(
     ([1.0, 2.0], [1.5, -2.0])
 
     Args:
-      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested structure
-        of them. By value: real.
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128 (not complex by
+        value), or a nested structure of them.
       value: The limit of each element: a number that is at least 0, or a scalar Variable or Tensor.
       norm: The limit of the Euclidean norm of each tensor's gradient, likewise.
       global_norm: The limit of the Euclidean norm of the gradients of all tensors together, likewise.
@@ -119,7 +119,7 @@ def _clip(way: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> li
 def _sum_of_squares(dy: tf.Tensor, axes: Any) -> tf.Tensor:
     parts = [tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy]
     wide = tf.float64 if parts[0].dtype == tf.float64 else tf.float32
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, wide)), axes, keepdims=True) for part in parts])
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, wide)), axes, keepdims=axes is not None) for part in parts])
 
 
 def _shrink(dy: tf.Tensor, square: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:

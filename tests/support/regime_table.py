@@ -31,6 +31,7 @@ COLUMNS = {
     "recompute_grad": [],
     "grad_pass_through": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
+    "ready-made": ["reverse_gradient", "scale_gradient", "clip_gradient", "straight_through"],
 }
 _COLUMN_OF = {function: column for column, functions in COLUMNS.items() for function in [column, *functions]}
 

@@ -6,7 +6,7 @@ Neither is imported before one of its KerasTensors comes: `keras3.py` and `keras
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -59,15 +59,15 @@ def package_of_keras_tensors(values: Any) -> str:
         elif kind is dict:
             package = package_of_keras_tensors(value.values())
         else:
-            package = _package_of_type(kind)
+            package = _package_of_type(kind)  # type: ignore[arg-type]
         if package:
             return package
     return ""
 
 
 @functools.cache
-def _package_of_type(kind: Hashable) -> str:
-    for base in kind.__mro__:  # type: ignore[attr-defined]
+def _package_of_type(kind: type) -> str:
+    for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
         if base.__name__ == "KerasTensor" and package in _SERVED_BY:
             return package

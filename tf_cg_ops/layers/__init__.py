@@ -1,4 +1,4 @@
-"""Layers for `tf.keras`: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set. Import it to load models that hold them.
+"""Layers for `tf.keras`: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set. Import it to load models with them.
 
 `tf_cg_ops.layers.tf_keras` has the same layers for tf_keras, whatever `tf.keras` is.
 """
