@@ -108,18 +108,22 @@ def _clip(way: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> li
     if way == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
         return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
-    squares = [_sum_of_squares(dy, axes) for dy in dys]
-    if way == "global_norm":
-        # In the widest type among them.
-        widest = max((square.dtype for square in squares), key=lambda dtype: dtype.size)
-        squares = [tf.add_n([tf.cast(square, widest) for square in squares])] * len(dys)
+    if way == "norm":
+        squares = [_sum_of_squares(dy, axes, _wide([dy])) for dy in dys]
+    else:
+        squares = [tf.add_n([_sum_of_squares(dy, None, _wide(dys)) for dy in dys])] * len(dys)
     return [_shrink(dy, square, limit) for dy, square in zip(dys, squares, strict=True)]
 
 
-def _sum_of_squares(dy: tf.Tensor, axes: Any) -> tf.Tensor:
+def _wide(dys: Sequence[tf.Tensor]) -> tf.DType:
+    """What the squares are summed up in."""
+    return tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
+
+
+def _sum_of_squares(dy: tf.Tensor, axes: Any, wide: tf.DType) -> tf.Tensor:
     parts = [tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy]
-    wide = tf.float64 if parts[0].dtype == tf.float64 else tf.float32
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, wide)), axes, keepdims=axes is not None) for part in parts])
+    keepdims = axes is not None
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, wide)), axes, keepdims=keepdims) for part in parts])
 
 
 def _shrink(dy: tf.Tensor, square: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
