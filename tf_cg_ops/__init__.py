@@ -1,12 +1,14 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
-Importing the package registers its ops and their gradients: a SavedModel that holds them then loads.
+Importing the package registers its ops and their gradients: a SavedModel that holds them then loads. A Keras that is
+loaded already is told about the layers and functions: a model file that holds them then loads, too.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _gradients as _gradients
+from . import _keras as _keras
 from . import _vectorize as _vectorize
 from . import compat as compat
 from . import sysconfig as sysconfig
@@ -39,6 +41,8 @@ __all__ = [
     "straight_through",
     "sysconfig",
 ]
+
+_keras.loaded()
 
 
 def __getattr__(name: str) -> Any:

@@ -76,9 +76,10 @@ def _package_of_type(kind: type) -> str:
 
 def config_of(function: Callable[..., Any]) -> dict[str, str]:
     """What Keras saves of a decorated function: the name that it is registered under, or its own."""
-    names = {keras.saving.get_registered_name(function) for keras in _loaded()} | {function.__name__}
-    name = max(names, key=lambda name: ">" in name)
-    if not name.rpartition(">")[2].isidentifier():
+    own = function.__name__
+    names = [keras.saving.get_registered_name(function) for keras in loaded()]
+    name = next((name for name in names if name != own), own)
+    if name == own and not own.isidentifier():
         raise ValueError(_errors.FUNCTION_WITHOUT_NAME.format(name=name))
     return {"function": name}
 
@@ -88,14 +89,14 @@ def function_of(config: dict[str, Any]) -> Callable[..., Any]:
     name = config["function"]
     if callable(name):  # Keras 2, for H5 files, replaces registered names by what they name.
         return name
-    for keras in _loaded():
+    for keras in loaded():
         function = keras.saving.get_registered_object(name)
         if function is not None:
             return function
     raise ValueError(_errors.FUNCTION_NOT_FOUND.format(name=name))
 
 
-def _loaded() -> list[Any]:
+def loaded() -> list[Any]:
     """Each Keras that is loaded, after it was told about this library's classes and functions."""
     return [
         importlib.import_module(f".{module}", __name__).keras

@@ -51,6 +51,24 @@ class FunctionCall:
         args, kwargs = _replace(self._arguments(), lambda leaf: tensors[leaf.index] if _is_place(leaf) else leaf)
         return self._function(*args, **kwargs)
 
+    def trace(self, specs: list[tf.TypeSpec]) -> Any:
+        """The symbolic values for inputs of these kinds; an error where a functional model cannot hold the call.
+
+        Exceptions are the user's own, without what Keras writes around them.
+        """
+        results = []
+        traced = tf.function(lambda tensors: results.append(self.call(tensors)), autograph=False)
+        graph = traced.get_concrete_function(specs).graph
+        where = {"api": getattr(self._function, "api", self._function.__name__), "function": name_in(self._function)}
+        # The model would neither train nor save it, and would not say so.
+        variables = [variable.name for variable in graph.trainable_variables]
+        if variables:
+            raise ValueError(_errors.FUNCTIONAL_VARIABLES.format(**where, names=", ".join(map(repr, variables))))
+        for result in tf.nest.flatten(results[0]):
+            if not tf.is_tensor(result):
+                raise TypeError(_errors.FUNCTIONAL_OUTPUT.format(**where, got=type(result).__name__))
+        return results[0]
+
     def get_config(self) -> dict[str, Any]:
         """What Keras saves: the function by the name that it is registered under, and the other arguments."""
         arguments = _encode(self._arguments(), self.keras.saving.serialize_keras_object)
@@ -76,32 +94,20 @@ def call(kind: type[FunctionCall], function: Callable[..., Any], args: Any, kwar
         return _Place(len(tensors) - 1)
 
     arguments = _replace((tuple(args), dict(kwargs)), place)
-    name = _structure.name_of(function).rpartition(".")[2]
+    name = name_in(function)
     node: Any = kind(function, arguments, name=f"{_identifier(name)}_{kind.keras.backend.get_uid(name)}")
-    _check(getattr(function, "api", name), name, node, [kind.spec_of(tensor) for tensor in tensors])
+    node.trace([kind.spec_of(tensor) for tensor in tensors])
     return node(tensors)
+
+
+def name_in(function: Callable[..., Any]) -> str:
+    """What messages and models call a function."""
+    return _structure.name_of(function).rpartition(".")[2]
 
 
 def _identifier(name: str) -> str:
     """A name that TensorFlow takes for a scope, and Keras for a node."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "function"
-
-
-def _check(api: str, name: str, node: FunctionCall, specs: list[Any]) -> None:
-    """Refuses what a functional model cannot hold.
-
-    In a trace of its own, so that exceptions are the user's own, without what Keras writes around them.
-    """
-    traced = tf.function(node.call, autograph=False).get_concrete_function(specs)
-    # The model would neither train nor save it, and would not say so.
-    variables = [variable.name for variable in traced.graph.trainable_variables]
-    if variables:
-        names = ", ".join(map(repr, variables))
-        raise ValueError(_errors.FUNCTIONAL_VARIABLES.format(api=api, function=name, names=names))
-    for output in tf.nest.flatten(traced.structured_outputs):
-        if not tf.is_tensor(output):
-            got = type(output).__name__
-            raise TypeError(_errors.FUNCTIONAL_OUTPUT.format(api=api, function=name, got=got))
 
 
 def _is_place(leaf: Any) -> bool:

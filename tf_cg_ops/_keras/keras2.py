@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from .. import _decorator
-from . import function_call, functions
+from . import function_call, functions, layers
 
 
 @keras.saving.register_keras_serializable(package=function_call.PACKAGE)
@@ -29,6 +29,12 @@ class FunctionCall(function_call.FunctionCall, keras.layers.Layer):
 for name, function in functions.items():
     keras.saving.register_keras_serializable(function_call.PACKAGE, name)(function)
 keras.saving.register_keras_serializable(function_call.PACKAGE)(_decorator.CustomGradient)
+
+EmbedGradient = layers.layer(layers.EmbedGradient, keras, "tf_cg_ops.layers.tf_keras")
+GradientReversal = layers.layer(layers.GradientReversal, keras, "tf_cg_ops.layers.tf_keras")
+GradientScale = layers.layer(layers.GradientScale, keras, "tf_cg_ops.layers.tf_keras")
+GradientClip = layers.layer(layers.GradientClip, keras, "tf_cg_ops.layers.tf_keras")
+StraightThrough = layers.layer(layers.StraightThrough, keras, "tf_cg_ops.layers.tf_keras")
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

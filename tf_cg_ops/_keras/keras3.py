@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from .. import _decorator, _errors
-from . import function_call, functions
+from . import function_call, functions, layers
 
 
 @keras.saving.register_keras_serializable(package=function_call.PACKAGE)
@@ -19,13 +19,28 @@ class FunctionCall(function_call.FunctionCall, keras.Operation):
     @staticmethod
     def spec_of(tensor: Any) -> tf.TypeSpec:
         """What is known of a KerasTensor."""
-        kind = tf.SparseTensorSpec if tensor.sparse else tf.TensorSpec
-        return kind(tensor.shape, tensor.dtype)
+        # Only an input tells whether it is sparse: Keras takes products with numbers for sparse, too.
+        source = tensor._keras_history.operation
+        is_sparse = isinstance(source, keras.layers.InputLayer) and source.sparse
+        return (tf.SparseTensorSpec if is_sparse else tf.TensorSpec)(tensor.shape, tensor.dtype)
+
+    def compute_output_spec(self, tensors: Any) -> Any:
+        """The shapes and dtypes of the function's values."""
+        results = self.trace([self.spec_of(tensor) for tensor in tensors])
+        return tf.nest.map_structure(
+            lambda t: keras.KerasTensor(t.shape, t.dtype.name, sparse=isinstance(t, tf.SparseTensor)), results
+        )
 
 
 for name, function in functions.items():
     keras.saving.register_keras_serializable(function_call.PACKAGE, name)(function)
 keras.saving.register_keras_serializable(function_call.PACKAGE)(_decorator.CustomGradient)
+
+EmbedGradient = layers.layer(layers.EmbedGradient, keras, "tf_cg_ops.layers")
+GradientReversal = layers.layer(layers.GradientReversal, keras, "tf_cg_ops.layers")
+GradientScale = layers.layer(layers.GradientScale, keras, "tf_cg_ops.layers")
+GradientClip = layers.layer(layers.GradientClip, keras, "tf_cg_ops.layers")
+StraightThrough = layers.layer(layers.StraightThrough, keras, "tf_cg_ops.layers")
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from .function_call import PACKAGE
 
 
 def layer(body: type, keras: Any, module: str) -> Any:
-    """The body as a layer of this Keras, which is told its name."""
+    """The body as a layer of this Keras, which is told its name. `module` is where users find it."""
     attributes = {"__doc__": body.__doc__, "__module__": module, "keras": keras}
     return keras.saving.register_keras_serializable(PACKAGE)(
         type(body.__name__, (body, keras.layers.Layer), attributes)
