@@ -1,5 +1,6 @@
 """What pytest sets up before any test."""
 
+import importlib
 import os
 
 # Before TensorFlow is imported, so that its notes about the machine do not drown the tests' output.
@@ -32,6 +33,12 @@ def regime(request):
 @pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)
 def dtype(request):
     return request.param
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def library(request):
+    """Keras 3, then tf_keras; imported here, since most tests need neither."""
+    return importlib.import_module(request.param)
 
 
 @pytest.fixture

@@ -83,12 +83,17 @@ def test_get_lib_is_the_path_of_the_library_that_is_open():
 def test_the_public_names_are_these_and_no_others():
     assert sorted(cg.__all__) == [
         "__version__",
+        "clip_gradient",
         "compat",
         "custom_gradient",
         "custom_vjp",
         "embed_gradient",
         "grad_pass_through",
+        "layers",
         "recompute_grad",
+        "reverse_gradient",
+        "scale_gradient",
+        "straight_through",
         "sysconfig",
     ]
     public = {name for name in vars(cg) if not name.startswith("_")}

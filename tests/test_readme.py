@@ -31,20 +31,25 @@ def test_the_two_commands_exist(target):
 
 
 PUBLIC = {
+    "clip_gradient": cg.clip_gradient,
     "custom_gradient": cg.custom_gradient,
     "custom_vjp": cg.custom_vjp,
     "embed_gradient": cg.embed_gradient,
     "grad_pass_through": cg.grad_pass_through,
     "recompute_grad": cg.recompute_grad,
+    "reverse_gradient": cg.reverse_gradient,
+    "scale_gradient": cg.scale_gradient,
+    "straight_through": cg.straight_through,
     "compat.bayesflow.custom_gradient": cg.compat.bayesflow.custom_gradient,
     "compat.tfp_math.custom_gradient": cg.compat.tfp_math.custom_gradient,
     "sysconfig.get_lib": cg.sysconfig.get_lib,
 }
+LAYERS = {f"layers.{name}": getattr(cg.layers, name) for name in cg.layers.__all__}
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", [*PUBLIC, *LAYERS])
 def test_the_examples_of_the_docstring_run(name):
-    examples = doctest.DocTestFinder(recurse=False).find(PUBLIC[name], name, globs={})
+    examples = doctest.DocTestFinder(recurse=False).find((PUBLIC | LAYERS)[name], name, globs={})
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for example in examples:
         runner.run(example)
@@ -60,6 +65,12 @@ def test_the_docstring_has_every_section(name):
         sections += ["Args:", "Raises:"]
     for section in sections:
         assert section in function.__doc__
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_docstring_of_a_layer_has_every_section(name):
+    for section in ("Relation to ", "Args:", "Call arguments:"):
+        assert section in LAYERS[name].__doc__
 
 
 def test_every_path_that_the_readme_names_exists():

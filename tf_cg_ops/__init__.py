@@ -4,8 +4,8 @@ Importing the package registers its ops and their gradients: a SavedModel that h
 loaded already is told about the layers and functions: a model file that holds them then loads, too.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from . import _gradients as _gradients
 from . import _keras as _keras
@@ -23,7 +23,7 @@ from ._variants import grad_pass_through as grad_pass_through
 from ._variants import recompute_grad as recompute_grad
 from ._version import __version__ as __version__
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from . import layers as layers
 
 __all__ = [
@@ -45,8 +45,8 @@ __all__ = [
 _keras.loaded()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """Imports `layers`, and with it Keras, where it is first used."""
     if name == "layers":
-        return importlib.import_module(".layers", __name__)
+        return _importlib.import_module(".layers", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from .. import _errors
 from .._clipping import clip_gradient
+from .._convert import to_real
 from .._embed import embed_gradient
 from .._scaling import reverse_gradient, scale_gradient
-from .._straight_through import straight_through, to_derivative
+from .._straight_through import SURROGATES, straight_through, to_derivative
+from . import function_of
 from .function_call import PACKAGE
 
 
@@ -108,9 +110,16 @@ class EmbedGradient(_Layer):
 class _Scaling(_Layer):
     """The factor of the gradient."""
 
+    _function: Callable[..., Any]
+
     def __init__(self, factor: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        to_real(self._function.__name__, "factor", factor, tf.float32)
         self._hold("factor", factor)
+
+    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
+        """The input."""
+        return self._function(inputs, self._number if factor is None else factor)
 
     @property
     def factor(self) -> Any:
@@ -159,12 +168,10 @@ class GradientReversal(_Scaling):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
+    _function = staticmethod(reverse_gradient)
+
     def __init__(self, factor: Any = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
-
-    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
-        """The input."""
-        return reverse_gradient(inputs, self._number if factor is None else factor)
 
 
 class GradientScale(_Scaling):
@@ -193,9 +200,7 @@ class GradientScale(_Scaling):
       factor: Instead of that of the layer, for this call: a number or Tensor, such as a schedule's.
     """
 
-    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
-        """The input."""
-        return scale_gradient(inputs, self._number if factor is None else factor)
+    _function = staticmethod(scale_gradient)
 
 
 class GradientClip(_Layer):
@@ -320,20 +325,19 @@ class StraightThrough(_Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
-        function = names.get(id(self._function), self._function)
+        functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
         serialize = self.keras.saving.serialize_keras_object
-        return self._config() | {
-            "function": serialize(function),
-            "surrogate": serialize(self._surrogate),
-            "slope": self._slope,
-        }
+        saved = {key: value if isinstance(value, str) else serialize(value) for key, value in functions.items()}
+        return self._config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer again."""
-        deserialize = cls.keras.saving.deserialize_keras_object
-        functions = {
-            name: deserialize(config[name]) if isinstance(config[name], dict) else config[name]
-            for name in ("function", "surrogate")
-        }
-        return cls(**config | functions)
+        loaded = {}
+        for key, known in (("function", _FUNCTIONS), ("surrogate", SURROGATES)):
+            saved = config[key]
+            if isinstance(saved, dict):
+                loaded[key] = cls.keras.saving.deserialize_keras_object(saved)
+            elif saved not in known:  # Keras 2, in its older formats, saves a function as its name.
+                loaded[key] = function_of({"function": saved})
+        return cls(**config | loaded)

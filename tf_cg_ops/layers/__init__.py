@@ -5,7 +5,7 @@
 
 import tensorflow as tf
 
-if tf.keras.__version__.startswith("2."):
+if tf.keras.layers.Layer.__module__.startswith("tf_keras."):
     from .tf_keras import EmbedGradient, GradientClip, GradientReversal, GradientScale, StraightThrough
 else:
     from .._keras.keras3 import EmbedGradient, GradientClip, GradientReversal, GradientScale, StraightThrough

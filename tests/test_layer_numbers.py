@@ -1,0 +1,104 @@
+"""Numbers in layers, the factor of a reversal for example, that change without a new trace, for both Kerases."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from .support.kerases import layers_of
+from .support.layers import DY, X, value_and_gradient
+
+CHANGES = {
+    "reversal": ("GradientReversal", {"factor": 1.0}, "factor", lambda f: -f * DY),
+    "scale": ("GradientScale", {"factor": 1.0}, "factor", lambda f: f * DY),
+    "clip": ("GradientClip", {"value": 1.0}, "limit", lambda f: np.clip(DY, -f, f)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_numbers_change_without_a_new_trace(name, library, tmp_path):
+    kind, arguments, attribute, expected = CHANGES[name]
+    layer = getattr(layers_of(library), kind)(**arguments)
+    traces = []
+
+    @tf.function
+    def run(x):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+    for number in (1.0, 0.5, 3.0):
+        setattr(layer, attribute, number)
+        np.testing.assert_allclose(run(tf.constant(X)), expected(number), rtol=1e-6)
+        assert float(getattr(layer, attribute)) == number
+    assert len(traces) == 1
+    assert not layer.trainable_weights
+    assert len(layer.non_trainable_weights) == 1
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_number_is_saved_with_the_weights(name, library, tmp_path):
+    kind, arguments, attribute, expected = CHANGES[name]
+    x = library.Input([3])
+    model = library.Model(x, getattr(layers_of(library), kind)(**arguments)(x))
+    setattr(model.layers[-1], attribute, 0.5)
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+    model.save_weights(tmp_path / "model.weights.h5")
+    setattr(loaded.layers[-1], attribute, 7.0)
+    loaded.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_variable_is_shared_and_comes_back_as_a_number(name, library):
+    kind, arguments, _, expected = CHANGES[name]
+    [argument] = arguments
+    variables = [tf.Variable(2.0, trainable=False)]
+    if library is keras:
+        variables.append(keras.Variable(2.0, trainable=False))
+    for variable in variables:
+        layer = getattr(layers_of(library), kind)(**{argument: variable})
+        variable.assign(0.5)
+        np.testing.assert_allclose(value_and_gradient(layer)[1], expected(0.5), rtol=1e-6)
+        assert layer.get_config()[argument] == 0.5
+
+
+def test_a_factor_may_come_with_each_call(library, tmp_path):
+    layers = layers_of(library)
+    x, factor = library.Input([3]), library.Input([1])
+    model = library.Model([x, factor], layers.GradientReversal()(x, factor=factor))
+    model.save(tmp_path / "model.keras")
+    factors = np.array([[0.5], [2.0]], np.float32)
+    for each in (model, library.models.load_model(tmp_path / "model.keras")):
+        _, gradient = value_and_gradient(lambda x, each=each: each([x, tf.constant(factors)]))
+        np.testing.assert_allclose(gradient, -factors * DY, rtol=1e-6)
+    scale = layers.GradientScale(1.0)
+    np.testing.assert_allclose(value_and_gradient(lambda x: scale(x, factor=tf.constant(3.0)))[1], 3 * DY)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_schedule_in_training(jit_compile, library):
+    """A callback sets the factor; one step of gradient descent an epoch, by hand beside it."""
+    layers = layers_of(library)
+    reversal = layers.GradientReversal(0.0)
+    dense = library.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    x = library.Input([3])
+    model = library.Model(x, library.layers.Dense(1, use_bias=False, kernel_initializer="ones")(reversal(dense(x))))
+    model.compile(library.optimizers.SGD(0.05), "mse", jit_compile=jit_compile)
+    factors = [0.0, 0.5, 1.0]
+    schedule = library.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(reversal, "factor", factors[epoch])
+    )
+    target = np.array([[1.0], [-2.0]], np.float32)
+    model.fit(X, target, epochs=3, batch_size=2, shuffle=False, verbose=0, callbacks=[schedule])
+    first, last = np.ones([3, 1]), np.ones([1, 1])
+    for factor in factors:
+        hidden = X @ first
+        error = 2 * (hidden @ last - target) / 2
+        first, last = first + 0.05 * factor * X.T @ (error @ last.T), last - 0.05 * hidden.T @ error
+    np.testing.assert_allclose(dense.get_weights()[0], first, rtol=1e-5)
+    np.testing.assert_allclose(model.layers[-1].get_weights()[0], last, rtol=1e-5, atol=1e-6)
