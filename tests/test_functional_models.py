@@ -10,7 +10,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from .support.kerases import recomputed, residual, rounded, steep, stepped, tripled, two_values
+from .support.kerases import recomputed, register, residual, rounded, steep, stepped, tripled, two_values
 from .support.processes import run_python
 from .support.sources import ROOT
 
@@ -257,6 +257,36 @@ def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
     with np.load(tmp_path / "outputs.npz") as outputs:
         for actual, expected in zip(outputs.values(), weight_gradients(model), strict=False):
             np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+@register
+@cg.custom_gradient
+def doubled_inside(x):
+    """Of the values of a ragged or sparse tensor, with five times their upstream as the gradient."""
+    if isinstance(x, tf.RaggedTensor):
+        return x.with_values(2.0 * x.values), lambda dy: dy.with_values(5.0 * dy.values)
+    value = tf.SparseTensor(x.indices, 2.0 * x.values, x.dense_shape)
+    return value, lambda dy: tf.SparseTensor(dy.indices, 5.0 * dy.values, dy.dense_shape)
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_ragged_and_sparse_inputs(kind, library, tmp_path):
+    x = library.Input([None if kind == "ragged" else 3], **{kind: True})
+    model = library.Model(x, doubled_inside(x))
+    model.save(tmp_path / "model.keras")
+    upstream = [1.0, 10.0, -3.0]
+    for each in (model, library.models.load_model(tmp_path / "model.keras")):
+        values = tf.constant([1.0, 2.0, 3.0])
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            if kind == "ragged":
+                y = each(tf.RaggedTensor.from_row_lengths(values, [2, 1])).values
+            else:
+                y = each(tf.SparseTensor([[0, 0], [0, 2], [1, 1]], values, [2, 3])).values
+        np.testing.assert_array_equal(y, [2.0, 4.0, 6.0])
+        np.testing.assert_array_equal(
+            tape.gradient(y, values, output_gradients=tf.constant(upstream)), [5.0, 50.0, -15.0]
+        )
 
 
 def test_errors_are_those_of_the_function(library):

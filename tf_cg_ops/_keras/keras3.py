@@ -20,16 +20,23 @@ class FunctionCall(function_call.FunctionCall, keras.Operation):
     def spec_of(tensor: Any) -> tf.TypeSpec:
         """What is known of a KerasTensor."""
         # Only an input tells whether it is sparse: Keras takes products with numbers for sparse, too.
-        source = tensor._keras_history.operation
-        is_sparse = isinstance(source, keras.layers.InputLayer) and source.sparse
-        return (tf.SparseTensorSpec if is_sparse else tf.TensorSpec)(tensor.shape, tensor.dtype)
+        is_input = isinstance(tensor._keras_history.operation, keras.layers.InputLayer)
+        if is_input and tensor.sparse:
+            return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
+        if is_input and tensor.ragged:
+            return tf.RaggedTensorSpec(tensor.shape, tensor.dtype, tensor.ragged_rank)
+        return tf.TensorSpec(tensor.shape, tensor.dtype)
 
     def compute_output_spec(self, tensors: Any) -> Any:
         """The shapes and dtypes of the function's values."""
         results = self.trace([self.spec_of(tensor) for tensor in tensors])
-        return tf.nest.map_structure(
-            lambda t: keras.KerasTensor(t.shape, t.dtype.name, sparse=isinstance(t, tf.SparseTensor)), results
-        )
+        return tf.nest.map_structure(_keras_tensor, results)
+
+
+def _keras_tensor(tensor: Any) -> keras.KerasTensor:
+    if isinstance(tensor, tf.RaggedTensor):
+        return keras.KerasTensor(tensor.shape, tensor.dtype.name, ragged=True, ragged_rank=tensor.ragged_rank)
+    return keras.KerasTensor(tensor.shape, tensor.dtype.name, sparse=isinstance(tensor, tf.SparseTensor))
 
 
 for name, function in functions.items():
