@@ -95,6 +95,7 @@ def test_the_public_names_are_these_and_no_others():
         "scale_gradient",
         "straight_through",
         "sysconfig",
+        "testing",
     ]
     public = {name for name in vars(cg) if not name.startswith("_")}
     assert public == set(cg.__all__) - {"__version__"}

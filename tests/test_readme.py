@@ -43,6 +43,7 @@ PUBLIC = {
     "compat.bayesflow.custom_gradient": cg.compat.bayesflow.custom_gradient,
     "compat.tfp_math.custom_gradient": cg.compat.tfp_math.custom_gradient,
     "sysconfig.get_lib": cg.sysconfig.get_lib,
+    "testing.check_gradient": cg.testing.check_gradient,
 }
 LAYERS = {f"layers.{name}": getattr(cg.layers, name) for name in cg.layers.__all__}
 

@@ -12,6 +12,7 @@ from . import _keras as _keras
 from . import _vectorize as _vectorize
 from . import compat as compat
 from . import sysconfig as sysconfig
+from . import testing as testing
 from ._clipping import clip_gradient as clip_gradient
 from ._decorator import custom_gradient as custom_gradient
 from ._embed import embed_gradient as embed_gradient
@@ -40,6 +41,7 @@ __all__ = [
     "scale_gradient",
     "straight_through",
     "sysconfig",
+    "testing",
 ]
 
 _keras.loaded()

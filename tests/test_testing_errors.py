@@ -1,0 +1,186 @@
+"""What check_gradient says to wrong uses of it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops.testing import check_gradient
+
+X = np.array([0.5, -1.0, 2.0])
+
+
+def f(x):
+    return tf.sin(x)
+
+
+def g(x):
+    return tf.sin(x)[:2]
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        (
+            [X],
+            {"modes": ["eager", "graph"]},
+            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got ['eager', 'graph']. Leave out what is unknown.",
+        ),
+        (
+            [X],
+            {"modes": "eager"},
+            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got 'eager'. Leave out what is unknown.",
+        ),
+        (
+            [X],
+            {"modes": []},
+            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got []. Leave out what is unknown.",
+        ),
+        (
+            [X],
+            {"like": f, "intended_gradient": f},
+            "check_gradient: the intended gradient is declared twice; expected like or intended_gradient, got both. Leave "
+            "out one.",
+        ),
+        (
+            [X],
+            {"forward_mode": True, "intended_gradient": f},
+            "check_gradient: intended_gradient says nothing about tangents; expected like for forward_mode=True, got "
+            "intended_gradient. Pass a function with that gradient as like, or leave out forward_mode.",
+        ),
+        (
+            [X],
+            {"forward_mode": True, "modes": ["xla"]},
+            "check_gradient: forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got "
+            "['xla']. Add one.",
+        ),
+        (
+            [np.array([1, 2])],
+            {},
+            "check_gradient: 'f' has nothing to differentiate by; expected a float or complex tensor among its arguments, "
+            "got none. Integers, bools, strings and None are passed on as they are.",
+        ),
+        (
+            [np.array([1.0, np.inf])],
+            {},
+            "check_gradient: 'x' of 'f' is not finite; expected finite numbers, got inf or nan, around which nothing can "
+            "be differentiated numerically. Pass other numbers.",
+        ),
+        (
+            [X],
+            {"like": g},
+            "check_gradient: like returns something else than 'f'; expected tensors of shapes [[3]], got [[2]]. Return "
+            "what 'f' returns, with the gradient that is meant.",
+        ),
+        (
+            [X],
+            {"intended_gradient": lambda dy, x: dy[:2]},
+            "check_gradient: intended_gradient returned other gradients than 'f' has; expected [[3]] (one for each of "
+            "'x'), got [[2]]. Return NumPy arrays of the shapes of the arguments, or None for zeros.",
+        ),
+        (
+            [X],
+            {"intended_gradient": lambda dy, x: (dy, None)},
+            "check_gradient: intended_gradient returned other gradients than 'f' has; expected [[3]] (one for each of "
+            "'x'), got [[3], None]. Return NumPy arrays of the shapes of the arguments, or None for zeros.",
+        ),
+    ],
+)
+def test_wrong_values_of_arguments_are_named(args, options, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 The whole message is compared.
+        check_gradient(f, args, **options)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda x: tf.argmax(x),
+            "check_gradient: '<lambda>' returns nothing that has a derivative; expected a float or complex tensor, got "
+            "['int64']. Check the function before it rounds to integers.",
+        ),
+        (
+            print,
+            "check_gradient: 'print' returns nothing that has a derivative; expected a float or complex tensor, got no "
+            "tensor. Check the function before it rounds to integers.",
+        ),
+    ],
+)
+def test_functions_without_a_derivative_are_named(function, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 The whole message is compared.
+        check_gradient(function, [X])
+    assert str(error.value) == message
+
+
+def test_random_functions_are_refused():
+    def noisy(x):
+        return x * tf.random.uniform([3], dtype=tf.float64)
+
+    with pytest.raises(ValueError) as error:  # noqa: PT011 The whole message is compared.
+        check_gradient(noisy, [X])
+    assert str(error.value) == (
+        "check_gradient: 'noisy' gives another value when it is called again; expected a function of its arguments, got "
+        "random numbers or a state. Use tf.random.stateless_uniform and the like, with a fixed seed."
+    )
+
+
+def test_arguments_that_are_no_list_are_refused():
+    with pytest.raises(TypeError) as error:
+        check_gradient(f, X)
+    assert str(error.value) == (
+        "check_gradient: args holds the arguments of the function; expected a list or a tuple, got ndarray. Pass [x] for "
+        "one."
+    )
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match=r"check_gradient: the arguments do not fit 'f'; expected f\(x\), got a call"):
+        check_gradient(f, [X, X])
+
+
+def test_it_says_that_it_needs_eager_mode():
+    expected = (
+        "check_gradient: it differentiates numerically, by many calls; expected eager mode, got a graph under construction "
+        "or tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
+    )
+    with tf.Graph().as_default(), pytest.raises(RuntimeError) as error:
+        check_gradient(f, [X])
+    assert str(error.value) == expected
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(RuntimeError) as error:
+            check_gradient(f, [X])
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert str(error.value) == expected
+
+
+def test_an_exception_of_the_function_itself_comes_as_it_is():
+    def broken(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        check_gradient(broken, [X])
+
+
+def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
+    @cg.custom_gradient
+    def broken(x):
+        def grad_fn(dy):
+            raise KeyError("mine")
+
+        return tf.sin(x), grad_fn
+
+    with pytest.raises(AssertionError) as failure:
+        check_gradient(broken, [X], modes=["eager"], second_order=True)
+    assert isinstance(failure.value.__cause__, KeyError)
+    assert str(failure.value).splitlines()[:2] == [
+        "check_gradient: the gradient of 'broken' with respect to 'x' is wrong in mode 'eager'; expected numbers, got "
+        "this exception: KeyError: 'mine'",
+        "check_gradient: the second-order gradient of 'broken' with respect to 'x, upstream' is wrong in mode 'eager'; "
+        "expected numbers, got this exception: KeyError: 'mine'",
+    ]

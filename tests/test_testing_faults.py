@@ -1,0 +1,299 @@
+"""check_gradient finds what is wrong: a test for each fault, with what the message says."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops.testing import check_gradient
+
+from .support.formulas import tfp_formula
+
+RNG = np.random.default_rng(11)
+X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
+Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
+MATRIX = RNG.normal(size=[3, 3])
+
+NUMBER = r"[-+.\dej]+"
+
+
+def message_of_failure(function, args, **options):
+    with pytest.raises(AssertionError) as failure:
+        check_gradient(function, args, **options)
+    return str(failure.value)
+
+
+def first_line(function, args, **options):
+    return message_of_failure(function, args, **options).splitlines()[0]
+
+
+def decorated(value, grad_fn):
+    """A function of any arguments with this value and this gradient."""
+
+    @cg.custom_gradient
+    def f(*args):
+        return value(*args), lambda dy: grad_fn(dy, *args)
+
+    return lambda *args: f(*args)
+
+
+def named(function):
+    """The faulty function has one name in all messages."""
+
+    def faulty(*args):
+        return function(*args)
+
+    return faulty
+
+
+WRONG = {
+    "sign": (decorated(tf.sin, lambda dy, x: -dy * tf.cos(x)), [X], "The ratio is -1 everywhere: the sign is wrong."),
+    "factor": (
+        decorated(tf.sin, lambda dy, x: 2 * dy * tf.cos(x)),
+        [X],
+        "The ratio is 2 everywhere: a factor is wrong.",
+    ),
+    "conj": (
+        decorated(lambda z: z**3, lambda dy, z: dy * 3 * z**2),
+        [Z],
+        "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f').",
+    ),
+    "transposed": (
+        decorated(lambda x: tf.linalg.matvec(MATRIX, x), lambda dy, x: tf.linalg.matvec(MATRIX, dy)),
+        [X],
+        "It is the Jacobian times the upstream: the Jacobian is transposed.",
+    ),
+    "no_upstream": (
+        decorated(tf.sin, lambda dy, x: tf.cos(x)),
+        [X],
+        "It does not depend on the upstream: multiply by dy.",
+    ),
+    "swapped": (
+        decorated(lambda x, y: x * tf.sin(y), lambda dy, x, y: (dy * x * tf.cos(y), dy * tf.sin(y))),
+        [X, Y],
+        "It is the gradient with respect to 'args[1]': the gradients may be in the wrong order.",
+    ),
+    "none": (
+        decorated(tf.sin, lambda dy, x: None),
+        [X],
+        "The gradient is None: the value does not depend on it for TensorFlow.",
+    ),
+    "zero": (decorated(tf.sin, lambda dy, x: tf.zeros_like(x)), [X], "The gradient is zero everywhere."),
+    "uniform_only": (
+        decorated(lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x),
+        [X],
+        "It is right for a uniform upstream only: it is not a vector-Jacobian product.",
+    ),
+    "nan": (
+        decorated(tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x))),
+        [X],
+        "The gradient is not finite.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_gradient_is_found_in_every_mode_and_named(name):
+    function, args, hint = WRONG[name]
+    lines = message_of_failure(named(function), args).splitlines()
+    argument = re.escape("args[0]")
+    for mode, line in zip(["eager", "function", "xla", "vectorized"], lines[:: len(args)], strict=False):
+        got = {"none": "None", "nan": "nan"}.get(name, NUMBER)
+        assert re.fullmatch(
+            rf"check_gradient: the gradient of 'faulty' with respect to '{argument}' is wrong in mode '{mode}'; expected "
+            rf"{NUMBER} \(numeric differentiation\) at element \[\d\], got {got} \(ratio ({NUMBER}|nan); 3 of "
+            rf"3 elements checked\)\. {re.escape(hint)}",
+            line,
+        ), line
+
+
+def test_the_message_shows_the_numbers():
+    """Of the worst element, by hand: the upstream is that of the seed."""
+    line = first_line(WRONG["factor"][0], [X], modes=["eager"])
+    element = int(re.search(r"element \[(\d)\]", line).group(1))
+    expected, got = (float(n) for n in re.search(rf"expected ({NUMBER}) .* got ({NUMBER}) ", line).groups())
+    upstream = expected / np.cos(X[element])
+    assert 0.5 <= abs(upstream) <= 1.5
+    np.testing.assert_allclose(got, 2 * expected, rtol=1e-7)
+
+
+def test_the_mean_of_tfp_is_right_for_a_uniform_upstream_only():
+    line = first_line(lambda x: tfp_formula(x**2, 2 * x, x), [X], modes=["eager"])
+    assert "It is right for a uniform upstream only: it is not a vector-Jacobian product." in line
+
+
+@pytest.mark.parametrize("size", [50, 100_000])
+def test_a_single_wrong_element_of_many_is_found(size):
+    x = RNG.normal(size=[size])
+    wrong = np.ones(size)
+    wrong[size // 3] = -1
+
+    line = first_line(decorated(tf.sin, lambda dy, x: dy * tf.cos(x) * wrong), [x], modes=["eager"])
+    where = "element [16]" if size == 50 else "element all, along a random direction"
+    assert where in line
+    assert f"{min(size, 64)} of {size} elements checked" in line
+
+
+def test_a_gradient_that_is_right_in_eager_mode_only_is_found():
+    def f(dy, x):
+        return dy * tf.cos(x) if tf.executing_eagerly() else dy
+
+    text = message_of_failure(tf.autograph.experimental.do_not_convert(decorated(tf.sin, f)), [X])
+    rows = [line.split() for line in text.splitlines() if " first " in line]
+    assert {row[0]: row[-1] for row in rows if "batch" not in row} == {
+        "eager": "ok",
+        "function": "WRONG",
+        "xla": "WRONG",
+        "vectorized": "WRONG",
+    }
+
+
+def test_a_gradient_that_mixes_up_a_batch_is_found():
+    """Right for every single call, but computed with the first arguments that came."""
+    seen = []
+
+    def grad_fn(dy, x):
+        inside_a_batch = not tf.executing_eagerly()
+        seen.append(x)
+        return dy * tf.cos(tf.constant(X) if inside_a_batch else x)
+
+    function = tf.autograph.experimental.do_not_convert(decorated(tf.sin, grad_fn))
+    text = message_of_failure(function, [X])
+    assert {line.split()[0] for line in text.splitlines() if "WRONG" in line} == {"vectorized"}
+    assert "with respect to 'args[0], 2 of 3 in a batch' is wrong in mode 'vectorized'; expected" in text
+    assert "(eager mode)" in text
+
+
+def test_a_gradient_without_a_batch_is_a_failure_with_its_message():
+    def f(x):
+        tf.debugging.assert_equal(x.shape.rank, 1)
+        return tf.numpy_function(np.sin, [x], tf.float64)
+
+    like = tf.custom_gradient(lambda x: (tf.ensure_shape(f(x), [3]), lambda dy: dy * tf.cos(x)))
+    text = message_of_failure(lambda x: like(x), [X])
+    assert "is wrong in mode 'xla'; expected numbers, got this exception: InvalidArgumentError: " in text
+    assert "PyFunc" in text
+    assert "eager       first  x" in text
+
+
+@tf.custom_gradient
+def first_order_only(x):
+    derivative = tf.stop_gradient(tf.cos(x))
+    return tf.sin(x), lambda dy: dy * derivative
+
+
+@cg.custom_gradient
+def wrong_second_order(x):
+    @cg.custom_gradient
+    def derivative(x):
+        return tf.cos(x), lambda dy: dy * tf.sin(x)
+
+    return tf.sin(x), lambda dy: dy * derivative(x)
+
+
+def test_a_wrong_second_order_is_found_where_the_first_is_right():
+    for function, hint in (
+        (wrong_second_order, "The ratio is -1 everywhere: the sign is wrong."),
+        (first_order_only, "The gradient is None: the value does not depend on it for TensorFlow."),
+    ):
+        assert not check_gradient(function, [X]).failures
+        lines = message_of_failure(function, [X], second_order=True).splitlines()
+        for mode, line in zip(["eager", "function", "xla", "vectorized"], lines, strict=False):
+            assert line.startswith(
+                f"check_gradient: the second-order gradient of '{function.__name__}' with respect to 'x' is wrong in "
+                f"mode '{mode}'; expected "
+            )
+            assert line.endswith(hint)
+
+
+def test_a_wrong_tangent_is_found_where_the_gradient_is_right():
+    """Inside a tf.function, forward mode ignores tf.custom_gradient and differentiates its value."""
+
+    @tf.custom_gradient
+    def ascent(x):
+        return tf.sin(x), lambda dy: -dy * tf.cos(x)
+
+    options = {"like": lambda x: -tf.sin(x), "modes": ["function"]}
+    assert not check_gradient(ascent, [X], **options).failures
+    line = first_line(ascent, [X], **options, forward_mode=True)
+    assert re.fullmatch(
+        rf"check_gradient: the tangent of 'ascent' \(value\) is wrong in mode 'function'; expected {NUMBER} \(numeric "
+        rf"differentiation\) at element \[\d\], got {NUMBER} \(ratio -1; 3 of 3 elements checked\)\. The ratio is -1 "
+        "everywhere: the sign is wrong.",
+        line,
+    ), line
+    assert not check_gradient(cg.custom_gradient(ascent_with_gradient), [X], **options, forward_mode=True).failures
+
+
+def ascent_with_gradient(x):
+    return tf.sin(x), lambda dy: -dy * tf.cos(x)
+
+
+def test_another_value_in_a_mode_is_found():
+    def f(x):
+        return tf.sin(x) if tf.executing_eagerly() else tf.sin(x) + 1.0
+
+    line = first_line(tf.autograph.experimental.do_not_convert(f), [X], modes=["eager", "function"])
+    assert re.fullmatch(
+        rf"check_gradient: the value of '.*f' \(value\) is wrong in mode 'function'; expected {NUMBER} \(eager mode\) at "
+        rf"element \[\d\], got {NUMBER} \(ratio {NUMBER}; 3 of 3 elements checked\)\.",
+        line,
+    ), line
+
+
+def test_integers_have_to_be_the_same_in_every_mode():
+    @tf.autograph.experimental.do_not_convert
+    def f(x):
+        return x, tf.argmax(x) + (0 if tf.executing_eagerly() else 1)
+
+    assert "(value[1]) is wrong in mode 'function'; expected" in first_line(f, [X], modes=["eager", "function"])
+
+
+def in_float32(x):
+    return tf.cast(tf.exp(tf.cast(x, tf.float32)), tf.float64)
+
+
+def test_rounding_to_float32_inside_is_found_unless_it_is_allowed():
+    line = first_line(in_float32, [X], modes=["eager"])
+    assert line.endswith(
+        "or the function computes in a lower precision than float64. Pass other numbers, or step and rtol."
+    )
+    assert not check_gradient(in_float32, [X], step=0.1, rtol=1e-3).failures
+    halved = first_line(lambda x: in_float32(x) + tf.stop_gradient(tf.exp(x)), [X], step=0.1, rtol=1e-3)
+    assert "The ratio is 0.5 everywhere: a factor is wrong." in halved
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "xla", "vectorized"])
+def test_a_gradient_of_another_shape_is_found(mode):
+    @tf.custom_gradient
+    def f(x):
+        return tf.sin(x), lambda dy: (dy * tf.cos(x))[:2]
+
+    line = first_line(f, [X], modes=[mode])
+    assert line.endswith(
+        f"is wrong in mode '{mode}'; expected float64 of shape [3], got float64 of shape [2]. Gradients have the dtype and "
+        "the shape of the argument."
+    )
+
+
+def test_a_gradient_of_another_dtype_is_found():
+    @tf.custom_gradient
+    def f(x):
+        return tf.sin(x), lambda dy: tf.cast(dy * tf.cos(x), tf.float32)
+
+    assert "expected float64 of shape [3], got float32 of shape [3]." in first_line(f, [X], modes=["eager"])
+
+
+def test_a_kink_is_named_as_a_possible_reason():
+    line = first_line(tf.nn.relu, [np.array([-1.0, 0.0, 2.0])], modes=["eager"])
+    assert "at element [1]" in line
+    assert "there may be a kink nearby" in line
+
+
+def test_a_function_that_is_not_finite_is_a_failure():
+    line = first_line(tf.sqrt, [np.array([1.0, 0.0])], modes=["eager"])
+    assert "at element [1], got" in line
+    line = first_line(decorated(tf.math.log, lambda dy, x: dy), [np.array([1.0, -1.0])], modes=["eager"])
+    assert line.endswith("The function itself is not finite around the argument: pass other numbers.")

@@ -1,0 +1,7 @@
+"""Is this gradient right? Custom gradients against numeric differentiation, in every way TensorFlow runs a function."""
+
+from ._check import check_gradient as check_gradient
+from ._report import Comparison as Comparison
+from ._report import GradientReport as GradientReport
+
+__all__ = ["Comparison", "GradientReport", "check_gradient"]

@@ -1,0 +1,132 @@
+"""Values, gradients and tangents as each mode computes them, compared with what they should be."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .. import _errors
+from . import _hints, _modes
+from ._problem import Arrays, Problem, tensors_of, wide
+from ._references import RandomNumbers, names_of_values
+from ._report import Comparison, Reference, Tolerances, compare, exactly
+
+# How many different arguments and upstreams a batch has.
+_BATCH = 3
+
+# Says what a wrong derivative is instead.
+Hint = Callable[[Reference, np.ndarray], str]
+
+
+class ModeComparisons:
+    """The comparisons of one `check_gradient`, and the last exception that a mode failed with."""
+
+    def __init__(self, modes: Sequence[str], tolerances: Tolerances) -> None:
+        self.comparisons: list[Comparison] = []
+        self.error: Exception | None = None
+        self._modes = modes
+        self._tolerances = tolerances
+
+    def gradients(
+        self,
+        order: str,
+        problem: Problem,
+        meant: Problem | None,
+        upstream: Arrays,
+        references: list[Reference],
+        numbers: RandomNumbers,
+    ) -> None:
+        """The gradients and, at first order, the values. In a batch, all but the first are compared to eager mode.
+
+        `meant` is the function whose gradient is meant, if there is one: for hints.
+        """
+        count = len(problem.values)
+
+        def function(tensors: list[tf.Tensor]) -> _modes.Computed:
+            outputs, others, gradients = problem.gradients(tensors[:count], tensors[count:])
+            return gradients, outputs + others
+
+        def hint(reference: Reference, gradient: np.ndarray) -> str:
+            place = references.index(reference)
+            text = _hints.from_numbers(reference, references if order == "first" else [], gradient)
+            if not text and meant is not None:
+                text = _hints.from_upstreams(problem, meant, upstream, place, reference, gradient)
+            return text or _hints.from_ratio(reference, gradient)
+
+        inputs = [tensors_of(problem.values + upstream)]
+        for _ in range(1, _BATCH):
+            near = [numbers.near(x) for x in problem.values]
+            inputs.append(tensors_of(near + [numbers.like(dy) for dy in upstream]))
+        outputs, others = problem.call(inputs[0][:count])
+        for mode in self._modes:
+            try:
+                results = _modes.run(mode, function, inputs)
+                in_eager_mode = [_modes.run("eager", function, [own])[0] for own in inputs[1 : len(results)]]
+            except Exception as error:
+                self.raised(mode, order, problem.names, error)
+                continue
+            gradients, values = results[0]
+            if order == "first":
+                self._values(mode, values, outputs + others)
+            for reference, gradient in zip(references, gradients, strict=True):
+                self._compare(mode, order, reference, gradient, hint)
+            for k, ((gradients, _), (expected, _)) in enumerate(zip(results[1:], in_eager_mode, strict=True), start=1):
+                for own, gradient, in_eager in zip(references, gradients, expected, strict=True):
+                    array = np.zeros(own.shape, own.dtype.as_numpy_dtype) if in_eager is None else wide(in_eager)
+                    reference = exactly(
+                        f"{own.name}, {k + 1} of {len(results)} in a batch", array, own.dtype, "eager mode"
+                    )
+                    self._compare(mode, order, reference, gradient, None)
+
+    def _values(self, mode: str, values: Sequence[tf.Tensor], expected: Sequence[tf.Tensor]) -> None:
+        for name, value, eager in zip(names_of_values(len(expected)), values, expected, strict=True):
+            self._compare(mode, "value", exactly(name, wide(eager), eager.dtype, "eager mode"), value, None)
+
+    def tangents(self, problem: Problem, directions: Arrays, references: list[Reference]) -> None:
+        """The tangents of the outputs, in the modes that have forward mode."""
+        count = len(problem.values)
+
+        def function(tensors: list[tf.Tensor]) -> _modes.Computed:
+            with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
+                outputs, _ = problem.call(tensors[:count])
+            return [accumulator.jvp(output) for output in outputs], outputs
+
+        def hint(reference: Reference, tangent: np.ndarray) -> str:
+            return _hints.from_numbers(reference, [], tangent) or _hints.from_ratio(reference, tangent)
+
+        for mode in self._modes:
+            if mode not in _modes.FORWARD_MODES:
+                continue
+            try:
+                ((found, _),) = _modes.run(mode, function, [tensors_of(problem.values + directions)])
+            except Exception as error:
+                self.raised(mode, "tangent", [reference.name for reference in references], error)
+                continue
+            for reference, tangent in zip(references, found, strict=True):
+                self._compare(mode, "tangent", reference, tangent, hint)
+
+    def raised(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
+        """An exception is a failure of its mode, and no reason not to look at the others."""
+        text = _errors.CHECK_RAISED.format(error=f"{type(error).__name__}: {error}")
+        self.comparisons.append(Comparison(mode, order, ", ".join(names), passed=False, problem=text))
+        self.error = error
+
+    def _compare(self, mode: str, order: str, reference: Reference, actual: Any, hint: Hint | None) -> None:
+        is_none = actual is None
+        array = np.zeros(reference.shape) if is_none else wide(actual)
+        comparison = compare(
+            reference,
+            array,
+            reference.dtype if is_none else actual.dtype,
+            self._tolerances,
+            nonfinite_may_agree=hint is None,
+            mode=mode,
+            order=order,
+            is_none=is_none,
+        )
+        if hint is not None and not comparison.passed and not comparison.problem:
+            text = _errors.HINT_NONE if is_none else hint(reference, array)
+            comparison = dataclasses.replace(comparison, hint=text)
+        self.comparisons.append(comparison)
