@@ -119,14 +119,14 @@ def check_gradient(
     _check_use(modes, like, intended_gradient, forward_mode)
     arguments = Arguments(f, args, kwargs)
     function = _structure.name_of(f)
-    problem = arguments.problem(f)
+    problem = arguments.problem(f, step)
     values = _values_of(function, problem)
     numbers = RandomNumbers(seed)
     upstream = [numbers.like(value) for value in values]
-    meant = problem if like is None else _problem_meant(function, arguments.problem(like), values)
+    meant = problem if like is None else _problem_meant(function, arguments.problem(like, step), values)
 
     if intended_gradient is None:
-        references = numeric_gradients(meant, upstream, numbers, step, max_elements)
+        references = numeric_gradients(meant, upstream, numbers, max_elements)
     else:
         references = intended_gradients(function, problem, arguments, intended_gradient, upstream)
     found = ModeComparisons(modes, Tolerances(rtol, atol))
@@ -135,14 +135,14 @@ def check_gradient(
         derived = problem.derived(upstream)
         try:
             weights = [numbers.like(gradient) for gradient in derived.outputs(derived.values)]
-            references = numeric_gradients(derived, weights, numbers, step, max_elements)
+            references = numeric_gradients(derived, weights, numbers, max_elements)
         except Exception as error:
             found.raised("eager", "second", derived.names, error)
         else:
             found.gradients("second", derived, None, weights, references, numbers)
     if forward_mode:
         directions = [numbers.direction(x) for x in problem.values]
-        found.tangents(problem, directions, numeric_tangents(meant, directions, step))
+        found.tangents(problem, directions, numeric_tangents(meant, directions))
     report = GradientReport(function, found.comparisons)
     if report.failures:
         raise AssertionError(report.text_of_failures()) from found.error

@@ -60,13 +60,16 @@ def from_upstreams(
     if _equal(of([2 * dy for dy in upstream]), actual):
         return _errors.HINT_NO_UPSTREAM
     ones = [np.ones_like(dy) for dy in upstream]
-    uniform = Differentiation(meant, ones, None).by_elements(argument, reference.elements)
+    uniform = Differentiation(meant, ones).by_elements(argument, reference.elements)
     if sum(dy.size for dy in upstream) > 1 and _equal(of(ones), uniform.value):
         return _errors.HINT_UNIFORM
-    if len(upstream) == 1 and upstream[0].shape == reference.shape:
+    if len(upstream) == 1 and upstream[0].size == actual.size and reference.direction is None:
+        dy = upstream[0].ravel()
+        # Transposed or not, the form dy @ J @ dy is the same.
+        same_form = abs(np.vdot(dy, actual - expected)) < _CLOSE * np.linalg.norm(dy) * np.linalg.norm(expected)
         directions = [np.zeros_like(x) for x in problem.values]
-        directions[argument] = upstream[0].astype(problem.values[argument].dtype)
-        if _equal(along_direction(meant, directions, None)[0].value[reference.elements], actual):
+        directions[argument] = upstream[0].reshape(reference.shape).astype(problem.values[argument].dtype)
+        if same_form and _equal(along_direction(meant, directions)[0].value, actual):
             return _errors.HINT_TRANSPOSED
     return ""
 

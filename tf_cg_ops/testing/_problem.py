@@ -15,11 +15,15 @@ Arrays = list[np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """`call` maps tensors like `values` to the outputs that have derivatives, and to the others."""
+    """`call` maps tensors like `values` to the outputs that have derivatives, and to the others.
+
+    `step` is that of numeric differentiation, relative to each element, if the user chose one.
+    """
 
     names: list[str]
     values: Arrays
     call: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
+    step: float | None
 
     def outputs(self, values: Sequence[np.ndarray]) -> Arrays:
         """The outputs that have derivatives, in eager mode and in double precision."""
@@ -42,7 +46,7 @@ class Problem:
             return zeros_for_none(gradients, tensors[:count]), []
 
         names = ["upstream"] if len(upstream) == 1 else [f"upstream[{i}]" for i in range(len(upstream))]
-        return Problem(self.names + names, self.values + upstream, call)
+        return Problem(self.names + names, self.values + upstream, call, self.step)
 
 
 def zeros_for_none(gradients: Sequence[Any], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -92,7 +96,7 @@ class Arguments:
                 leaves[place] = tf.nest.pack_sequence_as(leaves[place], parts, expand_composites=True)
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
-    def problem(self, function: Callable[..., Any]) -> Problem:
+    def problem(self, function: Callable[..., Any], step: float | None) -> Problem:
         """A function of these arguments."""
 
         def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -103,7 +107,7 @@ class Arguments:
             return [t for t in flat if has_derivative(t)], others
 
         tensors = [tensor for place in self._places for tensor in tensors_in(self._leaves[place])]
-        return Problem(self._names, [np.array(tensor) for tensor in tensors], call)
+        return Problem(self._names, [np.array(tensor) for tensor in tensors], call, step)
 
 
 def _in_double_precision(leaf: Any) -> Any:

@@ -43,11 +43,9 @@ class RandomNumbers:
         return np.sort(np.random.default_rng(self._seed).choice(size, most, replace=False))
 
 
-def numeric_gradients(
-    problem: Problem, upstream: Arrays, numbers: RandomNumbers, step: float | None, max_elements: int
-) -> list[Reference]:
+def numeric_gradients(problem: Problem, upstream: Arrays, numbers: RandomNumbers, max_elements: int) -> list[Reference]:
     """One reference for each argument. Where elements are left out, a direction stands for all of them."""
-    numeric = Differentiation(problem, upstream, step)
+    numeric = Differentiation(problem, upstream)
     references = []
     for i, (name, x) in enumerate(zip(problem.names, problem.values, strict=True)):
         elements = numbers.elements(x.size, max_elements)
@@ -60,10 +58,10 @@ def numeric_gradients(
     return references
 
 
-def numeric_tangents(problem: Problem, directions: Arrays, step: float | None) -> list[Reference]:
+def numeric_tangents(problem: Problem, directions: Arrays) -> list[Reference]:
     """One reference for each output."""
     values, _ = problem.call(tensors_of(problem.values))
-    estimates = along_direction(problem, directions, step)
+    estimates = along_direction(problem, directions)
     return [
         Reference(name, tuple(value.shape), value.dtype, _NUMERIC, np.arange(estimate.value.size), estimate)
         for name, value, estimate in zip(names_of_values(len(values)), values, estimates, strict=True)

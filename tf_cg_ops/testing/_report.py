@@ -142,7 +142,7 @@ class Tolerances:
         """One tolerance for each element: relative to the terms that make it, and to what is known of it."""
         relative = np.where(np.isfinite(estimate.value), self.rtol * estimate.scale, 0.0)
         forgiven = np.minimum(_TRUST * estimate.error, np.max(relative, initial=0.0))
-        return self.atol + relative + 4 * estimate.rounding + forgiven
+        return self.atol + relative + estimate.rounding + forgiven
 
 
 def compare(

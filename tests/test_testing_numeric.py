@@ -1,0 +1,152 @@
+"""How well check_gradient differentiates numerically: scales, magnitudes, sizes, and what is hard to differentiate."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops.testing import check_gradient
+
+RNG = np.random.default_rng(3)
+
+SMOOTH = {
+    "sin": tf.sin,
+    "exp": lambda x: tf.exp(-tf.abs(x)),
+    "log": lambda x: tf.math.log(tf.abs(x)),
+    "sqrt": lambda x: tf.sqrt(tf.abs(x)),
+    "inverse_square": lambda x: 1 / x**2,
+    "softmax": tf.nn.softmax,
+    "logsumexp": tf.reduce_logsumexp,
+    "norm": tf.norm,
+    "product": lambda x: x[:, None] * x,
+    "standardize": lambda x: (x - tf.reduce_mean(x)) / tf.math.reduce_std(x),
+    "offset": lambda x: 1e6 + x,
+    "constant": lambda x: x / x,
+    "relu": tf.nn.relu,
+    "sorted": tf.sort,
+}
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_right_gradients_pass_at_every_scale(name, size):
+    x = size * np.array([0.3, -1.2, 0.7, -0.1, 1.9])
+    report = check_gradient(SMOOTH[name], [x], modes=["eager"])
+    gradient = report.comparisons[-1]
+    assert gradient.checked == gradient.size == 5
+    # The offset leaves 16 digits of a million, of which x has the last ones.
+    known = {1e-6: 10.0, 1.0: 1e-5, 1e6: 1e-8}[size] if name == "offset" else 1e-8
+    assert gradient.tolerance < (known + 2e-6) * max(abs(gradient.numeric), 1 / size)
+
+
+def test_every_element_counts_by_its_own_magnitude():
+    """The gradient of the logarithm is a million times as large at one end as at the other."""
+    x = np.array([1e-3, 1.0, 1e3])
+
+    @cg.custom_gradient
+    def log(x):
+        return tf.math.log(x), lambda dy: dy / x * tf.constant([1, 1, 1.001], tf.float64)
+
+    assert not check_gradient(tf.math.log, [x]).failures
+    with pytest.raises(AssertionError, match=r"at element \[2\], got .* \(ratio 1\.001"):
+        check_gradient(log, [x])
+
+
+@pytest.mark.parametrize("function", [tf.sin, tf.nn.softmax, tf.nn.relu, tf.reduce_logsumexp])
+def test_many_elements_are_sampled(function):
+    x = RNG.normal(size=[300, 300])
+    report = check_gradient(function, [x], modes=["eager"], max_elements=5)
+    gradient = report.comparisons[-1]
+    assert (gradient.checked, gradient.size) == (5, 90_000)
+    assert "5 of 90000" in str(report)
+
+
+def test_the_sample_is_as_large_as_it_may_be_and_reproducible():
+    x = RNG.normal(size=[10])
+    once, again, other = (
+        str(check_gradient(tf.sin, [x], modes=["eager"], seed=seed, max_elements=9)) for seed in (1, 1, 2)
+    )
+    assert once == again != other
+    assert "9 of 10" in once
+    assert "10 of 10" in str(check_gradient(tf.sin, [x], modes=["eager"], max_elements=10))
+
+
+HARD = {
+    # A peak that the first steps straddle, and waves that they alias.
+    "narrow_peak": (lambda x: tf.exp(-((x - 1e3) ** 2)), [1000.5]),
+    "fast_wave": (lambda x: tf.sin(1e6 * x), [0.1257302210933933, 0.7]),
+    # Steps that leave the domain, or cross a kink.
+    "edge_of_the_domain": (lambda x: tf.sqrt(1 - x**2), [0.9999]),
+    "near_a_kink": (tf.nn.relu, [1e-3, -1e-4]),
+    "near_a_limit": (lambda x: tf.clip_by_value(x, -1.0, 1.0), [0.9999, 1.0001]),
+    "steps": (tf.round, [0.4999, 0.3, 7.4]),
+    "overflow": (lambda x: tf.exp(x), [709.0]),
+    "zero": (lambda x: x**2 + x, [0.0, 0.0]),
+    "zeros_among_others": (lambda x: x**2 + 1e6 * x, [0.0, 1e-6]),
+    "infinite_mask": (lambda x: tf.nn.softmax(tf.where([True, False, True], x, -np.inf)), [0.2, 1.0, -0.3]),
+    "infinite_outputs": (lambda x: tf.where([True, False], x, np.inf), [0.2, 1.0]),
+    "underflow": (lambda x: 1e-200 * x, [0.5, 2.0]),
+    "tiny": (lambda x: tf.exp(x), [1e-12, -1e-13]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_what_is_hard_to_differentiate_passes_where_it_is_right(name):
+    function, x = HARD[name]
+    assert not check_gradient(function, [np.array(x)], modes=["eager"]).failures
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_what_is_hard_to_differentiate_fails_where_it_is_wrong(name):
+    function, x = HARD[name]
+    factor = tf.constant([-1.0, 1.0, 1.0][: len(x)], tf.float64)
+
+    @tf.custom_gradient
+    def wrong(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+
+        def grad_fn(dy):
+            gradient = tape.gradient(y, x, output_gradients=dy)
+            return factor if gradient is None else factor * gradient
+
+        return y, grad_fn
+
+    with pytest.raises(AssertionError, match=r"is wrong in mode 'eager'; expected .* at element .*, got"):
+        check_gradient(wrong, [np.array(x)], modes=["eager"])
+
+
+def test_numeric_differentiation_is_done_once_for_all_modes():
+    calls = []
+
+    @tf.autograph.experimental.do_not_convert
+    def counted(x):
+        calls.append(1)
+        return tf.sin(x)
+
+    check_gradient(counted, [np.ones(20)], modes=["eager"])
+    in_one_mode = len(calls)
+    check_gradient(counted, [np.ones(20)])
+    assert len(calls) - in_one_mode < in_one_mode + 10
+
+
+def test_an_absolute_tolerance_is_added():
+    @cg.custom_gradient
+    def f(x):
+        return tf.sin(x), lambda dy: dy * tf.cos(x) + 1e-3
+
+    assert not check_gradient(f, [np.ones(3)], atol=2e-3).failures
+    with pytest.raises(AssertionError):
+        check_gradient(f, [np.ones(3)], atol=5e-4)
+
+
+def test_a_float32_gradient_is_computed_in_float64():
+    seen = []
+
+    def f(x, z, n):
+        seen.append((x.dtype, z.dtype, n))
+        return x * tf.cast(tf.abs(z), x.dtype)
+
+    check_gradient(f, [tf.constant([1.0]), tf.constant([1 + 1j], tf.complex64), 3], modes=["eager"])
+    assert set(seen) == {(tf.float64, tf.complex128, 3)}
