@@ -148,6 +148,7 @@ def test_right_gradients_pass_at_second_order_too(name):
     function, args, kwargs = SECOND_ORDER[name]
     report = check_gradient(function, args, kwargs=kwargs, second_order=True)
     assert {comparison.order for comparison in report.comparisons} == {"value", "first", "second"}
+    assert any(c.name.startswith("upstream") for c in report.comparisons if c.order == "second")
     assert not report.failures
 
 

@@ -127,6 +127,7 @@ class ModeComparisons:
             is_none=is_none,
         )
         if hint is not None and not comparison.passed and not comparison.problem:
-            text = _errors.HINT_NONE if is_none else hint(reference, array)
+            with np.errstate(all="ignore"):
+                text = _errors.HINT_NONE if is_none else hint(reference, array)
             comparison = dataclasses.replace(comparison, hint=text)
         self.comparisons.append(comparison)
