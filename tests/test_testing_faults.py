@@ -293,8 +293,7 @@ def test_a_kink_is_named_as_a_possible_reason():
 
 
 def test_a_function_that_is_not_finite_is_a_failure():
-    for not_differentiable in (0.0, -1.0):  # An infinite gradient, and one that is nan as the value is.
-        line = first_line(tf.sqrt, [np.array([1.0, not_differentiable])], modes=["eager"])
-        assert "at element [1], got" in line
+    for x in ([0.0, 1.0], [-1.0, 1.0]):  # An infinite gradient, and one that is nan as the value is.
+        assert "at element [0], got" in first_line(tf.sqrt, [np.array(x)], modes=["eager"])
     line = first_line(decorated(tf.math.log, lambda dy, x: dy), [np.array([1.0, -1.0])], modes=["eager"])
     assert line.endswith("The function itself is not finite around the argument: pass other numbers.")
