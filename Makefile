@@ -20,13 +20,17 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test format clean
+.PHONY: demo test docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
 
 test: $(LIBRARY)
 	$(BIN)/python -m pytest
+
+# The pages come into build/docs; the first one is index.html.
+docs: $(LIBRARY)
+	$(BIN)/python -m mkdocs build --strict
 
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .

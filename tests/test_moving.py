@@ -1,0 +1,123 @@
+"""What docs/moving.md says about the upstream functions and no other test shows, beside what holds here."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+
+
+def gradient(function, *sources, traced=False, upstream=DY):
+    def run(*sources):
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            y = function(*sources)
+        return tape.gradient(y, sources, output_gradients=upstream)
+
+    return (tf.function(run, autograph=False) if traced else run)(*sources)
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "traced"])
+def traced(request):
+    return request.param
+
+
+def square(x):
+    """Its gradient is ten times that of the operations inside."""
+    return x**2, lambda dy: 20.0 * dy * x
+
+
+def test_tensorflow_ignores_the_gradient_of_keyword_arguments(traced):
+    np.testing.assert_allclose(gradient(lambda x: tf.custom_gradient(square)(x=x), X)[0], 2 * X * DY)
+    with pytest.raises(ValueError, match="supports keywords arguments only when eager execution is enabled"):
+        gradient(lambda x: tf.custom_gradient(square)(x=x), X, traced=True)
+    np.testing.assert_allclose(gradient(lambda x: cg.custom_gradient(square)(x=x), X, traced=traced)[0], 20 * X * DY)
+
+
+def test_keyword_arguments_count_among_the_gradients(traced):
+    def scaled(x, scale):
+        return x * scale, lambda dy: 5.0 * dy
+
+    def counted(x, scale):
+        return x * scale, lambda dy: (5.0 * dy, None)
+
+    scale = tf.constant(2.0)
+    np.testing.assert_allclose(gradient(lambda x: tf.custom_gradient(scaled)(x, scale=scale), X)[0], 5 * DY)
+    with pytest.raises(ValueError, match="grad_fn of 'scaled' returned 1 gradient; expected 2"):
+        gradient(lambda x: cg.custom_gradient(scaled)(x, scale=scale), X, traced=traced)
+    dx = gradient(lambda x: cg.custom_gradient(counted)(x, scale=scale), X, traced=traced)[0]
+    np.testing.assert_allclose(dx, 5 * DY)
+
+
+def test_tensorflow_ignores_the_gradient_in_forward_mode():
+    def tangent(function):
+        with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
+            y = function(X)
+        return accumulator.jvp(y)
+
+    np.testing.assert_allclose(tangent(tf.custom_gradient(square)), 2 * X * DY)
+    np.testing.assert_allclose(tangent(cg.custom_gradient(square)), 20 * X * DY)
+
+
+def test_tensorflow_accepts_a_gradient_of_the_wrong_shape(traced):
+    def wrong(x):
+        return x, lambda dy: tf.ones([7, 1])
+
+    assert gradient(tf.custom_gradient(wrong), X, traced=traced)[0].shape == [7, 1]
+    with pytest.raises(ValueError, match=r"a gradient of the wrong shape for 'x'; expected \(2,\), got \(7, 1\)"):
+        gradient(cg.custom_gradient(wrong), X, traced=traced)
+
+
+@pytest.mark.parametrize("reads_outside", [True, False])
+def test_what_grad_fn_reads_from_outside_is_computed_in_the_forward_pass(reads_outside):
+    calls = []
+
+    def count(x):
+        calls.append(1)
+        return x
+
+    @cg.custom_gradient
+    def function(x):
+        def expensive():
+            return tf.ensure_shape(tf.numpy_function(count, [x], tf.float32, stateful=False), [2])
+
+        outside = expensive() if reads_outside else None
+        return x + 0.0, lambda dy: dy * (outside if reads_outside else expensive())
+
+    run = tf.function(function)
+    run(X)
+    assert len(calls) == reads_outside
+    np.testing.assert_allclose(gradient(run, X)[0], DY * X)
+    assert len(calls) == reads_outside + 1
+
+
+def test_what_tensorflows_recompute_grad_cannot_do():
+    theirs, ours = (
+        recompute(lambda x, scale=1.0: x**3 * scale) for recompute in (tf.recompute_grad, cg.recompute_grad)
+    )
+
+    def second_derivative(function):
+        return gradient(lambda x: gradient(function, x)[0], X, traced=True)[0]
+
+    with pytest.raises(NotImplementedError, match="recompute_grad tried to transpose grad"):
+        second_derivative(theirs)
+    np.testing.assert_allclose(second_derivative(ours), 6 * X * DY**2)
+
+    def by_scale(function):
+        return gradient(lambda scale: function(X, scale=scale), tf.constant(1.0))[0]
+
+    assert by_scale(theirs) is None
+    np.testing.assert_allclose(by_scale(ours), 81.0)
+
+
+def test_tensorflow_passes_a_gradient_of_another_shape_through(traced):
+    def total(pass_through):
+        return gradient(pass_through(lambda x: tf.reduce_sum(x)), X, traced=traced, upstream=None)[0]
+
+    assert total(tf.grad_pass_through).shape == []
+    with pytest.raises(ValueError, match=r"wrong shape for 'x'; expected \(2,\), got \(\)"):
+        total(cg.grad_pass_through)
+    assert gradient(lambda x: tf.grad_pass_through(tf.round)(x=x), X)[0] is None
+    np.testing.assert_allclose(gradient(lambda x: cg.grad_pass_through(tf.round)(x=x), X, traced=traced)[0], DY)
