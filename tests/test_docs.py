@@ -73,12 +73,18 @@ SEPARATOR = "----- the next block -----\n"
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_code_of_a_guide_prints_what_is_below_it(guide, tmp_path):
-    """The blocks of one page run one after the other in one process, and share their names."""
+    """The blocks of one page share their names, and the files that they write, unless one asks for a fresh process."""
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", (ROOT / guide).read_text(), re.DOTALL)
-    code = f"print({SEPARATOR!r}, end='')\n".join(code for code, _ in blocks)
-    printed = run_python(code, cwd=tmp_path).stdout.split(SEPARATOR)
-    for (code, expected), actual in zip(blocks, printed, strict=True):
-        assert actual == expected, code
+    processes = []
+    for block in blocks:
+        if not processes or block[0].startswith("# In a fresh process.\n"):
+            processes.append([])
+        processes[-1].append(block)
+    for shared in processes:
+        code = f"print({SEPARATOR!r}, end='')\n".join(code for code, _ in shared)
+        printed = run_python(code, cwd=tmp_path).stdout.split(SEPARATOR)
+        for (code, expected), actual in zip(shared, printed, strict=True):
+            assert actual == expected, code
 
 
 @pytest.mark.parametrize("name", PUBLIC)

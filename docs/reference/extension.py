@@ -28,5 +28,5 @@ class Extension(griffe.Extension):
 
 
 def _as_list(section: re.Match[str]) -> str:
-    entries = _ARGUMENT.sub(r"- **`\1`** – ", section[1])
+    entries = _ARGUMENT.sub(r"- **`\1`**: ", section[1])
     return f"**Call arguments:**\n\n{entries}"
