@@ -82,7 +82,8 @@ def test_tfp_agrees_wherever_the_upstream_is_uniform(tfp, rng):
 
 def test_value_at_infinity(tfp):
     fx, gx, x = tf.constant([1.0, 0.5]), tf.constant([0.0, 0.25]), tf.constant([np.inf, 1.0])
-    assert cg.embed_gradient(fx, gx, x).numpy().tolist() == [1.0, 0.5]
+    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
+        assert ours(fx, gx, x).numpy().tolist() == [1.0, 0.5]
     assert with_tf_custom_gradient(fx, gx, x).numpy().tolist() == [1.0, 0.5]
     np.testing.assert_array_equal(contrib_formula(fx, gx, x), [np.nan, 0.5])
     np.testing.assert_array_equal(tfp.math.custom_gradient(fx, gx, x), [np.nan, np.nan])
@@ -90,10 +91,18 @@ def test_value_at_infinity(tfp):
 
 def test_memory_of_the_value(tfp):
     fx = tf.random.stateless_normal([1000], [1, 2])
-    assert address(cg.embed_gradient(fx, fx, fx)) == address(fx)
+    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
+        assert address(ours(fx, fx, fx)) == address(fx)
     assert address(with_tf_custom_gradient(fx, fx, fx)) == address(fx)
     assert address(contrib_formula(fx, fx, fx)) != address(fx)
     assert address(tfp.math.custom_gradient(fx, fx, fx)) != address(fx)
+
+
+def test_the_gradient_of_an_empty_value(tfp):
+    x, empty = tf.constant([1.0, 2.0]), tf.zeros([0])
+    for custom_gradient, expected in ((cg.compat.tfp_math.custom_gradient, 0.0), (tfp.math.custom_gradient, np.nan)):
+        _, (dx,) = tape_vjp(lambda x, embed=custom_gradient: embed(empty, x, x), [x], empty)
+        np.testing.assert_array_equal(dx, [expected] * 2)
 
 
 LOOP_AND_COND = """
