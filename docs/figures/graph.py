@@ -58,7 +58,7 @@ def main() -> None:
     arrow(after, (6.1, 3.4), (6.4, 3.4))
     after.text(6.45, 3.4, "dx", va="center", color=INK)
     figure.tight_layout()
-    figure.savefig(pathlib.Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(pathlib.Path(__file__).with_suffix(".svg"), metadata={"Date": None}, bbox_inches="tight")
 
 
 if __name__ == "__main__":
