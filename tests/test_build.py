@@ -48,9 +48,11 @@ def test_it_requires_the_minor_version_and_the_distribution_it_was_compiled_agai
 def test_it_holds_the_package_the_library_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    assert {"tf_cg_ops/_ops.so", "tf_cg_ops/_build_info.py", "tf_cg_ops/compat/bayesflow.py"} <= set(names)
+    files = ("_ops.so", "_build_info.py", "compat/bayesflow.py", "layers/__init__.py", "_keras/layers.py")
+    assert {f"tf_cg_ops/{file}" for file in files} <= set(names)
     others = [name for name in names if not name.startswith("tf_cg_ops/") or not name.endswith((".py", ".so"))]
-    assert others == []
+    # By which type checkers know that the package has type hints.
+    assert others == ["tf_cg_ops/py.typed"]
 
 
 def test_it_works_from_another_folder(wheel, tmp_path):
