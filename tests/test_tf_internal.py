@@ -11,10 +11,12 @@ def test_every_name_is_there():
     names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
+        "Callable",
         "ConversionNotImplementedError",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
+        "add_python_function",
         "cond_v2",
         "control_flow_util",
         "definition_of",
@@ -30,8 +32,10 @@ def test_every_name_is_there():
         "ops",
         "record_operation",
         "replace_flat_tensors_for_gradients",
+        "script_ops",
         "should_record_backprop",
         "stop_recording",
+        "weakref",
         "while_v2",
         "wrap_for_pfor",
     ]

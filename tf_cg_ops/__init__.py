@@ -16,6 +16,8 @@ from . import testing as testing
 from ._clipping import clip_gradient as clip_gradient
 from ._decorator import custom_gradient as custom_gradient
 from ._embed import embed_gradient as embed_gradient
+from ._from_numpy import from_numpy as from_numpy
+from ._implicit_root import implicit_root as implicit_root
 from ._scaling import reverse_gradient as reverse_gradient
 from ._scaling import scale_gradient as scale_gradient
 from ._straight_through import straight_through as straight_through
@@ -34,7 +36,9 @@ __all__ = [
     "custom_gradient",
     "custom_vjp",
     "embed_gradient",
+    "from_numpy",
     "grad_pass_through",
+    "implicit_root",
     "layers",
     "recompute_grad",
     "reverse_gradient",

@@ -292,3 +292,94 @@ HINT_CONJ = "It would be right with the derivative conjugated: TensorFlow's conv
 HINT_NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."
 HINT_UNIFORM = "It is right for a uniform upstream only: it is not a vector-Jacobian product."
 HINT_TRANSPOSED = "It is the Jacobian times the upstream: the Jacobian is transposed."
+
+OUTPUT_SPEC = (
+    "{api}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of {supported}, "
+    "got {got}. Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for a function of single "
+    "elements."
+)
+BATCHED_IS_NO_BOOL = "{api}: batched is not a bool; expected True or False, got {value}. Pass a Python bool."
+NUMPY_ARGUMENT = (
+    "{api}: an argument of '{function}' is not a dense tensor; expected a Tensor or an array for {argument!r}, got "
+    "{got}. Convert it before the call."
+)
+NO_OUTPUT_WITHOUT_INPUTS = (
+    "{api}: '{function}' has no differentiable input that its output could be like; expected a floating-point or "
+    "complex input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype)."
+)
+NUMPY_INPUTS_BROADCAST = (
+    "{api}: the differentiable inputs of '{function}' do not broadcast; expected shapes that broadcast, since there is "
+    "no output, got {got}. Pass output=tf.TensorSpec(shape, dtype) if it is no function of single elements."
+)
+NUMPY_UNDER_XLA = (
+    "{api}: '{function}' is Python code, which XLA cannot compile; expected a graph without XLA, got one with "
+    "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every "
+    "tf.function around it."
+)
+NUMPY_OTHER_PROCESS = (
+    "{api}: '{function}' is Python code, which lived in the process that made this graph; expected that process, got "
+    "another one. Build the model from its Python code here, and load its weights. (Function {number})"
+)
+NUMPY_SAVED = (
+    "{api}: the operation that TensorFlow names is Python code, which a graph cannot hold; expected TensorFlow "
+    "operations in what is saved, got a function of this process. Save the weights, and build the model from its "
+    "Python code where they are loaded."
+)
+NUMPY_NOT_A_PAIR = (
+    "{api}: '{function}' did not return its value with its gradient; expected a pair (value, gradients), got {got}. "
+    "End it with: return value, gradients"
+)
+NUMPY_COUNT = (
+    "{api}: '{function}' returned a wrong number of gradients; expected {expected} (one for each differentiable input: "
+    "{names}), got {got}. Name inputs that have no gradient in nondiff_argnames."
+)
+NUMPY_NO_GRADIENT = (
+    "{api}: '{function}' returned no gradient for {argument!r}; expected an array, got None. Name an input that has no "
+    "gradient in nondiff_argnames."
+)
+NUMPY_NO_NUMBERS = (
+    "{api}: '{function}' returned a {kind} that is not an array of numbers; expected numbers, got {got}. Return NumPy "
+    "arrays."
+)
+NUMPY_COMPLEX = (
+    "{api}: '{function}' returned a complex {kind}; expected {expected}, got {got}. Return its real part, or make the "
+    "dtype of output complex."
+)
+NUMPY_BATCH_SIZES = (
+    "{api}: the differentiable inputs of '{function}' are not one batch; expected the same leading dimension for all, "
+    "got {got}. Broadcast them, or name an input that has no gradient in nondiff_argnames."
+)
+REMEDY_BATCHED = (
+    "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
+)
+REMEDY_NOT_BATCHED = "The value has output.shape and a gradient output.shape + x.shape."
+REMEDY_ELEMENTWISE = (
+    "Without an output, value and gradients have the shape to which the inputs broadcast: for anything else pass "
+    "output=tf.TensorSpec(shape, dtype)."
+)
+NUMPY_SHAPE = "{api}: '{function}' returned a {kind} of the wrong shape; expected {expected}, got {got}. {remedy}"
+
+ROOT_ORDERS = (
+    "{api}: a derivative of '{function}' of too high an order was asked for; expected orders up to {orders} in a "
+    "graph, got a higher one. Compute it in eager mode."
+)
+ROOT_NO_TENSOR = (
+    "{api}: '{function}' did not return a root; expected one Tensor of floating-point or complex numbers, got {got}. "
+    "Concatenate several unknowns into one Tensor."
+)
+ROOT_NO_BATCH = (
+    "{api}: '{function}' did not return a batch; expected a leading dimension for the batch, got a scalar. Leave out "
+    "batched=True for a single system."
+)
+RESIDUAL_NO_TENSOR = (
+    "{api}: the residual '{residual}' of '{function}' is not like the root; expected a Tensor of dtype {expected}, got "
+    "{got}. Return one equation for each unknown, in their dtype."
+)
+RESIDUAL_SHAPE = (
+    "{api}: the residual '{residual}' of '{function}' has the wrong shape; expected {expected} (the shape of the "
+    "root), got {got}. Return one equation for each unknown."
+)
+ROOT_LINEAR_SOLVE = (
+    "{api}: the linear_solve for '{function}' returned no solution; expected {expected}, got {got}. Return the u with "
+    "vjp(u) = dy."
+)

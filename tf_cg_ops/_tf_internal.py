@@ -3,6 +3,8 @@
 `tests/test_tf_internal.py` fails when TensorFlow changes one of them.
 """
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
@@ -43,6 +45,9 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import while_v2
 
+# Where the op PyFunc looks for the function that it calls.
+from tensorflow.python.ops import script_ops
+
 # How tf.vectorized_map and jacobians treat an op of ours.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
@@ -68,6 +73,19 @@ def find_function(graph: Any, name: str) -> Any:
 def definition_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+_python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
+
+
+# tf.numpy_function calls its functions by number, and the numbers of one process name other functions in the next: a
+# graph that is loaded there would call them.
+def add_python_function(graph: Any, token: str, function: Callable[..., Any]) -> None:
+    """Makes a function known to the op PyFunc for as long as the outermost graph lives, as TensorFlow does it."""
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    _python_functions.setdefault(graph, []).append(function)
+    script_ops._py_funcs._funcs[token] = function
 
 
 # What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.

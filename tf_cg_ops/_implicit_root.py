@@ -1,0 +1,303 @@
+"""`implicit_root`: the derivative of a root by the implicit function theorem, whatever solver finds it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _checks, _convert, _decorator, _errors, _library, _structure, _tapes
+
+_API = "implicit_root"
+
+# In a graph the rules of all orders are traced at once.
+_ORDERS_IN_A_GRAPH = 3
+
+
+def implicit_root(
+    residual: Callable[..., Any],
+    solve: Callable[..., Any] | None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Gives the result of a solver its derivative as a root of `residual(y, *args) = 0`.
+
+    `solve(*args)` returns such a `y`, by any means. With the Jacobians `dr/dy` and `dr/dx` of the residual there, and
+    the upstream gradient `dy`, the gradient with respect to each Tensor among the arguments is
+
+        dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
+
+    and so for each trainable variable that the residual reads. Nothing flows through the steps of the solver, which is
+    not run again and may be of any kind: a `tf.while_loop`, Newton's method, SciPy within `tf.numpy_function`. A fixed
+    point `y = g(y, x)` is a root of `g(y, x) - y`.
+
+    `y` is one Tensor of any shape. With `batched` its leading dimension is a batch of independent systems: the residual
+    of one example depends on the `y` of that example alone, and the Jacobians `dr/dy` are `[B, n, n]`.
+
+    Derivatives are there of every order in eager mode, and up to the third in a graph. The residual is computed once
+    together with the value, to check it and to learn which variables it reads.
+
+    What it does not do: solve, or check that `y` is a root: the derivative is that of the exact root as far as `y` is
+    one. Where `dr/dy` is singular, `tf.linalg.solve` fails or returns numbers that are not finite. A complex residual
+    has to be holomorphic. A residual with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager
+    mode.
+
+    Relation to upstream: `jax.lax.custom_root` takes a function and a solver for its tangent, too; TensorFlow has
+    nothing of the kind. `tf_cg_ops.custom_gradient` is what this is made with: arguments may be nested structures.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def kepler(anomaly, mean, eccentricity):
+    ...     return anomaly - eccentricity * tf.sin(anomaly) - mean
+    >>> @cg.implicit_root(kepler)
+    ... def solve_kepler(mean, eccentricity):
+    ...     anomaly = mean
+    ...     for _ in range(100):
+    ...         anomaly = mean + eccentricity * tf.sin(anomaly)
+    ...     return anomaly
+    >>> mean = tf.constant([0.5, 1.0, 2.0], tf.float64)
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(mean)
+    ...     y = solve_kepler(mean, tf.constant(0.3, tf.float64))
+    >>> dx = tape.gradient(y, mean, output_gradients=tf.constant([1.0, 10.0, 100.0], tf.float64))
+    >>> expected = [1.0, 10.0, 100.0] / (1 - 0.3 * tf.cos(y))
+    >>> bool(tf.reduce_all(tf.abs(dx - expected) < 1e-12))
+    True
+
+    Args:
+      residual: `residual(y, *args)` is zero at the root: a Tensor of the shape and dtype of `y`, made of TensorFlow
+        operations. Where an argument is a Variable it gets the value.
+      solve: The solver; it may read variables, and keep its state in some. Without it, a decorator for a solver is
+        returned.
+      batched: Whether the leading dimension of `y` is a batch of independent systems.
+      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, of the shape of `dy`, where `vjp(u)` is
+        `(dr/dy)^H u`: an iterative solver for systems that are too big for their Jacobian. Without it the Jacobian is
+        computed and `tf.linalg.solve` called.
+
+    Returns:
+      A function with the signature of `solve` that returns its `y`.
+
+    Raises:
+      TypeError: `residual`, `solve` or `linear_solve` is not callable, `batched` is not a bool. At the call: `solve`
+        does not return one Tensor, or the residual is not one of its dtype.
+      ValueError: At the call: the residual does not have the shape of `y`, or that is a scalar and `batched` is set.
+        Where a gradient is asked for: `linear_solve` returned another shape or dtype.
+      NotImplementedError: A derivative of an order above the third is asked for in a graph.
+      tf.errors.InvalidArgumentError: The residual has another shape than `y`, and that shows at run time only; or the
+        Jacobian is singular.
+    """
+    for function in (residual, *([] if linear_solve is None else [linear_solve])):
+        if not callable(function):
+            raise TypeError(_errors.NOT_A_FUNCTION.format(api=_API, got=_checks.describe_answer(function)))
+    if not isinstance(batched, bool):
+        raise TypeError(_errors.BATCHED_IS_NO_BOOL.format(api=_API, value=_convert.describe(batched)))
+    if solve is None:
+        return lambda solve: implicit_root(residual, solve, batched=batched, linear_solve=linear_solve)
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
+        system = _System(residual, function, batched, linear_solve)
+        # Unknown to the tapes, which would keep all that the solver computes.
+        stopped_args, stopped_kwargs = _structure.replace_all((list(args), kwargs), _stop)
+        y = system.check_root(function(*stopped_args, **stopped_kwargs))
+        return _attach(system, tf.stop_gradient(y), args, kwargs, (), _ORDERS_IN_A_GRAPH)
+
+    return _decorator.CustomGradient(_API, solve, run)
+
+
+def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    return [tf.stop_gradient(tensor) for tensor in tensors]
+
+
+def _attach(
+    system: "_System",
+    y: tf.Tensor,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    variables: Sequence[tf.Variable],
+    orders: int,
+) -> tf.Tensor:
+    """Returns `y` with its derivative by the arguments and the variables; the first of the orders finds out which."""
+    first = orders == _ORDERS_IN_A_GRAPH
+
+    def with_closure(*args: Any, **kwargs: Any) -> Any:
+        if first:
+            stopped = _structure.replace_all((list(args), kwargs), _stop)
+            system.residual_at(y, *_values(stopped))
+        for variable in variables:
+            tf.convert_to_tensor(variable)  # For those who watch which ones are read.
+
+        def grad_fn(dy: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
+            if orders == 0:
+                raise NotImplementedError(_errors.ROOT_ORDERS.format(**system.where, orders=_ORDERS_IN_A_GRAPH))
+            remaining = orders if tf.executing_eagerly() else orders - 1
+            # As a function of the arguments, for the next order.
+            root = _attach(system, y, args, kwargs, variables, remaining)
+            return system.gradients(root, args, kwargs, dy, variables)
+
+        return y, grad_fn
+
+    return _decorator.run(with_closure, args, kwargs, api=_API, written=system.solve)
+
+
+def _values(structure: Any) -> Any:
+    """The arguments with Tensors in the place of Variables."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf if _structure.as_variable(leaf) is None else tf.convert_to_tensor(leaf), structure
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _System:
+    """The equations, and how to solve the linear ones for the gradient."""
+
+    residual: Callable[..., Any]
+    solve: Callable[..., Any]
+    batched: bool
+    linear_solve: Callable[..., Any] | None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What messages name."""
+        return {
+            "api": _API,
+            "function": _structure.name_of(self.solve),
+            "residual": _structure.name_of(self.residual),
+        }
+
+    def check_root(self, y: Any) -> tf.Tensor:
+        """What the solver returned, as a Tensor with a gradient."""
+        y = _structure.to_output(y)
+        if not isinstance(y, tf.Tensor) or y.dtype not in _convert.DTYPES:
+            raise TypeError(_errors.ROOT_NO_TENSOR.format(**self.where, got=_convert.describe(y)))
+        if self.batched and y.shape.rank == 0:
+            raise ValueError(_errors.ROOT_NO_BATCH.format(**self.where))
+        return y
+
+    def residual_at(self, y: tf.Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
+        """The residual, which must be like `y`."""
+        r = _structure.to_output(self.residual(y, *args, **kwargs))
+        if not isinstance(r, tf.Tensor) or r.dtype != y.dtype:
+            message = _errors.RESIDUAL_NO_TENSOR
+            raise TypeError(message.format(**self.where, expected=y.dtype.name, got=_convert.describe(r)))
+        if not r.shape.is_compatible_with(y.shape):
+            raise ValueError(_errors.RESIDUAL_SHAPE.format(**self.where, expected=y.shape, got=r.shape))
+        if r.shape.is_fully_defined() and y.shape.is_fully_defined():
+            return r
+        message = _errors.RESIDUAL_SHAPE.format(**self.where, expected="{expected}", got="{got}")
+        return _library.custom_gradient_check_shape(r, tf.shape(y, out_type=tf.int64), message=message)
+
+    def gradients(
+        self,
+        y: tf.Tensor,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        dy: tf.Tensor,
+        variables: Sequence[tf.Variable],
+    ) -> Any:
+        """What a grad_fn returns."""
+        structure = _values((list(args), kwargs))
+        leaves = tf.nest.flatten(structure)
+        components = [_structure.tensors_for_gradients(leaf) for leaf in leaves]
+
+        def residual_of(y: tf.Tensor, flat: Sequence[tf.Tensor]) -> tf.Tensor:
+            new = _structure.replace_tensors(leaves, components, flat)
+            return self.residual_at(y, *tf.nest.pack_sequence_as(structure, new))
+
+        def of_components(y: tf.Tensor, dy: tf.Tensor, flat: Sequence[tf.Tensor]) -> list[Any]:
+            pullback = _Pullback(residual_of, y, flat, variables)
+            return pullback.by_inputs(-self._adjoint_solution(pullback.by_root, y, dy))
+
+        flat = [tensor for own in components for tensor in own]
+        if tf.executing_eagerly() and not _tapes.new_tapes_record():
+            # Forward mode lets no tape record here. In a graph none is needed.
+            traced = tf.function(lambda *given: _dense(of_components(*given)), autograph=False)
+            found = traced.get_concrete_function(y, dy, flat)(y, dy, flat)
+        else:
+            found = of_components(y, dy, flat)
+        of_flat, of_variables = iter(found[: len(flat)]), found[len(flat) :]
+        by_leaf = [_pack(leaf, own, [next(of_flat) for _ in own]) for leaf, own in zip(leaves, components, strict=True)]
+        packed = tf.nest.pack_sequence_as(structure, by_leaf)
+        by_argument = _structure.flatten_arguments(_API, self.solve, *packed).values
+        return (by_argument, of_variables) if variables else by_argument
+
+    def _adjoint_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+        """The u of (dr/dy)^H u = dy."""
+        if self.linear_solve is None:
+            return self._dense_solution(vjp, y, dy)
+        u = _structure.to_output(self.linear_solve(vjp, dy))
+        if not isinstance(u, tf.Tensor) or u.dtype != dy.dtype or not u.shape.is_compatible_with(dy.shape):
+            expected, got = f"{dy.dtype.name} of shape {dy.shape}", _convert.describe(u)
+            if isinstance(u, tf.Tensor):
+                got = f"{u.dtype.name} of shape {u.shape}"
+            raise ValueError(_errors.ROOT_LINEAR_SOLVE.format(**self.where, expected=expected, got=got))
+        return u
+
+    def _dense_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+        shape = tf.shape(y)
+        batch = shape[0] if self.batched else 1
+        size = tf.reduce_prod(shape[1:] if self.batched else shape)
+
+        def column(e: tf.Tensor) -> tf.Tensor:
+            """The same column of (dr/dy)^H for every example."""
+            return tf.reshape(vjp(tf.reshape(tf.tile(e[None], [batch, 1]), shape)), [batch, size])
+
+        unit = tf.eye(size, dtype=y.dtype)
+        if tf.executing_eagerly():  # Where tf.vectorized_map would trace a function each time.
+            columns = tf.stack([column(e) for e in tf.unstack(unit)])
+        else:
+            columns = tf.vectorized_map(column, unit)
+        matrix = tf.transpose(columns, [1, 2, 0])
+        return tf.reshape(tf.linalg.solve(matrix, tf.reshape(dy, [batch, size, 1])), shape)
+
+
+class _Pullback:
+    """The partial derivatives of a residual, as vector-Jacobian products."""
+
+    def __init__(
+        self,
+        residual: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor],
+        y: tf.Tensor,
+        flat: Sequence[tf.Tensor],
+        variables: Sequence[tf.Variable],
+    ) -> None:
+        self._residual, self._y, self._flat, self._variables = residual, y, list(flat), list(variables)
+        self._tape = None
+        if tf.executing_eagerly():
+            with tf.GradientTape(persistent=True) as self._tape:
+                self._tape.watch([y, *flat])
+                self._r = residual(y, flat)
+
+    def by_root(self, u: tf.Tensor) -> tf.Tensor:
+        """(dr/dy)^H u."""
+        if self._tape is not None:
+            return self._tape.gradient(self._r, self._y, u, unconnected_gradients="zero")
+        r, y, _ = self._in_this_graph()
+        return tf.gradients(r, y, u, unconnected_gradients="zero")[0]
+
+    def by_inputs(self, u: tf.Tensor) -> list[Any]:
+        """(dr/dx)^H u for all Tensors of the arguments, and for the variables."""
+        if self._tape is not None:
+            return self._tape.gradient(self._r, [*self._flat, *self._variables], u)
+        r, y, flat = self._in_this_graph()
+        return tf.gradients(r, [*flat, *self._variables], u, stop_gradients=[y, *flat])
+
+    def _in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """The residual and what it is a function of, computed where it is differentiated: perhaps in a loop.
+
+        Through identities, since the root depends on the arguments, and they may depend on each other.
+        """
+        y, flat = tf.identity(self._y), [tf.identity(tensor) for tensor in self._flat]
+        return self._residual(y, flat), y, flat
+
+
+def _dense(gradients: list[Any]) -> list[Any]:
+    return [_structure.to_dense(gradient) for gradient in gradients]
+
+
+def _pack(leaf: Any, tensors: Sequence[tf.Tensor], gradients: list[Any]) -> Any:
+    """The gradient of an argument from those of its Tensors."""
+    if len(tensors) < 2:
+        return gradients[0] if gradients else None
+    gradients = [tf.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+    return _structure.replace_tensors([leaf], [list(tensors)], gradients)[0]
