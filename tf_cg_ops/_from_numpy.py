@@ -1,5 +1,6 @@
 """`from_numpy`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
 
+import re
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -109,7 +110,8 @@ def from_numpy(
             elementwise=spec is None,
             batched=batched and spec is not None,
         )
-        with tf.name_scope(name or _API):
+        # TensorFlow names the operation where it says that it cannot be saved.
+        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{_structure.name_of(function)}", flags=re.ASCII)):
             value, *gradients = (
                 _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
             )

@@ -1,7 +1,7 @@
 """The Python side of `from_numpy`: calls the user's function with arrays and checks what it returns."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,8 @@ class PythonCall:
 
     def specs(self) -> list[tf.TensorSpec]:
         """What is known about the arrays that a call gives."""
+        if self.batched:
+            self._check_batch([own.shape for own in self._x])
         shape = tf.TensorShape([None] if self.batched else []).concatenate(self.output.shape)
         shapes = [shape]
         for own in self._x:
@@ -90,12 +92,14 @@ class PythonCall:
         shape = tuple(self.output.shape.as_list())
         if not self.batched:
             return shape, x
-        sizes = {own[:1] for own in x}
-        if len(sizes) > 1 or () in sizes:
+        self._check_batch([tf.TensorShape(own) for own in x])
+        return (x[0][0] if x else None, *shape), [own[1:] for own in x]
+
+    def _check_batch(self, x: Sequence[tf.TensorShape]) -> None:
+        leading = [shape[:1] for shape in x if shape.rank is not None]
+        if not all(size.rank == 1 and size.is_compatible_with(leading[0]) for size in leading):
             got = ", ".join(f"shape {shape} for {own.name!r}" for shape, own in zip(x, self._x, strict=True))
             raise ValueError(_errors.NUMPY_BATCH_SIZES.format(**self._where, got=got))
-        batch = sizes.pop() if sizes else (None,)
-        return (*batch, *shape), [own[1:] for own in x]
 
     def _gradient(self, gradient: Any, own: Input, domain: tuple[int, ...], value: tuple[int, ...]) -> np.ndarray:
         kind = f"gradient for {own.name!r}"
