@@ -1,12 +1,11 @@
 """`implicit_root`: the derivative of a root by the implicit function theorem, whatever solver finds it."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _convert, _decorator, _errors, _library, _structure, _tapes
+from . import _checks, _convert, _decorator, _errors, _library, _structure, _tapes, _tf_internal
 
 _API = "implicit_root"
 
@@ -40,7 +39,7 @@ def implicit_root(
 
     What it does not do: solve, or check that `y` is a root: the derivative is that of the exact root as far as `y` is
     one. Where `dr/dy` is singular, `tf.linalg.solve` fails or returns numbers that are not finite. A complex residual
-    has to be holomorphic. A residual with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager
+    has to be holomorphic, and needs a `linear_solve` under XLA, where TensorFlow solves no complex system. A residual with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager
     mode.
 
     Relation to upstream: `jax.lax.custom_root` takes a function and a solver for its tangent, too; TensorFlow has
@@ -96,11 +95,17 @@ def implicit_root(
         return lambda solve: implicit_root(residual, solve, batched=batched, linear_solve=linear_solve)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
-        system = _System(residual, function, batched, linear_solve)
+        arguments = _structure.flatten_arguments(_API, function, args, kwargs)
+        _checks.no_keras_tensor(_API, _structure.name_of(function), arguments)
         # Unknown to the tapes, which would keep all that the solver computes.
         stopped_args, stopped_kwargs = _structure.replace_all((list(args), kwargs), _stop)
-        y = system.check_root(function(*stopped_args, **stopped_kwargs))
-        return _attach(system, tf.stop_gradient(y), args, kwargs, (), _ORDERS_IN_A_GRAPH)
+        system = _System(residual, function, args, kwargs, batched, linear_solve)
+        y = tf.stop_gradient(system.check_root(function(*stopped_args, **stopped_kwargs)))
+        with _tf_internal.VariableWatcher() as watcher:
+            system.residual_at(y, _stop(system.inputs))
+        system.variables = watcher.watched_variables()
+        inputs = [*system.inputs, *(tf.convert_to_tensor(variable) for variable in system.variables)]
+        return _attach(system, y, inputs, _ORDERS_IN_A_GRAPH)
 
     return _decorator.CustomGradient(_API, solve, run)
 
@@ -109,141 +114,112 @@ def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tensor) for tensor in tensors]
 
 
-def _attach(
-    system: "_System",
-    y: tf.Tensor,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    variables: Sequence[tf.Variable],
-    orders: int,
-) -> tf.Tensor:
-    """Returns `y` with its derivative by the arguments and the variables; the first of the orders finds out which."""
-    first = orders == _ORDERS_IN_A_GRAPH
+def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor], orders: int) -> tf.Tensor:
+    """Returns `y` with its derivative by the inputs, which are those of the system and the values of its variables."""
 
-    def with_closure(*args: Any, **kwargs: Any) -> Any:
-        if first:
-            stopped = _structure.replace_all((list(args), kwargs), _stop)
-            system.residual_at(y, *_values(stopped))
-        for variable in variables:
-            tf.convert_to_tensor(variable)  # For those who watch which ones are read.
-
-        def grad_fn(dy: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
+    def with_closure(inputs: list[tf.Tensor]) -> Any:
+        def grad_fn(dy: tf.Tensor) -> list[Any]:
             if orders == 0:
                 raise NotImplementedError(_errors.ROOT_ORDERS.format(**system.where, orders=_ORDERS_IN_A_GRAPH))
-            remaining = orders if tf.executing_eagerly() else orders - 1
-            # As a function of the arguments, for the next order.
-            root = _attach(system, y, args, kwargs, variables, remaining)
-            return system.gradients(root, args, kwargs, dy, variables)
+            if tf.executing_eagerly():
+                return system.gradients(_attach(system, y, inputs, orders), dy, inputs)
+            # Where a rule is traced, forward mode would ask for tangents of every order at once.
+            with _tf_internal.stop_recording():
+                own = [tf.identity(tensor) for tensor in inputs]
+            # As a function of the inputs, for the next order.
+            return system.gradients(_attach(system, y, own, orders - 1), dy, own)
 
         return y, grad_fn
 
-    return _decorator.run(with_closure, args, kwargs, api=_API, written=system.solve)
+    with_closure.__qualname__ = system.where["function"]
+    return _decorator.run(with_closure, [inputs], {}, api=_API)
 
 
-def _values(structure: Any) -> Any:
-    """The arguments with Tensors in the place of Variables."""
-    return tf.nest.map_structure(
-        lambda leaf: leaf if _structure.as_variable(leaf) is None else tf.convert_to_tensor(leaf), structure
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class _System:
-    """The equations, and how to solve the linear ones for the gradient."""
+    """The equations of one call, and how to solve the linear ones for the gradient."""
 
-    residual: Callable[..., Any]
-    solve: Callable[..., Any]
-    batched: bool
-    linear_solve: Callable[..., Any] | None
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """What messages name."""
-        return {
-            "api": _API,
-            "function": _structure.name_of(self.solve),
-            "residual": _structure.name_of(self.residual),
-        }
+    def __init__(
+        self,
+        residual: Callable[..., Any],
+        solve: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        batched: bool,
+        linear_solve: Callable[..., Any] | None,
+    ) -> None:
+        self.where = {"api": _API, "function": _structure.name_of(solve), "residual": _structure.name_of(residual)}
+        self.variables: list[tf.Variable] = []
+        self._residual, self._batched, self._linear_solve = residual, batched, linear_solve
+        self._structure = (list(args), kwargs)
+        leaves = tf.nest.flatten(self._structure)
+        # The value of a Variable that is an argument is an input like any other.
+        self._leaves = [leaf if _structure.as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
+        self._components = [_structure.tensors_for_gradients(leaf) for leaf in self._leaves]
+        self.inputs = [tensor for own in self._components for tensor in own]
 
     def check_root(self, y: Any) -> tf.Tensor:
         """What the solver returned, as a Tensor with a gradient."""
         y = _structure.to_output(y)
         if not isinstance(y, tf.Tensor) or y.dtype not in _convert.DTYPES:
             raise TypeError(_errors.ROOT_NO_TENSOR.format(**self.where, got=_convert.describe(y)))
-        if self.batched and y.shape.rank == 0:
+        if self._batched and y.shape.rank == 0:
             raise ValueError(_errors.ROOT_NO_BATCH.format(**self.where))
         return y
 
-    def residual_at(self, y: tf.Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
+    def residual_at(self, y: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """The residual, which must be like `y`."""
-        r = _structure.to_output(self.residual(y, *args, **kwargs))
+        leaves = _structure.replace_tensors(self._leaves, self._components, inputs)
+        args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
+        r = _structure.to_output(self._residual(y, *args, **kwargs))
         if not isinstance(r, tf.Tensor) or r.dtype != y.dtype:
             message = _errors.RESIDUAL_NO_TENSOR
             raise TypeError(message.format(**self.where, expected=y.dtype.name, got=_convert.describe(r)))
         if not r.shape.is_compatible_with(y.shape):
             raise ValueError(_errors.RESIDUAL_SHAPE.format(**self.where, expected=y.shape, got=r.shape))
-        if r.shape.is_fully_defined() and y.shape.is_fully_defined():
-            return r
-        message = _errors.RESIDUAL_SHAPE.format(**self.where, expected="{expected}", got="{got}")
-        return _library.custom_gradient_check_shape(r, tf.shape(y, out_type=tf.int64), message=message)
+        return r
 
-    def gradients(
-        self,
-        y: tf.Tensor,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        dy: tf.Tensor,
-        variables: Sequence[tf.Variable],
-    ) -> Any:
-        """What a grad_fn returns."""
-        structure = _values((list(args), kwargs))
-        leaves = tf.nest.flatten(structure)
-        components = [_structure.tensors_for_gradients(leaf) for leaf in leaves]
+    def gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: Sequence[tf.Tensor]) -> list[Any]:
+        """Those of the inputs and of the variables."""
+        own = list(inputs[: len(self.inputs)])
+        if not tf.executing_eagerly() or _tapes.new_tapes_record():
+            return self._gradients(y, dy, own)
+        # Forward mode lets no tape record here. In a graph none is needed.
+        traced = tf.function(lambda *given: [_structure.to_dense(g) for g in self._gradients(*given)], autograph=False)
+        return traced.get_concrete_function(y, dy, own)(y, dy, own)
 
-        def residual_of(y: tf.Tensor, flat: Sequence[tf.Tensor]) -> tf.Tensor:
-            new = _structure.replace_tensors(leaves, components, flat)
-            return self.residual_at(y, *tf.nest.pack_sequence_as(structure, new))
-
-        def of_components(y: tf.Tensor, dy: tf.Tensor, flat: Sequence[tf.Tensor]) -> list[Any]:
-            pullback = _Pullback(residual_of, y, flat, variables)
-            return pullback.by_inputs(-self._adjoint_solution(pullback.by_root, y, dy))
-
-        flat = [tensor for own in components for tensor in own]
-        if tf.executing_eagerly() and not _tapes.new_tapes_record():
-            # Forward mode lets no tape record here. In a graph none is needed.
-            traced = tf.function(lambda *given: _dense(of_components(*given)), autograph=False)
-            found = traced.get_concrete_function(y, dy, flat)(y, dy, flat)
-        else:
-            found = of_components(y, dy, flat)
-        of_flat, of_variables = iter(found[: len(flat)]), found[len(flat) :]
-        by_leaf = [_pack(leaf, own, [next(of_flat) for _ in own]) for leaf, own in zip(leaves, components, strict=True)]
-        packed = tf.nest.pack_sequence_as(structure, by_leaf)
-        by_argument = _structure.flatten_arguments(_API, self.solve, *packed).values
-        return (by_argument, of_variables) if variables else by_argument
-
-    def _adjoint_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        """The u of (dr/dy)^H u = dy."""
-        if self.linear_solve is None:
-            return self._dense_solution(vjp, y, dy)
-        u = _structure.to_output(self.linear_solve(vjp, dy))
+    def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
+        if not tf.executing_eagerly() and not y.shape.is_fully_defined():
+            # The roles exchanged: what is checked here is the upstream, of the shape of the root.
+            message = _errors.RESIDUAL_SHAPE.format(**self.where, expected="{got}", got="{expected}")
+            expected = tf.shape(self.residual_at(y, inputs), out_type=tf.int64)
+            dy = _library.custom_gradient_check_shape(dy, expected, message=message)
+        pullback = _Pullback(self.residual_at, y, inputs, self.variables)
+        if self._linear_solve is None:
+            return pullback.by_inputs(-self._dense_solution(pullback.by_root, y, dy))
+        u = _structure.to_output(self._linear_solve(pullback.by_root, dy))
         if not isinstance(u, tf.Tensor) or u.dtype != dy.dtype or not u.shape.is_compatible_with(dy.shape):
-            expected, got = f"{dy.dtype.name} of shape {dy.shape}", _convert.describe(u)
-            if isinstance(u, tf.Tensor):
-                got = f"{u.dtype.name} of shape {u.shape}"
-            raise ValueError(_errors.ROOT_LINEAR_SOLVE.format(**self.where, expected=expected, got=got))
-        return u
+            got = f"{u.dtype.name} of shape {u.shape}" if isinstance(u, tf.Tensor) else _convert.describe(u)
+            needed = f"{dy.dtype.name} of shape {dy.shape}"
+            raise ValueError(_errors.ROOT_LINEAR_SOLVE.format(**self.where, expected=needed, got=got))
+        return pullback.by_inputs(-u)
 
     def _dense_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        shape = tf.shape(y)
-        batch = shape[0] if self.batched else 1
-        size = tf.reduce_prod(shape[1:] if self.batched else shape)
+        """The u of (dr/dy)^H u = dy."""
+        # Python's numbers where they are known: XLA asks for constants also in loops.
+        shape = y.shape.as_list() if y.shape.is_fully_defined() else tf.shape(y)
+        batch = shape[0] if self._batched else 1
+        size = (y.shape[1:] if self._batched else y.shape).num_elements()
+        if size is None:
+            size = tf.reduce_prod(shape[1:] if self._batched else shape)
 
         def column(e: tf.Tensor) -> tf.Tensor:
             """The same column of (dr/dy)^H for every example."""
-            return tf.reshape(vjp(tf.reshape(tf.tile(e[None], [batch, 1]), shape)), [batch, size])
+            u = tf.stop_gradient(tf.reshape(tf.tile(e[None], [batch, 1]), shape))
+            return tf.reshape(vjp(u), [batch, size])
 
         unit = tf.eye(size, dtype=y.dtype)
-        if tf.executing_eagerly():  # Where tf.vectorized_map would trace a function each time.
+        if isinstance(size, int) and (size == 1 or (size > 1 and tf.executing_eagerly())):
+            # Where there is nothing to vectorise, or it would mean to trace a function at each call.
             columns = tf.stack([column(e) for e in tf.unstack(unit)])
         else:
             columns = tf.vectorized_map(column, unit)
@@ -258,15 +234,15 @@ class _Pullback:
         self,
         residual: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor],
         y: tf.Tensor,
-        flat: Sequence[tf.Tensor],
-        variables: Sequence[tf.Variable],
+        inputs: list[tf.Tensor],
+        variables: list[tf.Variable],
     ) -> None:
-        self._residual, self._y, self._flat, self._variables = residual, y, list(flat), list(variables)
+        self._residual, self._y, self._inputs, self._variables = residual, y, inputs, variables
         self._tape = None
         if tf.executing_eagerly():
             with tf.GradientTape(persistent=True) as self._tape:
-                self._tape.watch([y, *flat])
-                self._r = residual(y, flat)
+                self._tape.watch([y, *inputs])
+                self._r = residual(y, inputs)
 
     def by_root(self, u: tf.Tensor) -> tf.Tensor:
         """(dr/dy)^H u."""
@@ -276,28 +252,16 @@ class _Pullback:
         return tf.gradients(r, y, u, unconnected_gradients="zero")[0]
 
     def by_inputs(self, u: tf.Tensor) -> list[Any]:
-        """(dr/dx)^H u for all Tensors of the arguments, and for the variables."""
+        """(dr/dx)^H u for all inputs, and for the variables."""
         if self._tape is not None:
-            return self._tape.gradient(self._r, [*self._flat, *self._variables], u)
-        r, y, flat = self._in_this_graph()
-        return tf.gradients(r, [*flat, *self._variables], u, stop_gradients=[y, *flat])
+            return self._tape.gradient(self._r, [*self._inputs, *self._variables], u)
+        r, y, inputs = self._in_this_graph()
+        return tf.gradients(r, [*inputs, *self._variables], u, stop_gradients=[y, *inputs])
 
     def _in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """The residual and what it is a function of, computed where it is differentiated: perhaps in a loop.
 
-        Through identities, since the root depends on the arguments, and they may depend on each other.
+        Through identities, since the root depends on the inputs, and they may depend on each other.
         """
-        y, flat = tf.identity(self._y), [tf.identity(tensor) for tensor in self._flat]
-        return self._residual(y, flat), y, flat
-
-
-def _dense(gradients: list[Any]) -> list[Any]:
-    return [_structure.to_dense(gradient) for gradient in gradients]
-
-
-def _pack(leaf: Any, tensors: Sequence[tf.Tensor], gradients: list[Any]) -> Any:
-    """The gradient of an argument from those of its Tensors."""
-    if len(tensors) < 2:
-        return gradients[0] if gradients else None
-    gradients = [tf.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
-    return _structure.replace_tensors([leaf], [list(tensors)], gradients)[0]
+        y, inputs = tf.identity(self._y), [tf.identity(tensor) for tensor in self._inputs]
+        return self._residual(y, inputs), y, inputs
