@@ -39,8 +39,8 @@ def implicit_root(
 
     What it does not do: solve, or check that `y` is a root: the derivative is that of the exact root as far as `y` is
     one. Where `dr/dy` is singular, `tf.linalg.solve` fails or returns numbers that are not finite. A complex residual
-    has to be holomorphic, and needs a `linear_solve` under XLA, where TensorFlow solves no complex system. A residual with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager
-    mode.
+    has to be holomorphic, and needs a `linear_solve` under XLA, where TensorFlow solves no complex system. A residual
+    with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager mode.
 
     Relation to upstream: `jax.lax.custom_root` takes a function and a solver for its tangent, too; TensorFlow has
     nothing of the kind. `tf_cg_ops.custom_gradient` is what this is made with: arguments may be nested structures.
@@ -188,12 +188,12 @@ class _System:
         return traced.get_concrete_function(y, dy, own)(y, dy, own)
 
     def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
+        pullback = _Pullback(self.residual_at, y, inputs, self.variables)
         if not tf.executing_eagerly() and not y.shape.is_fully_defined():
             # The roles exchanged: what is checked here is the upstream, of the shape of the root.
             message = _errors.RESIDUAL_SHAPE.format(**self.where, expected="{got}", got="{expected}")
-            expected = tf.shape(self.residual_at(y, inputs), out_type=tf.int64)
+            expected = tf.shape(pullback.in_this_graph()[0], out_type=tf.int64)
             dy = _library.custom_gradient_check_shape(dy, expected, message=message)
-        pullback = _Pullback(self.residual_at, y, inputs, self.variables)
         if self._linear_solve is None:
             return pullback.by_inputs(-self._dense_solution(pullback.by_root, y, dy))
         u = _structure.to_output(self._linear_solve(pullback.by_root, dy))
@@ -239,29 +239,35 @@ class _Pullback:
     ) -> None:
         self._residual, self._y, self._inputs, self._variables = residual, y, inputs, variables
         self._tape = None
+        self._by_graph: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]] = {}
         if tf.executing_eagerly():
             with tf.GradientTape(persistent=True) as self._tape:
-                self._tape.watch([y, *inputs])
+                self._tape.watch([y, *(tensor for tensor in inputs if _tf_internal.is_trainable(tensor))])
                 self._r = residual(y, inputs)
+        else:
+            self.in_this_graph()  # Once, and not for each column of a Jacobian.
 
     def by_root(self, u: tf.Tensor) -> tf.Tensor:
         """(dr/dy)^H u."""
         if self._tape is not None:
             return self._tape.gradient(self._r, self._y, u, unconnected_gradients="zero")
-        r, y, _ = self._in_this_graph()
+        r, y, _ = self.in_this_graph()
         return tf.gradients(r, y, u, unconnected_gradients="zero")[0]
 
     def by_inputs(self, u: tf.Tensor) -> list[Any]:
         """(dr/dx)^H u for all inputs, and for the variables."""
         if self._tape is not None:
             return self._tape.gradient(self._r, [*self._inputs, *self._variables], u)
-        r, y, inputs = self._in_this_graph()
+        r, y, inputs = self.in_this_graph()
         return tf.gradients(r, [*inputs, *self._variables], u, stop_gradients=[y, *inputs])
 
-    def _in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    def in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """The residual and what it is a function of, computed where it is differentiated: perhaps in a loop.
 
         Through identities, since the root depends on the inputs, and they may depend on each other.
         """
-        y, inputs = tf.identity(self._y), [tf.identity(tensor) for tensor in self._inputs]
-        return self._residual(y, inputs), y, inputs
+        graph = tf.compat.v1.get_default_graph()
+        if graph not in self._by_graph:
+            y, inputs = tf.identity(self._y), [tf.identity(tensor) for tensor in self._inputs]
+            self._by_graph[graph] = self._residual(y, inputs), y, inputs
+        return self._by_graph[graph]
