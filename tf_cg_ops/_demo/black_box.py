@@ -6,13 +6,14 @@ divided by sigma sqrt(2 pi). Its derivatives follow from w'(z) = -2 z w(z) + 2i 
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from .. import embed_gradient
+from .. import from_numpy
 from .report import Report
 
 STEPS = 400
@@ -45,19 +46,23 @@ def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return scale * np.real(w), scale * np.stack([by_centre, by_sigma, by_gamma], axis=-1)
 
 
-def profile(parameters: tf.Tensor, embedded: bool = True) -> tf.Tensor:
-    """The black box as a function of TensorFlow."""
-    value, jacobian = tf.numpy_function(profile_and_jacobian, [parameters], [tf.float64, tf.float64], stateful=False)
-    value, jacobian = tf.ensure_shape(value, [len(GRID)]), tf.ensure_shape(jacobian, [len(GRID), 3])
-    return embed_gradient(fx=value, gx=jacobian, x=parameters, axis=None) if embedded else value
+# The black box as a function of TensorFlow, with its gradient and without.
+profile = from_numpy(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
 
 
-def gradient(parameters: np.ndarray, upstream: np.ndarray, embedded: bool) -> tf.Tensor | None:
+def profile_without_gradient(parameters: tf.Tensor) -> tf.Tensor:
+    """What tf.numpy_function makes of it."""
+    return tf.numpy_function(lambda p: profile_and_jacobian(p)[0], [parameters], tf.float64)
+
+
+def gradient(
+    function: Callable[[tf.Tensor], tf.Tensor], parameters: np.ndarray, upstream: np.ndarray
+) -> tf.Tensor | None:
     """The vector-Jacobian product of the black box."""
     x = tf.constant(parameters)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        h = profile(x, embedded)
+        h = function(x)
     return tape.gradient(h, x, output_gradients=tf.constant(upstream))
 
 
@@ -72,10 +77,10 @@ def run(report: Report) -> Fitted:
     """Checks the gradient, then fits with it."""
     rng = np.random.default_rng(0)
     upstream = rng.normal(size=len(GRID))
-    embedded, numeric = gradient(START, upstream, embedded=True), numeric_gradient(START, upstream)
+    embedded, numeric = gradient(profile, START, upstream), numeric_gradient(START, upstream)
     error = np.max(np.abs(embedded - numeric)) / np.max(np.abs(numeric))
     report.add("black box: relative error of the gradient against central differences", error, "at most", 1e-7)
-    paths = float(gradient(START, upstream, embedded=False) is not None)
+    paths = float(gradient(profile_without_gradient, START, upstream) is not None)
     report.add("black box, without: gradients that TensorFlow finds on its own", paths, "at most", 0)
 
     observed = profile_and_jacobian(TRUE)[0] + NOISE * rng.normal(size=len(GRID))
