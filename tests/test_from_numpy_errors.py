@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -128,6 +129,13 @@ RESULTS = {
         ValueError,
         "from_numpy: 'simulate' returned a complex gradient for 'x'; expected float32, got complex128. Return its real "
         "part, or make the dtype of output complex.",
+    ),
+    "ragged": (
+        returning([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN]),
+        {"output": SPEC},
+        ValueError,
+        "from_numpy: 'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, "
+        "3.0]]. Return NumPy arrays.",
     ),
     "no_numbers": (
         returning("solved", [JACOBIAN, JACOBIAN]),
@@ -267,6 +275,17 @@ def test_xla_is_refused(wrap):
     function = wrap(cg.from_numpy(f))
     with pytest.raises(NotImplementedError, match=re.escape(UNDER_XLA)):
         tf.function(lambda x: 2.0 * function(x), jit_compile=True)(X)
+
+
+def test_a_keras_model_under_xla_is_told_what_to_do():
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return cg.from_numpy(f)(x)
+
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Layer()])
+    model.compile(loss="mse", jit_compile=True)
+    with pytest.raises(NotImplementedError, match="Compile a Keras model with jit_compile=False"):
+        model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 
 class Model(tf.Module):

@@ -1,5 +1,6 @@
 """The private names of TensorFlow that the package uses: each is there and does what it is used for."""
 
+import gc
 import inspect
 
 import tensorflow as tf
@@ -93,3 +94,16 @@ def test_a_traced_function_tells_its_captures_and_its_body():
 def test_trainable_dtypes():
     assert _tf_internal.is_trainable(tf.constant(1.0))
     assert not _tf_internal.is_trainable(tf.constant(1))
+
+
+def test_python_functions_are_found_by_the_name_that_they_got():
+    with tf.Graph().as_default() as graph:
+        _tf_internal.add_python_function(graph, "a name", lambda x: 2 * x)
+        (doubled,) = tf.raw_ops.PyFunc(input=[tf.constant(21.0)], token="a name", Tout=[tf.float32])
+        with tf.compat.v1.Session() as session:
+            assert session.run(doubled) == 42.0
+    registry = _tf_internal.script_ops._py_funcs
+    assert registry.get("a name") is not None
+    del graph, doubled, session
+    gc.collect()
+    assert registry.get("a name") is None

@@ -35,7 +35,7 @@ def from_numpy(
     `gradients` is one array where one input is differentiable, else a list or tuple with one for each, in the order of
     the signature. Differentiable are floating-point and complex numbers: Tensors, Variables, arrays and Python's own.
     Tensors of other dtypes reach the function as arrays, without a gradient; what is no number of that kind (an int, a
-    string, a callable) reaches it as it is.
+    string, a callable) reaches it as it is. A list, tuple or dict is a structure of inputs.
 
     | `output`     | `batched` | value              | gradient by `x`                  |
     |--------------|-----------|--------------------|----------------------------------|
@@ -47,16 +47,17 @@ def from_numpy(
     first. With `batched`, all of these inputs have the leading dimension `B`, and one call gets the whole batch. For a
     function of a single example use `tf.map_fn`, which calls it once for each.
 
-    The function is called once for value and gradient together. It gets copies, in which it may write; its results are
-    copied, too, and may be of any real dtype. In eager mode it is called directly. In a graph it is a stateful
-    operation, which TensorFlow neither merges with another call, nor drops, nor runs ahead of time, as with
-    `tf.numpy_function`: a simulator may draw random numbers. Then TensorFlow turns an exception of the function into
-    one of its own, which holds the text.
+    The function is called once for value and gradient together. It gets copies, in which it may write. Its results are
+    copied, too, and cast; they may be complex where the output or the input is. In eager mode it is called directly. In
+    a graph it is a stateful operation, which TensorFlow neither merges with another call, nor drops, nor runs ahead of
+    time, as with `tf.numpy_function`: a simulator may draw random numbers. There TensorFlow turns an exception of the
+    function into one of its own, which holds the text.
 
     What it does not do: run under XLA, or without this Python process. `jit_compile=True` is refused (compile a Keras
     model with `jit_compile=False`, or set `supports_jit = False` in the layer of Keras 3), and so is saving the graph
-    as a SavedModel; `model.save` of Keras 3 and checkpoints hold no graph and work. There are no second derivatives:
-    the gradient is a constant to TensorFlow, and they are `None`.
+    as a SavedModel. `model.save` of Keras 3 and checkpoints hold no graph and work. A graph that is saved nevertheless,
+    without custom gradients, says where it is called that its function is missing. There are no second derivatives: the
+    gradient is a constant to TensorFlow, and they are `None`.
 
     Relation to `tf.numpy_function`: that has no gradient, and no shape. `tf_cg_ops.embed_gradient` is what this
     function uses, for values and gradients that are Tensors already.

@@ -127,7 +127,10 @@ class PythonCall:
 
     def _to_array(self, result: Any, kind: str, dtype: tf.DType) -> np.ndarray:
         """A copy in that dtype: the function may go on to use its own memory."""
-        array = np.asarray(result)
+        try:
+            array = np.asarray(result)
+        except ValueError:  # A list of lists of several lengths.
+            array = np.asarray(None)
         if array.dtype.kind in "OSUmM":
             raise ValueError(_errors.NUMPY_NO_NUMBERS.format(**self._where, kind=kind, got=_convert.describe(result)))
         if array.dtype.kind == "c" and not dtype.is_complex:

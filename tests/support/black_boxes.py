@@ -1,0 +1,8 @@
+"""Python functions that return their value with their gradient."""
+
+import numpy as np
+import scipy.special
+
+
+def erf(x):
+    return scipy.special.erf(x), 2 / np.sqrt(np.pi) * np.exp(-(x**2))
