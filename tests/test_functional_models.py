@@ -10,7 +10,18 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from .support.kerases import recomputed, register, residual, rounded, steep, stepped, tripled, two_values
+from .support.kerases import (
+    cube_root_like,
+    recomputed,
+    register,
+    residual,
+    rounded,
+    softened,
+    steep,
+    stepped,
+    tripled,
+    two_values,
+)
 from .support.processes import run_python
 from .support.sources import ROOT
 
@@ -28,6 +39,8 @@ CALLS = {
     "recompute_grad": (recomputed, [3]),
     "grad_pass_through": (rounded, [3]),
     "straight_through": (stepped, [3]),
+    "from_numpy": (softened, [3]),
+    "implicit_root": (cube_root_like, [3]),
     "reverse_gradient": (lambda x: cg.reverse_gradient(x, 0.5), [3]),
     "reverse_gradient by a schedule": (lambda x: cg.reverse_gradient(x, factor=x), [3]),
     "scale_gradient": (lambda x: cg.scale_gradient(x, 0.5), [3]),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _checks, _convert, _decorator, _embed, _errors, _structure, _tf_internal
+from . import _convert, _decorator, _embed, _errors, _structure, _tf_internal
 from ._python_call import Input, PythonCall
 
 _API = "from_numpy"
@@ -146,7 +146,6 @@ def _find_inputs(
     own_args, own_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
     named = _structure.flatten_arguments(_API, function, own_args, own_kwargs, nondiff_argnames)
     values = [leaves[position] for position in named.values]
-    _checks.no_keras_tensor(_API, _structure.name_of(function), _structure.Leaves(values, named.names))
     dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
     like = output.dtype if output else next((dtype for dtype in dtypes if dtype in _convert.DTYPES), tf.float32)
     names = dict(zip(named.values, named.names, strict=True))

@@ -95,8 +95,7 @@ def implicit_root(
         return lambda solve: implicit_root(residual, solve, batched=batched, linear_solve=linear_solve)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
-        arguments = _structure.flatten_arguments(_API, function, args, kwargs)
-        _checks.no_keras_tensor(_API, _structure.name_of(function), arguments)
+        _structure.flatten_arguments(_API, function, args, kwargs)  # Whether they fit the signature.
         # Unknown to the tapes, which would keep all that the solver computes.
         stopped_args, stopped_kwargs = _structure.replace_all((list(args), kwargs), _stop)
         system = _System(residual, function, args, kwargs, batched, linear_solve)

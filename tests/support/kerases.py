@@ -3,6 +3,7 @@
 import importlib
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -75,3 +76,23 @@ def rounded(x):
 @cg.straight_through(surrogate="fast_sigmoid")
 def stepped(x):
     return tf.sign(x)
+
+
+@register
+@cg.from_numpy
+def softened(x):
+    """Of NumPy."""
+    return np.log1p(np.exp(x)), 1 / (1 + np.exp(-x))
+
+
+def cubic(y, x):
+    return y**3 + y - x
+
+
+@register
+@cg.implicit_root(cubic)
+def cube_root_like(x):
+    y = tf.zeros_like(x)
+    for _ in range(30):
+        y -= cubic(y, x) / (3 * y**2 + 1)
+    return y

@@ -32,6 +32,8 @@ COLUMNS = {
     "custom_vjp": [],
     "recompute_grad": [],
     "grad_pass_through": [],
+    "from_numpy": [],
+    "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
         "reversal",
