@@ -214,6 +214,12 @@ def test_a_surrogate_may_be_a_function_and_the_value_of_another_dtype(gradient):
     np.testing.assert_allclose(dx, [1.5, 45.0])
 
 
+def test_arrays_and_numbers_are_taken_too():
+    stepped = cg.straight_through(lambda v: v > 1.0, "hard_tanh")
+    np.testing.assert_array_equal(stepped(np.array([0.5, 1.5])), [0.0, 1.0])
+    assert stepped(1.5).numpy() == 1.0
+
+
 def test_the_surrogate_is_not_computed_without_a_gradient():
     calls = []
     spike = cg.straight_through(tf.sign, lambda v: calls.append(1) or v)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from . import _convert, _decorator, _errors, _structure
@@ -76,8 +77,8 @@ def straight_through(
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      f: A function whose value has the shape of its first argument `x`, a Tensor or Variable of dtype float16,
-        bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
+      f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype
+        float16, bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
         decorator itself is returned, for use with parentheses.
       surrogate: A name from the table, or a function that returns the derivative at `x`, in the shape and dtype of `x`.
       slope: A number above 0: how quickly the derivative falls off. `"identity"` and functions do not use it.
@@ -124,7 +125,8 @@ def straight_through(
 def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
     """The first argument as a Tensor, or TypeError."""
     first = leaves[0] if leaves else None
-    if isinstance(first, tf.Tensor) or _structure.as_variable(first) is not None:
+    is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
+    if is_number or _structure.as_variable(first) is not None:
         x = tf.convert_to_tensor(first)
         if x.dtype.is_floating:
             return x
