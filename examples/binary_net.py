@@ -1,0 +1,148 @@
+"""A net whose weights and activations are +1 or -1: `straight_through` and the layer `StraightThrough` in Keras.
+
+    python examples/binary_net.py [--output FOLDER]
+
+The derivative of a sign is zero wherever there is one. The net here has a sign in front of every multiplication: of the
+weights that it keeps and trains, which are real numbers, it uses the signs, and one layer hands only signs to the next.
+With the derivative of the hard tanh in the place of zero it learns to read digits; the same net with `tf.sign` gets
+gradients of zero and stays at chance.
+
+Source: Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830.
+
+FOLDER gets the picture binary_net.png, the net as binary_net.keras, what a fresh process computed with that as
+reloaded.npz, and results.json.
+"""
+
+import pathlib
+import sys
+from typing import Any
+
+import example
+import keras
+import matplotlib
+import numpy as np
+import sklearn.datasets
+import sklearn.model_selection
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+import tf_cg_ops as cg
+from tf_cg_ops.layers import StraightThrough
+
+matplotlib.use("Agg")
+
+UNITS, CLASSES, EPOCHS, SEED = 256, 10, 20, 0
+
+
+@keras.saving.register_keras_serializable(package="binary_net")
+class BinaryDense(keras.layers.Layer):
+    """Multiplies by the signs of its weights, and divides by the square root of how many are added up."""
+
+    def __init__(self, units: int, straight_through: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.straight_through = units, straight_through
+        self.sign = cg.straight_through(tf.sign, "hard_tanh") if straight_through else tf.sign
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Makes the weights, well within -1 and 1, where the hard tanh has a derivative."""
+        initializer = keras.initializers.RandomUniform(-0.5, 0.5)
+        self.kernel = self.add_weight(name="kernel", shape=[shape[-1], self.units], initializer=initializer)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Real numbers of about the size of 1."""
+        return tf.matmul(x, self.sign(self.kernel)) / self.kernel.shape[0] ** 0.5
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        return super().get_config() | {"units": self.units, "straight_through": self.straight_through}
+
+
+def build(straight_through: bool) -> keras.Model:
+    """Three layers of binary weights, with binary activations between them."""
+    activation = StraightThrough("sign", "hard_tanh") if straight_through else keras.layers.Activation(tf.sign)
+    images = keras.Input([64])
+    x = BinaryDense(UNITS, straight_through, name="first")(images)
+    x = BinaryDense(UNITS, straight_through)(activation(x))
+    logits = BinaryDense(CLASSES, straight_through)(activation(x))
+    return keras.Model(images, logits)
+
+
+def load() -> tuple[np.ndarray, ...]:
+    """Images for training and test, then labels: the digits that come with scikit-learn, a quarter held out."""
+    digits = sklearn.datasets.load_digits()
+    images = (digits.data / 8.0 - 1.0).astype(np.float32)
+    labels = digits.target
+    return tuple(sklearn.model_selection.train_test_split(images, labels, stratify=labels, random_state=0))
+
+
+def train(straight_through: bool) -> tuple[keras.Model, list[float], float]:
+    """The net, its test accuracy after each epoch, and how far any weight went from where it started."""
+    images, test_images, labels, test_labels = load()
+    keras.utils.set_random_seed(SEED)
+    model = build(straight_through)
+    start = model.get_weights()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+    history = model.fit(
+        images, labels, batch_size=64, epochs=EPOCHS, validation_data=(test_images, test_labels), verbose=0
+    ).history
+    moved = max(float(np.max(np.abs(a - b))) for a, b in zip(start, model.get_weights(), strict=True))
+    return model, history["val_accuracy"], moved
+
+
+def outputs_and_gradients(model: keras.Model) -> dict[str, np.ndarray]:
+    """The logits of some images, and the gradients of the loss with respect to the images and to all weights."""
+    _, images, _, labels = load()
+    x = tf.constant(images[:32])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        logits = model(x)
+        loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:32], logits))
+    gradients = tape.gradient(loss, [x, *model.trainable_variables])
+    return {"logits": logits.numpy()} | {f"gradient {i}": gradient.numpy() for i, gradient in enumerate(gradients)}
+
+
+def run(output: pathlib.Path, report: example.Report) -> None:
+    """Trains the net and the same with tf.sign; saves the first and compares what is loaded."""
+    model, curve, _ = train(straight_through=True)
+    print(f"straight-through: {curve[-1]:.1%} of the digits read", flush=True)
+    _, plain_curve, plain_moved = train(straight_through=False)
+    print(f"tf.sign: {plain_curve[-1]:.1%} of the digits read", flush=True)
+    report.add("digits read, straight-through", curve[-1], "at least", 0.9)
+    report.add("digits read, tf.sign (chance is 0.1)", plain_curve[-1], "at most", 0.2)
+    report.add("tf.sign: largest change of a weight by training", plain_moved, "at most", 0.0)
+
+    model.save(output / "binary_net.keras")
+    example.start_fresh_process(output)
+    here = outputs_and_gradients(model)
+    with np.load(output / "reloaded.npz") as found:
+        difference = max(float(np.max(np.abs(found[name] - values))) for name, values in here.items())
+    size = min(float(np.max(np.abs(values))) for values in here.values())
+    report.add("fresh process: largest difference of logits and gradients", difference, "at most", 1e-6)
+    report.add("smallest over images and layers of max |gradient|", size, "at least", 1e-3)
+    draw(model, {"straight-through": curve, "tf.sign": plain_curve}, output / "binary_net.png")
+
+
+def in_fresh_process(output: pathlib.Path) -> None:
+    """Loads the net. Keras finds BinaryDense, which is registered, and the layer of tf_cg_ops, which is imported."""
+    np.savez(output / "reloaded.npz", **outputs_and_gradients(keras.models.load_model(output / "binary_net.keras")))
+
+
+def draw(model: keras.Model, curves: dict[str, list[float]], path: pathlib.Path) -> None:
+    """The learning curves, and the signs that the first layer multiplies the images by."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    learning, weights = figure.subplots(1, 2)
+    for name, curve in curves.items():
+        learning.plot(np.arange(EPOCHS) + 1, curve, linewidth=2, label=name)
+    learning.axhline(1 / CLASSES, color="grey", linestyle=":", label="chance")
+    learning.set(title="Digits read", xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
+    learning.legend(loc="center right")
+    signs = np.sign(model.get_layer("first").kernel.numpy()).T.reshape([-1, 8, 8])[:32]
+    tiles = np.pad(signs, ((0, 0), (1, 1), (1, 1))).reshape([4, 8, 10, 10])
+    weights.imshow(tiles.transpose(0, 2, 1, 3).reshape([40, 80]), cmap="RdBu", interpolation="nearest")
+    weights.set(title="Weights of 32 units of the first layer: +1 blue, -1 red", xticks=[], yticks=[])
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    sys.exit(example.main(__doc__, run, in_fresh_process))
