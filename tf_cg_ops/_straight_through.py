@@ -77,8 +77,8 @@ def straight_through(
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype
-        float16, bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
+      f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype float16,
+        bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
         decorator itself is returned, for use with parentheses.
       surrogate: A name from the table, or a function that returns the derivative at `x`, in the shape and dtype of `x`.
       slope: A number above 0: how quickly the derivative falls off. `"identity"` and functions do not use it.
