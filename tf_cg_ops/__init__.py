@@ -11,6 +11,7 @@ from . import _gradients as _gradients
 from . import _keras as _keras
 from . import _vectorize as _vectorize
 from . import compat as compat
+from . import saved_model as saved_model
 from . import sysconfig as sysconfig
 from . import testing as testing
 from ._clipping import clip_gradient as clip_gradient
@@ -42,6 +43,7 @@ __all__ = [
     "layers",
     "recompute_grad",
     "reverse_gradient",
+    "saved_model",
     "scale_gradient",
     "straight_through",
     "sysconfig",

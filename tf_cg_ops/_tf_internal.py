@@ -32,6 +32,9 @@ from tensorflow.python.framework.composite_tensor_gradient import replace_flat_t
 # Where gradient functions are found.
 from tensorflow.python.framework import ops
 
+# What an op is: whether it is stateful, and its definition for the list of ops in a SavedModel.
+from tensorflow.python.framework import op_def_registry
+
 # Traces a function whose captures are then known one by one: tf.function hides them in its calls.
 from tensorflow.python.framework.func_graph import func_graph_from_py_func
 
@@ -52,6 +55,12 @@ from tensorflow.python.ops import script_ops
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
+
+# The file format of a SavedModel; the public interface only loads one into graphs, by which it would be changed.
+from tensorflow.python.saved_model.loader_impl import parse_saved_model
+
+# The fingerprint is made of the bytes of saved_model.pb: a file that was changed needs a new one.
+from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 
 # A graph holds functions that its nodes name; the public interface only ever adds them by calling them.

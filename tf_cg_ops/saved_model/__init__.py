@@ -1,0 +1,7 @@
+"""SavedModels with embedded gradients: what is in them, and how to rid them of this library's ops."""
+
+from ._compare import Comparison as Comparison
+from ._strip import StripReport as StripReport
+from ._strip import strip as strip
+
+__all__ = ["Comparison", "StripReport", "strip"]

@@ -1,0 +1,88 @@
+"""Reads the folder of a SavedModel, and writes another one that is there whole or not at all."""
+
+import contextlib
+import pathlib
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _errors, _tf_internal
+
+_GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
+_FINGERPRINT = "fingerprint.pb"
+_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2")
+
+
+def read(api: str, path: pathlib.Path) -> Any:
+    """The SavedModel proto in a folder."""
+    if not path.exists():
+        raise FileNotFoundError(_errors.SAVED_MODEL_MISSING.format(api=api, path=path, got="nothing there"))
+    if not path.is_dir():
+        raise NotADirectoryError(_errors.SAVED_MODEL_MISSING.format(api=api, path=path, got="a file"))
+    file = next((path / name for name in _GRAPHS if (path / name).is_file()), None)
+    if file is None:
+        got = f"a folder without {_GRAPHS[0]}"
+        raise FileNotFoundError(_errors.SAVED_MODEL_MISSING.format(api=api, path=path, got=got))
+    try:
+        proto = _tf_internal.parse_saved_model(str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=_first_line(error))) from error
+    if not proto.meta_graphs:
+        raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got="none"))
+    return proto
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
+    """Raises FileNotFoundError if the model has variables and the folder has not."""
+    if not (path / "variables" / "variables.index").is_file() and any(map(_has_variables, proto.meta_graphs)):
+        raise FileNotFoundError(_errors.SAVED_MODEL_VARIABLES.format(api=api, path=path / "variables"))
+
+
+def _has_variables(meta_graph: Any) -> bool:
+    in_objects = any(node.WhichOneof("kind") == "variable" for node in meta_graph.object_graph_def.nodes)
+    return in_objects or any(node.op in _VARIABLE_OPS for node in meta_graph.graph_def.node)
+
+
+def check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
+    """Raises an OSError or ValueError if the target cannot become a folder of its own."""
+    if target.exists() or target.is_symlink():
+        raise FileExistsError(_errors.TARGET_EXISTS.format(api=api, path=target))
+    if source.resolve() in target.resolve().parents:
+        raise ValueError(_errors.TARGET_IN_SOURCE.format(api=api, path=target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(_errors.TARGET_WITHOUT_FOLDER.format(api=api, path=target.parent))
+
+
+@contextlib.contextmanager
+def becoming(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives the path for a folder that takes the target's place if the block ends well, and is removed if not."""
+    # Beside the target, so that renaming it is one step.
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        unfinished = pathlib.Path(folder) / target.name
+        yield unfinished
+        unfinished.rename(target)
+
+
+def copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies all files; what the source links to, too."""
+    shutil.copytree(source, target)
+
+
+def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
+    """Copies all files but the graphs, which are those of `proto`."""
+    others = {*_GRAPHS, _FINGERPRINT}
+
+    def skip(folder: str, names: list[str]) -> set[str]:
+        return others.intersection(names) if pathlib.Path(folder) == source else set()
+
+    shutil.copytree(source, target, ignore=skip)
+    target.chmod(target.stat().st_mode | stat.S_IRWXU)  # The source may be read-only.
+    (target / _GRAPHS[0]).write_bytes(proto.SerializeToString(deterministic=True))
+    if (source / _FINGERPRINT).exists():
+        _tf_internal.write_fingerprint(str(target))

@@ -1,0 +1,49 @@
+"""Inputs for what a SavedModel can be called with, made from its input specs: the same ones each time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# What is tried for dimensions of unknown size.
+SIZES = (2, 1, 5, 32)
+
+
+def generate(specs: Any, size: int) -> Any:
+    """Small random values in the structure of the specs; what is no spec, such as a bool, stays as it is."""
+    rng = np.random.default_rng(0)
+    return tf.nest.map_structure(lambda spec: _value(spec, size, rng), specs)
+
+
+def _value(spec: Any, size: int, rng: np.random.Generator) -> Any:
+    if isinstance(spec, tf.TensorSpec):
+        return _dense(spec, size, rng)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        dense = _dense(tf.TensorSpec(spec.shape, spec.dtype), size, rng)
+        return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.sparse.from_dense(_dense(tf.TensorSpec(spec.shape, spec.dtype), size, rng))
+    if isinstance(spec, tf.TypeSpec):
+        raise TypeError(f"no values can be made up for {spec}")
+    return spec
+
+
+def _dense(spec: tf.TensorSpec, size: int, rng: np.random.Generator) -> tf.Tensor:
+    dims = [size] if spec.shape.rank is None else [size if dim is None else dim for dim in spec.shape]
+    if spec.dtype == tf.string:
+        return tf.constant([f"text {i}" for i in range(int(np.prod(dims)))], shape=dims)
+    if spec.dtype == tf.bool:
+        return tf.constant(rng.integers(2, size=dims).astype(bool))
+    if spec.dtype.is_integer:
+        return tf.cast(tf.constant(rng.integers(2, size=dims)), spec.dtype)  # As indices they are small enough.
+    if spec.dtype.is_complex:
+        return tf.cast(tf.constant(rng.normal(size=dims) + 1j * rng.normal(size=dims)), spec.dtype)
+    if spec.dtype.is_floating:
+        return tf.cast(tf.constant(rng.normal(size=dims)), spec.dtype)
+    raise TypeError(f"no values can be made up for dtype {spec.dtype.name}")
+
+
+def convert(specs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """What the user passed for the arguments of a signature, in their dtypes."""
+    return {name: tf.convert_to_tensor(value, specs[name].dtype) for name, value in given.items()}
