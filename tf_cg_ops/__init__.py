@@ -7,6 +7,7 @@ loaded already is told about the layers and functions: a model file that holds t
 import importlib as _importlib
 import typing as _typing
 
+from . import _early as _early
 from . import _gradients as _gradients
 from . import _keras as _keras
 from . import _vectorize as _vectorize

@@ -396,8 +396,8 @@ SAVED_MODEL_VARIABLES = (
     "whole folder of the SavedModel."
 )
 TARGET_EXISTS = (
-    "{api}: the target is there already; expected a path that does not exist, got '{path}'. Name another one, or remove "
-    "it first."
+    "{api}: the target is there already; expected a path that does not exist, got '{path}'. Name another one, or "
+    "remove it first."
 )
 TARGET_IN_SOURCE = (
     "{api}: the target lies inside of the source; expected a path outside of it, got '{path}'. Name another one."
@@ -419,4 +419,25 @@ TARGET_FAILS = (
 OUTPUTS_DIFFER = (
     "{api}: the stripped model computes something else; expected that {name} gives what the source gives, got another "
     "{where}. Nothing was written; please report it, with the model."
+)
+GRAPH_REFUSED = (
+    "{api}: TensorFlow cannot build the graphs in '{path}'; expected ops that are registered, got: {got}. Open the "
+    "libraries of other ops first, with tf.load_op_library or the import of their packages."
+)
+INPUTS_FILE = (
+    "{api}: '{path}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it with "
+    "numpy.savez."
+)
+
+WRONG_USE = (
+    "tf_cg_ops: wrong arguments; expected those that --help describes, got this complaint: {message}. See: {program} "
+    "--help"
+)
+INTERRUPTED = (
+    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; there is no output "
+    "that is half written."
+)
+UNEXPECTED = (
+    "tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python to "
+    "see where it comes from, and please report it."
 )

@@ -1,7 +1,7 @@
 """The gradient op composed of TensorFlow's own ops, for places where there is no kernel of this library.
 
-It follows `cc/lib/alignment.cc` step by step, in tensors: neither shapes nor ranks need to be known while tracing. There
-is no control flow in it, and every shape is a constant for XLA where the operands' shapes are.
+It follows `cc/lib/alignment.cc` step by step, in tensors: neither shapes nor ranks need to be known while tracing.
+There is no control flow in it, and every shape is a constant for XLA where the operands' shapes are.
 """
 
 from collections.abc import Sequence

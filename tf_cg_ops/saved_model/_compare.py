@@ -59,17 +59,17 @@ def compare(
     """Compares all signatures and the functions of the root object; raises RuntimeError where outputs differ."""
     try:
         first = _run_all(api, source, tags, inputs, {}, lambda text: progress(f"checking: source, {text}"))
-    except _DoesNotLoad as error:
+    except _LoadError as error:
         return [Comparison("all", NOT_COMPARED, f"the source cannot be loaded: {error}")]
     again = _run_all(api, source, tags, inputs, first, lambda text: progress(f"checking: source again, {text}"))
     try:
         other = _run_all(api, target, tags, inputs, first, lambda text: progress(f"checking: target, {text}"))
-    except _DoesNotLoad as error:
+    except _LoadError as error:
         raise RuntimeError(_errors.TARGET_FAILS.format(api=api, name="tf.saved_model.load", error=error)) from error
     return [_verdict(api, name, first[name], again[name], other.get(name)) for name in first]
 
 
-class _DoesNotLoad(Exception):
+class _LoadError(Exception):
     """The text of what tf.saved_model.load raised."""
 
 
@@ -85,7 +85,7 @@ def _run_all(
     try:
         loaded = tf.saved_model.load(str(path), tags=list(tags))
     except Exception as error:  # Whatever it is: it is what the report says.
-        raise _DoesNotLoad(_describe(error)) from error
+        raise _LoadError(_describe(error)) from error
     calls = _calls(loaded)
     _check_names(api, calls, inputs)
     answers = {}

@@ -1,13 +1,21 @@
 """Inputs for what a SavedModel can be called with, made from its input specs: the same ones each time."""
 
+import pathlib
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from .. import _errors
+from . import _folder
+
 # What is tried for dimensions of unknown size.
 SIZES = (2, 1, 5, 32)
+
+# What TensorFlow lists among the signatures and is none.
+_INIT_OP = "__saved_model_init_op"
 
 
 def generate(specs: Any, size: int) -> Any:
@@ -47,3 +55,29 @@ def _dense(spec: tf.TensorSpec, size: int, rng: np.random.Generator) -> tf.Tenso
 def convert(specs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """What the user passed for the arguments of a signature, in their dtypes."""
     return {name: tf.convert_to_tensor(value, specs[name].dtype) for name, value in given.items()}
+
+
+def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
+    """The inputs in an .npz file, by signature and argument; names without a signature are for the only one."""
+    api = "saved_model.strip"
+    proto = _folder.read(api, model)
+    signatures = sorted({name for graph in proto.meta_graphs for name in graph.signature_def} - {_INIT_OP})
+    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
+    fits = _errors.INPUTS_FILE.format(api=api, path=file, expected=expected, got="{got}")
+    try:
+        with np.load(file) as arrays:
+            if not isinstance(arrays, Mapping):
+                raise ValueError("a single array")
+            given = dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        got = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(fits.format(got=got)) from error
+    inputs: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in given.items():
+        signature, separator, argument = name.partition("/")
+        if not separator and len(signatures) == 1:
+            signature, argument = signatures[0], name
+        elif not separator:
+            raise ValueError(fits.format(got=f"an array named {name}"))
+        inputs.setdefault(signature, {})[argument] = array
+    return inputs

@@ -38,9 +38,63 @@ def strip(
     """Writes a SavedModel to `target` that computes what the one at `source` computes, without ops of this library.
 
     Todo:
+    The values are those of the source, h = fx for each embedded gradient; with it,
+
+        dx = sum_to_shape_of_x(dy * conj(gx))
+
+    is kept only where a saved function computes it itself, as a saved training step does: as stock operations. All
+    signatures, functions, variables, assets and further files are kept; what only gradients read is dropped, except
+    for what a loop, a conditional or another function is given for them. The result loads where this library is not
+    installed, and can be frozen and converted to TensorFlow Lite.
+
+    The check loads both and calls each signature, and each function of the root object, on the same inputs: made up
+    from their input specs (with small sizes for unknown dimensions), or those that are passed. Values and the
+    variables afterwards have to be the same bits, or differ by no more than rounding where TensorFlow orders or fuses
+    operations in another way; the report says which. It also says what was not compared: the source refuses inputs that
+    are made up, or gives other values each time.
+
+    Nothing is at `target` before all is done, and nothing if it fails.
+
+    Relation to `tf.saved_model.save`: that traces a model from Python; here the saved graphs are rewritten, and no
+    Python code of the model is needed.
+
+    What it does not do: keep custom gradients for those who differentiate the stripped model. A tape finds the
+    derivatives of what computed the values, which the custom gradient was there to replace. Checks of the shapes of
+    gradients at run time are dropped, too.
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> model = tf.Module()
+    >>> model.f = tf.function(
+    ...     lambda x: cg.embed_gradient(tf.sign(x), 1.0, x), input_signature=[tf.TensorSpec([None])]
+    ... )
+    >>> folder = tempfile.mkdtemp()
+    >>> tf.saved_model.save(model, folder + "/model")
+    >>> report = cg.saved_model.strip(folder + "/model", folder + "/stripped")
+    >>> report.replaced, [c.verdict for c in report.comparisons]
+    ({'CustomGradientEmbed': 1}, ['equal, bit for bit'])
+    >>> tf.saved_model.load(folder + "/stripped").f(tf.constant([-2.0, 0.5])).numpy().tolist()
+    [-1.0, 1.0]
 
     Args:
-      source: x
+      source: The folder of a SavedModel.
+      target: The folder that is made. Its parent has to be there.
+      check: Whether to run and compare both.
+      inputs: For signatures by name, their arguments by name: Tensors or what converts to the dtypes of the signature.
+        Arguments that are left out are made up.
+      progress: Called with a line of text before each step.
+
+    Returns:
+      A StripReport.
+
+    Raises:
+      FileNotFoundError: There is no SavedModel at `source`, its variables are missing, or the target has no parent.
+      NotADirectoryError: `source` is a file.
+      FileExistsError: There is something at `target`.
+      ValueError: The SavedModel cannot be read; `target` lies inside of `source`; `inputs` names what is not there, or
+        the source refuses them.
+      RuntimeError: The stripped model fails, or computes something else.
     """
     source, target = pathlib.Path(source), pathlib.Path(target)
     tell = progress or (lambda _: None)
@@ -58,7 +112,9 @@ def strip(
             _folder.copy_with(source, unfinished, proto)
         else:
             _folder.copy(source, unfinished)
-        if check:
+        if check and not changes.replaced:
+            comparisons = [_compare.Comparison("all", _compare.NOT_COMPARED, "nothing was changed")]
+        elif check:
             comparisons = []
             for meta_graph in proto.meta_graphs:
                 tags = meta_graph.meta_info_def.tags

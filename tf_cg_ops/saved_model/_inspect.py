@@ -1,0 +1,132 @@
+"""`inspect`: the embedded gradients of a SavedModel."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from .. import _errors, _tf_internal
+from . import _folder, _prune
+
+_API = "saved_model.inspect"
+_IN_THE_GRAPH = ""
+_KINDS = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
+
+
+@dataclass(frozen=True)
+class EmbeddedGradient:
+    """A value of a SavedModel that has a gradient of its own.
+
+    `function` is the function of the graph in which it stands (empty: in none), `node` its operation there. `kind` is
+    "embed_gradient" or "custom_gradient"; the latter stands for all that is made with it, such as `recompute_grad`, and
+    has the name of the decorated Python function in `user_function`, and in `rule_ops` the number of operations of its
+    gradient, those of what it calls included. `dtypes` and `shapes` are those of the value, an entry for each of its
+    tensors, with None for a shape of unknown rank and in the place of an unknown dimension. `error` says why there is
+    no gradient, where it could not be traced.
+    """
+
+    function: str
+    node: str
+    kind: str
+    user_function: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int | None, ...] | None, ...]
+    inputs_with_gradients: int
+    rule_ops: int | None
+    error: str
+
+
+def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
+    """Lists the embedded gradients of a SavedModel: values `h = fx` that have a derivative `gx` or a gradient rule.
+
+    The model is neither loaded nor run; shapes are those that TensorFlow infers from its graphs.
+
+    Relation to `saved_model_cli show`: that shows signatures, and of the graphs only the names of their ops.
+
+    What it does not do: tell which of the gradients a call would use.
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> model = tf.Module()
+    >>> model.f = tf.function(cg.grad_pass_through(tf.round), input_signature=[tf.TensorSpec([None, 3])])
+    >>> folder = tempfile.mkdtemp()
+    >>> tf.saved_model.save(model, folder)
+    >>> [found] = cg.saved_model.inspect(folder)
+    >>> found.kind, found.user_function, found.dtypes, found.shapes
+    ('custom_gradient', 'round', ('float32',), ((None, 3),))
+
+    Args:
+      path: The folder of a SavedModel.
+
+    Returns:
+      A list of EmbeddedGradient, in the order of the graph.
+
+    Raises:
+      FileNotFoundError: There is no SavedModel.
+      NotADirectoryError: `path` is a file.
+      ValueError: The SavedModel cannot be read, or needs ops that are not registered.
+    """
+    path = pathlib.Path(path)
+    proto = _folder.read(_API, path)
+    return [found for meta_graph in proto.meta_graphs for found in _in_graph(meta_graph.graph_def, str(path))]
+
+
+def _in_graph(graph_def: Any, path: str) -> Iterator[EmbeddedGradient]:
+    library = {function.signature.name: function for function in graph_def.library.function}
+    holders = [name for name, function in library.items() if any(node.op in _KINDS for node in function.node_def)]
+    only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    bodies = [(_IN_THE_GRAPH, graph_def)]
+    with _import(only_functions, path).as_default():  # What a call returns stands in the called function.
+        bodies += [(name, _tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
+    for function, body in bodies:
+        nodes = [node for node in body.node if node.op in _KINDS]
+        if nodes:
+            only_functions.node.extend(body.node)
+            graph = _import(only_functions, path)
+            del only_functions.node[:]
+            for node in nodes:
+                yield _describe(function, node, graph.get_operation_by_name(node.name), library)
+
+
+def _import(graph_def: Any, path: str) -> tf.Graph:
+    """A graph, in which TensorFlow knows shapes as far as they show without running it."""
+    with tf.Graph().as_default() as graph:
+        try:
+            tf.graph_util.import_graph_def(graph_def, name="")
+        except (ValueError, tf.errors.OpError) as error:
+            got = str(error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(_errors.GRAPH_REFUSED.format(api=_API, path=path, got=got)) from error
+    return graph
+
+
+def _describe(function: str, node: Any, op: tf.Operation, library: dict[str, Any]) -> EmbeddedGradient:
+    is_rule = node.op == "CustomGradientRule"
+    shapes = [tensor.shape for tensor in op.outputs]
+    with_gradients = len(node.attr["differentiated_inputs"].list.i) if is_rule else op.get_attr("N")
+    return EmbeddedGradient(
+        function=function,
+        node=node.name,
+        kind=_KINDS[node.op],
+        user_function=tf.compat.as_str(op.get_attr("function_name")) if is_rule else "",
+        dtypes=tuple(tensor.dtype.base_dtype.name for tensor in op.outputs),
+        shapes=tuple(None if shape.rank is None else tuple(shape.as_list()) for shape in shapes),
+        inputs_with_gradients=with_gradients,
+        rule_ops=_count_ops(node.attr["rule"].func.name, library) if is_rule else None,
+        error=tf.compat.as_str(op.get_attr("error")) if is_rule else "",
+    )
+
+
+def _count_ops(function: str, library: dict[str, Any]) -> int:
+    """The operations of a function and of all that it names, each function counted once."""
+    seen: set[str] = set()
+    pending = [function]
+    while pending:
+        name = pending.pop()
+        if name not in seen:
+            seen.add(name)
+            pending += _prune.functions_named_by(library[name].node_def, library)
+    return sum(len(library[name].node_def) for name in seen)

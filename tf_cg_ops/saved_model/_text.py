@@ -1,0 +1,62 @@
+"""What the command line shows of reports and findings."""
+
+from collections.abc import Sequence
+
+from . import _compare
+from ._inspect import EmbeddedGradient
+from ._strip import StripReport
+
+
+def of_report(report: StripReport) -> str:
+    """One line for each thing that was done or found."""
+    replaced = ", ".join(f"{number} {op}" for op, number in report.replaced.items())
+    lines = [("replaced", replaced or "0 operations: the model holds none of this library, and was copied as it is")]
+    if report.replaced:
+        dropped = f"{report.nodes_dropped} operations and {report.functions_dropped} functions that served gradients"
+        lines.append(("dropped", dropped))
+    if report.comparisons is None:
+        lines.append(("compared", "nothing: the check was turned off"))
+    elif not report.comparisons:
+        lines.append(("compared", "nothing: there is nothing that could be called"))
+    else:
+        lines += [("compared", _of_comparison(comparison)) for comparison in report.comparisons]
+    for host in report.host_functions:
+        lines.append(("attention", f"{host} calls Python, and fails outside of the process that made the model"))
+    lines.append(("written", report.target))
+    return "\n".join(f"{label:<9}  {text}" for label, text in lines)
+
+
+def _of_comparison(comparison: _compare.Comparison) -> str:
+    detail = f" ({comparison.detail})" if comparison.verdict == _compare.ROUNDING else ""
+    detail = f": {comparison.detail}" if comparison.verdict == _compare.NOT_COMPARED else detail
+    return f"{comparison.name}: {comparison.verdict}{detail}"
+
+
+def of_gradients(found: Sequence[EmbeddedGradient]) -> str:
+    """A table with a row for each embedded gradient, and the errors below it."""
+    if not found:
+        return "The model holds no embedded gradients."
+    head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
+    rows = [head, *(_row(gradient) for gradient in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    errors = [f"{gradient.node}: {gradient.error}" for gradient in found if gradient.error]
+    return "\n".join([*lines, *(["", *errors] if errors else [])])
+
+
+def _row(gradient: EmbeddedGradient) -> tuple[str, ...]:
+    values = zip(gradient.dtypes, gradient.shapes, strict=True)
+    rule = "" if gradient.rule_ops is None else f"{gradient.rule_ops} operations"
+    return (
+        gradient.function or "(graph)",
+        gradient.node,
+        gradient.kind,
+        gradient.user_function,
+        ", ".join(dtype + _of_shape(shape) for dtype, shape in values),
+        str(gradient.inputs_with_gradients),
+        "error, see below" if gradient.error else rule,
+    )
+
+
+def _of_shape(shape: tuple[int | None, ...] | None) -> str:
+    return "[...]" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
