@@ -74,7 +74,10 @@ def _spread_along_x(dims: tf.Tensor, in_domain: tf.Tensor) -> tf.Tensor:
     extra = tf.size(padded) - rank_s
     # One more, since the places of the domain at the end look there; what they find is not used.
     along_s = tf.concat([padded[extra:], tf.ones([1], dims.dtype)], 0)
-    spread = tf.where(in_domain, tf.ones_like(along_s[:1]), tf.gather(along_s, tf.cumsum(outside, exclusive=True)))
+    # How many dimensions in front of each one are no domain. Of a cumulative sum XLA does not always see the value.
+    place = tf.range(tf.size(outside))
+    position = tf.reduce_sum(tf.cast(place[None, :] < place[:, None], tf.int32) * outside[None, :], 1)
+    spread = tf.where(in_domain, tf.ones_like(along_s[:1]), tf.gather(along_s, position))
     return tf.concat([padded[:extra], spread], 0)
 
 

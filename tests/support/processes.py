@@ -10,17 +10,18 @@ def run_python(code, *args, cwd, environment=None, check=True, time_limit=None):
 
     After `time_limit` seconds the process is killed, and the test fails.
     """
-    return _run(["-c", code, *args], cwd, environment, check, time_limit)
+    return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check, time_limit)
 
 
 def run_script(path, *args, cwd, environment=None, check=True, time_limit=None):
     """The same for a file."""
-    return _run([path, *args], cwd, environment, check, time_limit)
+    return run_interpreter([sys.executable, path, *args], cwd, environment, check, time_limit)
 
 
-def _run(arguments, cwd, environment, check, time_limit):
+def run_interpreter(command, cwd, environment=None, check=True, time_limit=None):
+    """The same for a whole command."""
     result = subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [*map(str, command)],
         cwd=cwd,
         # Nothing of TensorFlow's notes about the machine, which come from two places.
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", **(environment or {})},

@@ -1,0 +1,66 @@
+"""What tests look for in a SavedModel that was stripped, and how they strip it."""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tf_cg_ops as cg
+
+
+def proto_of(path):
+    return saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+
+
+def bodies_of(path):
+    """The nodes of every graph and of every function, by name; the graph's name is empty."""
+    bodies = {}
+    for meta_graph in proto_of(path).meta_graphs:
+        bodies[""] = list(meta_graph.graph_def.node)
+        bodies |= {function.signature.name: list(function.node_def) for function in meta_graph.graph_def.library.function}
+    return bodies
+
+
+def ops_of(path):
+    return {node.op for nodes in bodies_of(path).values() for node in nodes}
+
+
+def save_and_strip(module, folder, signatures=None, **keywords):
+    """Saves a module, strips it, and checks what holds for everything that was stripped."""
+    source, target = folder / "source", folder / "target"
+    tf.saved_model.save(module, source, signatures=signatures)
+    return strip(source, target, **keywords)
+
+
+def strip(source, target, **keywords):
+    before = contents(source)
+    report = cg.saved_model.strip(source, target, **keywords)
+    assert contents(source) == before
+    assert_is_stripped(source, target)
+    return report
+
+
+def assert_is_stripped(source, target):
+    assert not [op for op in ops_of(target) if op.startswith("CustomGradient")]
+    for old, new in zip(proto_of(source).meta_graphs, proto_of(target).meta_graphs, strict=True):
+        assert new.signature_def == old.signature_def
+        assert new.object_graph_def == old.object_graph_def
+        listed = {op.name for op in new.meta_info_def.stripped_op_list.op}
+        assert listed == {op for op in ops_of(target) if tf.raw_ops.__dict__.get(op)}
+    others = [f for f in contents(source) if f.rpartition("/")[2] not in ("saved_model.pb", "fingerprint.pb")]
+    for file in others:
+        assert contents(source)[file] == contents(target)[file]
+    assert contents(source).keys() == contents(target).keys()
+
+
+def contents(folder):
+    """The bytes of every file, by path; folders have None."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+def assert_same(actual, expected):
+    """The same values, bit for bit, in the same structure."""
+    tf.nest.assert_same_structure(actual, expected)
+    for a, e in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(e))

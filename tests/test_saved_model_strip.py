@@ -1,0 +1,245 @@
+"""strip: the stripped model computes the same, where the library is not installed, and holds nothing for gradients."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+import tf_cg_ops as cg
+
+from .support.stripped import assert_same, bodies_of, contents, ops_of, save_and_strip, strip
+from .support.without_library import make_site, run_without_library
+from .support.without_python import CASES, FAILURES, MODULE
+
+# Everything that can be saved and gives a value; of those whose gradients fail without Python, the values.
+VALUES = CASES | {
+    name: case for name, (case, _) in FAILURES.items() if name not in ("random", "assigned", "wrong_shape", "map_fn")
+}
+
+VALUES_OF_A_MODEL = """
+import json
+model = tf.saved_model.load(sys.argv[1])
+inputs = json.loads(sys.argv[2])
+for name, signature in model.signatures.items():
+    names = sorted(signature.structured_input_signature[1])
+    given = {n: tf.constant(value, tf.float64) for n, value in zip(names, inputs[name])}
+    values = {n: t.numpy().tolist() for n, t in signature(**given).items()}
+    by_function = model.saved[name](*given.values())
+    assert values == {n: t.numpy().tolist() for n, t in by_function.items()}
+    inputs[name] = values
+print(json.dumps(inputs))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return make_site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory, site):
+    """For each case the values before stripping, those of the stripped model without the library, and the report."""
+    folder = tmp_path_factory.mktemp("values")
+    MODULE.saved = {name: case.save() for name, case in VALUES.items()}
+    report = save_and_strip(MODULE, folder, signatures=MODULE.saved)
+    source = tf.saved_model.load(folder / "source")
+    inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
+    before = {name: source.saved[name](*map(f64, inputs[name])) for name in VALUES}
+    before = {name: {n: t.numpy().tolist() for n, t in outputs.items()} for name, outputs in before.items()}
+    result = run_without_library(site, VALUES_OF_A_MODEL, folder / "target", json.dumps(inputs), cwd=folder)
+    return before, json.loads(result.stdout.splitlines()[-1]), {c.name: c.verdict for c in report.comparisons}
+
+
+def f64(value):
+    return tf.constant(value, tf.float64)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_the_same_bits_where_the_library_is_not_installed(values, name):
+    before, after, verdicts = values
+    assert after[name] == before[name]
+    assert verdicts[name] == "equal, bit for bit"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_computed_by_hand(values, name):
+    _, after, _ = values
+    expected = CASES[name].by_hand()
+    for i in range(len(after[name])):
+        np.testing.assert_allclose(after[name][f"y{i}"], expected[i], rtol=1e-12, atol=1e-12)
+
+
+class ReadingForGradients(tf.Module):
+    """`seen` is read by the value; `unseen` by the gradient alone, once outside of grad_fn and once inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.unseen = tf.Variable([2.0, 3.0]), tf.Variable([5.0, 7.0])
+        self.frozen = tf.Variable(1.0, trainable=False)
+
+    def spike(self, x):
+        @cg.custom_gradient
+        def spike(x):
+            factor = tf.exp(self.unseen + 1.0)
+            return tf.sign(x) * tf.stop_gradient(self.seen), lambda dy, variables: (
+                dy * factor * self.unseen,
+                [None for _ in variables],
+            )
+
+        return spike(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def plain(self, x):
+        return self.spike(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def looped(self, x):
+        return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, self.spike(y) + x), (0, x))[1]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def written(self, x):
+        """A read for the gradient stands between two writes, which keep their order."""
+
+        @cg.custom_gradient
+        def spike(x):
+            factor = tf.exp(self.frozen)
+            return tf.sign(x), lambda dy: dy * factor
+
+        self.frozen.assign(2.0)
+        y = spike(x)
+        self.frozen.assign(3.0)
+        return y
+
+
+def reading_nodes(path, function):
+    bodies = bodies_of(path)
+    (name,) = [name for name in bodies if name.startswith(f"__inference_{function}_")]
+    return [node for node in bodies[name] if node.op == "ReadVariableOp"]
+
+
+def test_what_only_gradients_read_is_dropped(tmp_path):
+    module = ReadingForGradients()
+    report = save_and_strip(module, tmp_path)
+    assert len(reading_nodes(tmp_path / "source", "plain")) > 1
+    assert len(reading_nodes(tmp_path / "target", "plain")) == 1
+    assert "Exp" in ops_of(tmp_path / "source")
+    assert "Exp" not in ops_of(tmp_path / "target")
+    assert not [name for name in bodies_of(tmp_path / "target") if "rule" in name]
+    assert report.nodes_dropped > 0
+    assert report.functions_dropped > 0
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = tf.constant([[1.0, -1.0]])
+    for name in ("plain", "looped", "written"):
+        assert_same(getattr(loaded, name)(x), getattr(module, name)(x))
+
+
+def test_order_of_writes_stays_where_a_read_between_them_is_dropped(tmp_path):
+    save_and_strip(ReadingForGradients(), tmp_path)
+    (body,) = [body for name, body in bodies_of(tmp_path / "source").items() if "__inference_written_" in name]
+    first, second = [node for node in body if node.op == "AssignVariableOp"]
+    (read,) = [node for node in body if node.op == "ReadVariableOp"]
+    assert "^" + first.name in read.input
+    assert "^" + read.name in second.input
+    assert "^" + first.name not in second.input
+    (body,) = [body for name, body in bodies_of(tmp_path / "target").items() if "__inference_written_" in name]
+    assert "ReadVariableOp" not in {node.op for node in body}
+    (second,) = [node for node in body if node.name == second.name]
+    assert "^" + first.name in second.input
+    loaded = tf.saved_model.load(tmp_path / "target")
+    loaded.written(tf.ones([1, 2]))
+    assert float(loaded.frozen) == 3.0
+
+
+def test_a_loop_whose_gradient_reads_variables_can_be_frozen_after_stripping_and_not_before(tmp_path):
+    module = ReadingForGradients()
+    save_and_strip(module, tmp_path, signatures=module.looped)
+    with pytest.raises(ValueError, match="resource"):
+        source = tf.saved_model.load(tmp_path / "source")
+        convert_variables_to_constants_v2(source.signatures["serving_default"])
+    stripped = tf.saved_model.load(tmp_path / "target")
+    frozen = convert_variables_to_constants_v2(stripped.signatures["serving_default"])
+    assert not frozen.variables
+    x = tf.constant([[1.0, -1.0]])
+    assert_same(frozen(x)[0], module.looped(x))
+
+
+class Training(tf.Module):
+    """A saved training step: its gradients are computed in the graph, by axis, lists, broadcasting and recomputation."""
+
+    def __init__(self, dtype=tf.float32):
+        super().__init__()
+        self.dtype = dtype
+        self.w = tf.Variable(tf.cast([[0.5, -1.0], [2.0, 0.25], [1.5, 3.0]], dtype))
+        self.b = tf.Variable(tf.cast(0.5, dtype))
+
+    def loss(self, x):
+        h = cg.embed_gradient(tf.sign(x @ self.w), tf.exp(-tf.abs(x @ self.w)), x @ self.w)
+        h = cg.recompute_grad(lambda t: tf.sin(t) * t)(h + self.b)
+        summed = cg.embed_gradient(tf.reduce_sum(h, 1), 3.0 * h, h, axis=-1)
+        both = cg.embed_gradient(summed, [summed, 2.0 * summed], [self.b, summed])
+        return tf.reduce_sum(both * tf.cast(tf.range(1, tf.shape(x)[0] + 1), self.dtype))
+
+    @tf.function
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = self.loss(x)
+        variables = [self.w, self.b]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(tf.cast(0.01, self.dtype) * gradient)
+        return loss
+
+
+STEPS = """
+model = tf.saved_model.load(sys.argv[1])
+with np.load(sys.argv[2]) as arrays:
+    x = tf.cast(arrays["x"], model.w.dtype)
+losses = [float(model.step(x)) for _ in range(20)]
+np.savez(sys.argv[3], losses=losses, w=tf.cast(model.w, tf.float64), b=tf.cast(model.b, tf.float64))
+"""
+
+
+def test_a_saved_training_step_trains_equally_without_the_library(tmp_path, site, rng):
+    x = rng.normal(size=[4, 3])
+    np.savez(tmp_path / "x.npz", x=x)
+    module = Training(tf.float64)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], tf.float64))
+    report = save_and_strip(module, tmp_path)
+    assert report.replaced["CustomGradientEmbedGrad"] >= 4
+    assert report.replaced["CustomGradientBarrier"] == 1
+    (comparison,) = report.comparisons
+    assert comparison.name == ".step"
+    assert comparison.verdict.startswith("equal")
+    run_without_library(site, STEPS, tmp_path / "target", tmp_path / "x.npz", tmp_path / "found.npz", cwd=tmp_path)
+    losses = [float(module.step(tf.constant(x))) for _ in range(20)]
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_allclose(found["losses"], losses, rtol=1e-9)
+        np.testing.assert_allclose(found["w"], module.w, rtol=1e-9)
+        np.testing.assert_allclose(found["b"], module.b, rtol=1e-9)
+    assert len(set(losses)) == 20
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("jit", [False, True], ids=["", "xla"])
+def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
+    module = Training(dtype)
+    module.step = tf.function(Training.step.python_function.__get__(module), jit_compile=jit)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], dtype))
+    report = save_and_strip(module, tmp_path)
+    assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+
+def test_what_was_stripped_can_be_stripped_and_saved_again(tmp_path):
+    module = Training()
+    module.step.get_concrete_function(tf.TensorSpec([None, 3]))
+    save_and_strip(module, tmp_path)
+    report = strip(tmp_path / "target", tmp_path / "again")
+    assert report.replaced == {}
+    assert (report.nodes_dropped, report.functions_dropped) == (0, 0)
+    assert contents(tmp_path / "again") == contents(tmp_path / "target")
+    tf.saved_model.save(tf.saved_model.load(tmp_path / "target"), tmp_path / "saved")
+    assert not [op for op in ops_of(tmp_path / "saved") if op.startswith("CustomGradient")]
+    x = tf.constant([[1.0, 2.0, -1.0]])
+    loaded = tf.saved_model.load(tmp_path / "saved")  # Its functions need its variables.
+    assert_same(loaded.step(x), module.step(x))
