@@ -96,12 +96,14 @@ def test_the_public_names_are_these_and_no_others():
         "reverse_gradient",
         "scale_gradient",
         "straight_through",
+        "saved_model",
         "sysconfig",
         "testing",
     ]
     public = {name for name in vars(cg) if not name.startswith("_")} | {"layers"}  # Which is imported where it is used.
     assert public == set(cg.__all__) - {"__version__"}
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
+    assert sorted(cg.saved_model.__all__) == ["Comparison", "EmbeddedGradient", "StripReport", "inspect", "strip"]
 
 
 @pytest.mark.parametrize(

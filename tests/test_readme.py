@@ -44,6 +44,8 @@ PUBLIC = {
     "straight_through": cg.straight_through,
     "compat.bayesflow.custom_gradient": cg.compat.bayesflow.custom_gradient,
     "compat.tfp_math.custom_gradient": cg.compat.tfp_math.custom_gradient,
+    "saved_model.inspect": cg.saved_model.inspect,
+    "saved_model.strip": cg.saved_model.strip,
     "sysconfig.get_lib": cg.sysconfig.get_lib,
     "testing.check_gradient": cg.testing.check_gradient,
 }

@@ -30,7 +30,9 @@ def test_every_name_is_there():
         "is_compiled_by_xla",
         "is_trainable",
         "keep_graphs_of_control_flow",
+        "op_def_registry",
         "ops",
+        "parse_saved_model",
         "record_operation",
         "replace_flat_tensors_for_gradients",
         "script_ops",
@@ -39,6 +41,7 @@ def test_every_name_is_there():
         "weakref",
         "while_v2",
         "wrap_for_pfor",
+        "write_fingerprint",
     ]
 
 
@@ -107,3 +110,19 @@ def test_python_functions_are_found_by_the_name_that_they_got():
     del graph, doubled, session
     gc.collect()
     assert registry.get("a name") is None
+
+
+def test_ops_tell_whether_they_are_stateful():
+    assert _tf_internal.op_def_registry.get("AssignVariableOp").is_stateful
+    assert not _tf_internal.op_def_registry.get("Identity").is_stateful
+    assert _tf_internal.op_def_registry.get("NoSuchOp") is None
+
+
+def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
+    tf.saved_model.save(tf.Module(), tmp_path)
+    proto = _tf_internal.parse_saved_model(str(tmp_path))
+    assert list(proto.meta_graphs[0].meta_info_def.tags) == ["serve"]
+    first = tf.saved_model.experimental.read_fingerprint(str(tmp_path))
+    (tmp_path / "fingerprint.pb").unlink()
+    _tf_internal.write_fingerprint(str(tmp_path))
+    assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first

@@ -5,6 +5,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
+from tf_cg_ops.saved_model import _rewrite
 
 
 def proto_of(path):
@@ -16,7 +17,9 @@ def bodies_of(path):
     bodies = {}
     for meta_graph in proto_of(path).meta_graphs:
         bodies[""] = list(meta_graph.graph_def.node)
-        bodies |= {function.signature.name: list(function.node_def) for function in meta_graph.graph_def.library.function}
+        bodies |= {
+            function.signature.name: list(function.node_def) for function in meta_graph.graph_def.library.function
+        }
     return bodies
 
 
@@ -54,13 +57,24 @@ def assert_is_stripped(source, target):
 
 def contents(folder):
     """The bytes of every file, by path; folders have None."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def assert_same(actual, expected):
     """The same values, bit for bit, in the same structure."""
-    tf.nest.assert_same_structure(actual, expected)
-    for a, e in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+    tf.nest.assert_same_structure(actual, expected, expand_composites=True)
+    flat = [tf.nest.flatten(value, expand_composites=True) for value in (actual, expected)]
+    for a, e in zip(*flat, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(e))
+
+
+def break_values(monkeypatch):
+    """A rewriting that hands on x where it should hand on fx."""
+    replace = _rewrite.Rewriter._replace
+
+    def wrong(self, node):
+        if node.op == "CustomGradientEmbed":
+            node.input[0], node.input[2] = node.input[2], node.input[0]
+        return replace(self, node)
+
+    monkeypatch.setattr(_rewrite.Rewriter, "_replace", wrong)

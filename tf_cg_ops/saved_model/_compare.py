@@ -94,10 +94,10 @@ def _run_all(
         if name in known:
             answers[name] = _run(call, known[name].given)
         elif name in inputs:
-            given = call.args, {**_inputs.generate(call.kwargs, 1), **_inputs.convert(call.kwargs, inputs[name])}
-            answers[name] = _run(call, given)
+            answers[name] = _run_with(call, inputs[name])
             if answers[name].error:
-                raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=answers[name].error))
+                error = answers[name].error.rstrip(".")
+                raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=error))
         else:
             answers[name] = _try_sizes(call)
     return answers
@@ -145,6 +145,15 @@ def _try_sizes(call: _Call) -> _Answer:
             return answer
         errors.append(answer.error)
     return _Answer({}, f"it refuses inputs made from its input specs: {errors[0]}")
+
+
+def _run_with(call: _Call, inputs: Mapping[str, Any]) -> _Answer:
+    """What the call computes for these keyword arguments, and for made-up ones where they say nothing."""
+    try:
+        kwargs = {**_inputs.generate(call.kwargs, 1), **_inputs.convert(call.kwargs, inputs)}
+    except (TypeError, ValueError) as error:
+        return _Answer({}, _describe(error))
+    return _run(call, (call.args, kwargs))
 
 
 def _run(call: _Call, given: Any) -> _Answer:

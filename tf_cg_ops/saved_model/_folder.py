@@ -28,14 +28,11 @@ def read(api: str, path: pathlib.Path) -> Any:
     try:
         proto = _tf_internal.parse_saved_model(str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=_first_line(error))) from error
+        got = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got)) from error
     if not proto.meta_graphs:
         raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got="none"))
     return proto
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def check_variables(api: str, path: pathlib.Path, proto: Any) -> None:

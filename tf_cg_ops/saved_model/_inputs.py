@@ -65,9 +65,10 @@ def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndar
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
     fits = _errors.INPUTS_FILE.format(api=api, path=file, expected=expected, got="{got}")
     try:
-        with np.load(file) as arrays:
-            if not isinstance(arrays, Mapping):
-                raise ValueError("a single array")
+        arrays = np.load(file)
+        if not isinstance(arrays, Mapping):
+            raise ValueError("a single array")
+        with arrays:
             given = dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         got = str(error).partition("\n")[0].rstrip(".")

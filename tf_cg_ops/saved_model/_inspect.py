@@ -72,34 +72,34 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     """
     path = pathlib.Path(path)
     proto = _folder.read(_API, path)
-    return [found for meta_graph in proto.meta_graphs for found in _in_graph(meta_graph.graph_def, str(path))]
+    try:
+        return [found for meta_graph in proto.meta_graphs for found in _in_graph(meta_graph.graph_def)]
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:  # What TensorFlow raises for an unknown op.
+        got = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise ValueError(_errors.GRAPH_REFUSED.format(api=_API, path=path, got=got)) from error
 
 
-def _in_graph(graph_def: Any, path: str) -> Iterator[EmbeddedGradient]:
+def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
     library = {function.signature.name: function for function in graph_def.library.function}
     holders = [name for name, function in library.items() if any(node.op in _KINDS for node in function.node_def)]
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     bodies = [(_IN_THE_GRAPH, graph_def)]
-    with _import(only_functions, path).as_default():  # What a call returns stands in the called function.
+    with _import(only_functions).as_default():  # What a call returns stands in the called function.
         bodies += [(name, _tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
     for function, body in bodies:
         nodes = [node for node in body.node if node.op in _KINDS]
         if nodes:
             only_functions.node.extend(body.node)
-            graph = _import(only_functions, path)
+            graph = _import(only_functions)
             del only_functions.node[:]
             for node in nodes:
                 yield _describe(function, node, graph.get_operation_by_name(node.name), library)
 
 
-def _import(graph_def: Any, path: str) -> tf.Graph:
+def _import(graph_def: Any) -> tf.Graph:
     """A graph, in which TensorFlow knows shapes as far as they show without running it."""
     with tf.Graph().as_default() as graph:
-        try:
-            tf.graph_util.import_graph_def(graph_def, name="")
-        except (ValueError, tf.errors.OpError) as error:
-            got = str(error).strip().partition("\n")[0].rstrip(".")
-            raise ValueError(_errors.GRAPH_REFUSED.format(api=_API, path=path, got=got)) from error
+        tf.graph_util.import_graph_def(graph_def, name="")
     return graph
 
 

@@ -12,8 +12,8 @@ def of_report(report: StripReport) -> str:
     replaced = ", ".join(f"{number} {op}" for op, number in report.replaced.items())
     lines = [("replaced", replaced or "0 operations: the model holds none of this library, and was copied as it is")]
     if report.replaced:
-        dropped = f"{report.nodes_dropped} operations and {report.functions_dropped} functions that served gradients"
-        lines.append(("dropped", dropped))
+        nodes, functions = _count(report.nodes_dropped, "operation"), _count(report.functions_dropped, "function")
+        lines.append(("dropped", f"{nodes} and {functions} that served gradients"))
     if report.comparisons is None:
         lines.append(("compared", "nothing: the check was turned off"))
     elif not report.comparisons:
@@ -24,6 +24,10 @@ def of_report(report: StripReport) -> str:
         lines.append(("attention", f"{host} calls Python, and fails outside of the process that made the model"))
     lines.append(("written", report.target))
     return "\n".join(f"{label:<9}  {text}" for label, text in lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _of_comparison(comparison: _compare.Comparison) -> str:
@@ -46,7 +50,7 @@ def of_gradients(found: Sequence[EmbeddedGradient]) -> str:
 
 def _row(gradient: EmbeddedGradient) -> tuple[str, ...]:
     values = zip(gradient.dtypes, gradient.shapes, strict=True)
-    rule = "" if gradient.rule_ops is None else f"{gradient.rule_ops} operations"
+    rule = "" if gradient.rule_ops is None else _count(gradient.rule_ops, "operation")
     return (
         gradient.function or "(graph)",
         gradient.node,
