@@ -157,9 +157,7 @@ def test_ops_of_other_libraries_have_to_be_registered(tmp_path):
         f"saved_model.inspect: TensorFlow cannot build the graphs in '{tmp_path / 'model'}'; expected ops that are "
         "registered, got: Op type not registered 'OpOfSomebodyElse'"
     )
-    assert text.endswith(
-        ". Open the libraries of other ops first, with tf.load_op_library or the import of their packages.\n"
-    )
+    assert text.endswith(". Import the packages first that bring the other ops.\n")
 
 
 @pytest.mark.parametrize("path", ["missing", "file", "empty", "cut off"])

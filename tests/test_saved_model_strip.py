@@ -164,8 +164,8 @@ def test_order_of_writes_stays_where_a_read_between_them_is_dropped(tmp_path):
 def test_a_loop_whose_gradient_reads_variables_can_be_frozen_after_stripping_and_not_before(tmp_path):
     module = ReadingForGradients()
     save_and_strip(module, tmp_path, signatures=module.looped)
+    source = tf.saved_model.load(tmp_path / "source")
     with pytest.raises(ValueError, match="resource"):
-        source = tf.saved_model.load(tmp_path / "source")
         convert_variables_to_constants_v2(source.signatures["serving_default"])
     stripped = tf.saved_model.load(tmp_path / "target")
     frozen = convert_variables_to_constants_v2(stripped.signatures["serving_default"])

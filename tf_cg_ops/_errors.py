@@ -421,8 +421,8 @@ OUTPUTS_DIFFER = (
     "{where}. Nothing was written; please report it, with the model."
 )
 GRAPH_REFUSED = (
-    "{api}: TensorFlow cannot build the graphs in '{path}'; expected ops that are registered, got: {got}. Open the "
-    "libraries of other ops first, with tf.load_op_library or the import of their packages."
+    "{api}: TensorFlow cannot build the graphs in '{path}'; expected ops that are registered, got: {got}. Import the "
+    "packages first that bring the other ops."
 )
 INPUTS_FILE = (
     "{api}: '{path}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it with "

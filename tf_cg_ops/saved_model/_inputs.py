@@ -66,7 +66,7 @@ def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndar
     fits = _errors.INPUTS_FILE.format(api=api, path=file, expected=expected, got="{got}")
     try:
         arrays = np.load(file)
-        if not isinstance(arrays, Mapping):
+        if isinstance(arrays, np.ndarray):
             raise ValueError("a single array")
         with arrays:
             given = dict(arrays)

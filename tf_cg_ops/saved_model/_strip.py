@@ -47,11 +47,11 @@ def strip(
     for what a loop, a conditional or another function is given for them. The result loads where this library is not
     installed, and can be frozen and converted to TensorFlow Lite.
 
-    The check loads both and calls each signature, and each function of the root object, on the same inputs: made up
-    from their input specs (with small sizes for unknown dimensions), or those that are passed. Values and the
-    variables afterwards have to be the same bits, or differ by no more than rounding where TensorFlow orders or fuses
-    operations in another way; the report says which. It also says what was not compared: the source refuses inputs that
-    are made up, or gives other values each time.
+    The check loads both and calls each signature, and each function of the root object, on the same inputs: those that
+    are passed, or small ones that fit their input specs. Values, and the variables afterwards, have to be the same
+    bits, or differ by no more than rounding where TensorFlow orders or fuses operations in another way; the report says
+    which. It also says what was not compared: where the source refuses inputs that are made up, or gives other values
+    each time.
 
     Nothing is at `target` before all is done, and nothing if it fails.
 
@@ -72,8 +72,8 @@ def strip(
     >>> folder = tempfile.mkdtemp()
     >>> tf.saved_model.save(model, folder + "/model")
     >>> report = cg.saved_model.strip(folder + "/model", folder + "/stripped")
-    >>> report.replaced, [c.verdict for c in report.comparisons]
-    ({'CustomGradientEmbed': 1}, ['equal, bit for bit'])
+    >>> report.replaced, report.comparisons[0].verdict
+    ({'CustomGradientEmbed': 1}, 'equal, bit for bit')
     >>> tf.saved_model.load(folder + "/stripped").f(tf.constant([-2.0, 0.5])).numpy().tolist()
     [-1.0, 1.0]
 
