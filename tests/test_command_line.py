@@ -267,8 +267,8 @@ def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
     [
         (
             KeyboardInterrupt(),
-            "tf_cg_ops inspect: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; there is no "
-            "output that is half written.\n",
+            "tf_cg_ops inspect: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; strip leaves "
+            "no target that is half written.\n",
         ),
         (
             OSError("disk\non fire"),

@@ -171,6 +171,30 @@ def test_a_graph_of_tensorflow_1(tmp_path):
     assert_same(loaded.signatures["serving_default"](x=tf.constant(X))["y"], before[1])
 
 
+def test_a_loop_of_tensorflow_1(tmp_path):
+    """Its operations stand in the graph, with loop invariants that only gradients read."""
+    tf1 = tf.compat.v1
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            x = tf1.placeholder(tf.float32, [None, 3], name="x")
+            invariant = tf.cos(x, name="invariant")
+            rule = cg.custom_gradient(lambda y: (tf.sign(y) + 0.5 * y, lambda dy: dy * invariant))
+            y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, rule(y)), (0, x))[1]
+            (dx,) = tf.gradients(y, x)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tf1.saved_model.simple_save(session, str(tmp_path / "both"), {"x": x}, {"y": y, "dx": dx})
+                tf1.saved_model.simple_save(session, str(tmp_path / "value"), {"x": x}, {"y": y})
+    finally:
+        tf1.enable_control_flow_v2()
+    for kind in ("both", "value"):
+        strip(tmp_path / kind, tmp_path / f"{kind} stripped")
+        before, _ = run_with_tensorflow_1(tmp_path / kind)
+        after, _ = run_with_tensorflow_1(tmp_path / f"{kind} stripped")
+        assert_same(after, before)
+
+
 def test_a_host_function_is_kept_and_named(tmp_path):
     module = module_of(lambda x: spike(tf.numpy_function(np.square, [x], tf.float32)), tf.TensorSpec([None]))
     report = save_and_strip(module, tmp_path)

@@ -41,13 +41,6 @@ def run_with_unknown_ranks(function, lhs, rhs, shape):
     return tf.function(function, input_signature=specs, autograph=False)(lhs, rhs, tf.constant(shape, tf.int32))
 
 
-def run_under_xla(function, lhs, rhs, shape):
-    """The shape comes from a tensor, as it does in a gradient."""
-    like = tf.zeros(shape)
-    traced = tf.function(lambda lhs, rhs, like: function(lhs, rhs, tf.shape(like, tf.int64)), jit_compile=True)
-    return traced.get_concrete_function(lhs, rhs, like)(lhs, rhs, like)
-
-
 def run_called_under_xla(function, lhs, rhs, shape):
     """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
     zero = tf.Variable(0.0, trainable=False)
@@ -62,7 +55,7 @@ def run_called_under_xla(function, lhs, rhs, shape):
 
 
 REGIMES = {
-    f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_under_xla, run_called_under_xla)
+    f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_called_under_xla)
 }
 
 

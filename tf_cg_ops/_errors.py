@@ -434,8 +434,8 @@ WRONG_USE = (
     "--help"
 )
 INTERRUPTED = (
-    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; there is no output "
-    "that is half written."
+    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; strip leaves no "
+    "target that is half written."
 )
 UNEXPECTED = (
     "tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python to "

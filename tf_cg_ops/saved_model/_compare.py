@@ -96,8 +96,8 @@ def _run_all(
         elif name in inputs:
             answers[name] = _run_with(call, inputs[name])
             if answers[name].error:
-                error = answers[name].error.rstrip(".")
-                raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=error))
+                got = answers[name].error.rstrip(".")
+                raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=got))
         else:
             answers[name] = _try_sizes(call)
     return answers
