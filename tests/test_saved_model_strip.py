@@ -275,7 +275,7 @@ def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
             return i + 1, tf.cond(module.b > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * module.w[0, 0], lambda: y)
 
         with tf.GradientTape() as tape:
-            called = tf.function(lambda x: cg.embed_gradient(tf.sign(x), x, x * module.b))
+            called = tf.function(lambda x: tf.sin(cg.embed_gradient(tf.sign(x), x, x * module.b)))
             loss = tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, body, (0, x))[1] * x) + tf.reduce_sum(called(x))
         variables = [module.w, module.b]
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):

@@ -127,16 +127,21 @@ def test_composite_inputs(tmp_path, kind):
 
 
 def save_with_tensorflow_1(path):
-    """One graph in which ops of this library stand themselves, also those of a gradient."""
+    """One graph in which ops of this library stand themselves, also those of a gradient.
+
+    What is "unseen" is read by a gradient rule alone; a node that stays has its place.
+    """
     tf1 = tf.compat.v1
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 3], name="x")
         w = tf1.get_variable("w", initializer=[2.0, 3.0, 5.0], use_resource=True)
         unseen = tf.exp(w, name="unseen")
         kept = tf.exp(2.0 * w, name="kept_in_a_collection")
         tf1.add_to_collection("mine", kept)
         h = cg.custom_gradient(lambda x: (tf.sign(x), lambda dy: dy * unseen * kept))(x * w)
-        y = cg.embed_gradient(h, 3.0 * w, x)
+        with graph.colocate_with(unseen.op):
+            gx = 3.0 * w
+        y = cg.embed_gradient(h, gx, x)
         (dx,) = tf.gradients(y, x, grad_ys=tf.sin(x))
         session.run(tf1.global_variables_initializer())
         with warnings.catch_warnings():

@@ -54,9 +54,7 @@ def run_called_under_xla(function, lhs, rhs, shape):
     return tf.function(call, input_signature=specs, autograph=False, jit_compile=True)(lhs, rhs, tf.zeros(shape))
 
 
-REGIMES = {
-    f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_called_under_xla)
-}
+REGIMES = {f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_called_under_xla)}
 
 
 @pytest.mark.parametrize("run", list(REGIMES.values()), ids=list(REGIMES))

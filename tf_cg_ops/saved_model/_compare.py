@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import _errors
-from . import _inputs
+from . import _difference, _inputs
 
 EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
 
@@ -187,46 +187,14 @@ def _describe(error: Exception) -> str:
 def _verdict(api: str, name: str, first: _Answer, again: _Answer, other: _Answer | None) -> Comparison:
     if first.error:
         return Comparison(name, NOT_COMPARED, first.error)
-    if again.error or _difference(first.values, again.values)[1] > 1:
+    if again.error or _difference.between(first.values, again.values)[1] > 1:
         return Comparison(name, NOT_COMPARED, "the source gives other outputs each time, as random operations do")
     if other is None or other.error:
         got = other.error.rstrip(".") if other else "no such call"
         raise RuntimeError(_errors.TARGET_FAILS.format(api=api, name=name, error=got))
-    where, difference = _difference(first.values, other.values)
+    where, difference = _difference.between(first.values, other.values)
     if difference == 0:
         return Comparison(name, EQUAL)
     if difference <= 1:
         return Comparison(name, ROUNDING, "TensorFlow may fuse and order operations in another way")
     raise RuntimeError(_errors.OUTPUTS_DIFFER.format(api=api, name=name, where=where))
-
-
-def _difference(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> tuple[str, float]:
-    """Where two sets of arrays differ most, and by how many times what rounding explains; 0 where no bit differs."""
-    if expected.keys() != actual.keys():
-        return ", ".join(sorted(expected.keys() ^ actual.keys())), float("inf")
-    differences = {name: _array_difference(expected[name], actual[name]) for name in expected}
-    where = max(differences, key=lambda name: differences[name], default="")
-    return where, differences.get(where, 0.0)
-
-
-def _array_difference(expected: np.ndarray, actual: np.ndarray) -> float:
-    if expected.dtype != actual.dtype or expected.shape != actual.shape:
-        return float("inf")
-    if expected.dtype == object or not tf.as_dtype(expected.dtype).is_floating | tf.as_dtype(expected.dtype).is_complex:
-        return 0.0 if np.array_equal(expected, actual) else float("inf")
-    same = _rows_of_bytes(expected) == _rows_of_bytes(actual)
-    differ = ~(same.all(axis=1) | (np.isnan(expected) & np.isnan(actual)).ravel())
-    if not differ.any():
-        return 0.0
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    a, b = expected.astype(wide).ravel(), actual.astype(wide).ravel()
-    if not (np.isfinite(a[differ]).all() and np.isfinite(b[differ]).all()):
-        return float("inf")
-    largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
-    # Between the unit of the last place and its square root: what sums of many terms lose in another order.
-    rounding = largest * float(tf.experimental.numpy.finfo(expected.dtype).eps) ** 0.75
-    return max(float(np.max(np.abs(a - b)[differ])) / rounding, np.finfo(np.float64).tiny) if rounding else float("inf")
-
-
-def _rows_of_bytes(array: np.ndarray) -> np.ndarray:
-    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8).reshape(array.size, array.itemsize)
