@@ -224,3 +224,13 @@ def test_the_fingerprint_is_that_of_the_new_graphs(tmp_path):
     assert new.saved_model_checksum != old.saved_model_checksum
     assert new.checkpoint_hash == old.checkpoint_hash
     assert new.signature_def_hash == old.signature_def_hash
+
+
+def test_a_model_without_a_fingerprint_gets_none_and_loads(tmp_path):
+    module = module_of(spike, tf.TensorSpec([None]))
+    tf.saved_model.save(module, tmp_path / "source")
+    (tmp_path / "source" / "fingerprint.pb").unlink()
+    strip(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target" / "fingerprint.pb").exists()
+    loaded = tf.saved_model.load(tmp_path / "target")
+    assert_same(loaded.f(tf.constant([1.0, -1.0])), tf.constant([1.0, 0.0]))
