@@ -57,7 +57,7 @@ class Rewriter:
         if renamed:
             for node in function.node_def:
                 node.input[:] = [rename(reference) for reference in node.input]
-            for returned, reference in function.ret.items():
+            for returned, reference in list(function.ret.items()):  # An iteration may see what is put in meanwhile.
                 function.ret[returned] = rename(reference)
         return bool(renamed)
 
