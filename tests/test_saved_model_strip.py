@@ -307,3 +307,16 @@ def test_what_was_stripped_can_be_stripped_and_saved_again(tmp_path):
     x = tf.constant([[1.0, 2.0, -1.0]])
     loaded = tf.saved_model.load(tmp_path / "saved")  # Its functions need its variables.
     assert_same(loaded.step(x), module.step(x))
+
+
+def test_it_may_be_called_while_a_function_is_traced(tmp_path):
+    module = Training()
+    module.step.get_concrete_function(tf.TensorSpec([None, 3]))
+    tf.saved_model.save(module, tmp_path / "source")
+
+    @tf.function(autograph=False)
+    def traced():
+        report = cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
+        assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+    assert not traced.get_concrete_function().graph.get_operations()

@@ -41,6 +41,12 @@ def run_with_unknown_ranks(function, lhs, rhs, shape):
     return tf.function(function, input_signature=specs, autograph=False)(lhs, rhs, tf.constant(shape, tf.int32))
 
 
+def run_in_a_graph_of_tensorflow_1(function, lhs, rhs, shape):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        given = [tf.constant(array) for array in (lhs.numpy(), rhs.numpy())]
+        return session.run(function(*given, tf.constant(shape, tf.int64)))
+
+
 def run_called_under_xla(function, lhs, rhs, shape):
     """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
     zero = tf.Variable(0.0, trainable=False)
@@ -54,7 +60,16 @@ def run_called_under_xla(function, lhs, rhs, shape):
     return tf.function(call, input_signature=specs, autograph=False, jit_compile=True)(lhs, rhs, tf.zeros(shape))
 
 
-REGIMES = {f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_called_under_xla)}
+REGIMES = {
+    f.__name__: f
+    for f in (
+        run_eagerly,
+        run_traced,
+        run_with_unknown_ranks,
+        run_in_a_graph_of_tensorflow_1,
+        run_called_under_xla,
+    )
+}
 
 
 @pytest.mark.parametrize("run", list(REGIMES.values()), ids=list(REGIMES))

@@ -54,7 +54,7 @@ def _align(shapes: dict[str, tf.Tensor], axis: Sequence[int], all_axes: bool) ->
         in_domain = tf.fill([rank], True)
     else:
         from_the_front = tf.math.floormod(tf.constant(list(axis), tf.int32), rank)
-        in_domain = tf.reduce_any(tf.range(rank)[:, None] == from_the_front[None, :], 1)
+        in_domain = tf.reduce_any(tf.equal(tf.range(rank)[:, None], from_the_front[None, :]), 1)
     along_s = {role: _spread_along_x(shapes[role], in_domain) for role in ("fx", "gx")}
     sizes = [tf.size(dims) for dims in (*shapes.values(), *along_s.values())]
     joint_rank = tf.reduce_max(tf.stack(sizes))

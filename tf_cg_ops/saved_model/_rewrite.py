@@ -116,8 +116,7 @@ class Rewriter:
         def embed_grad(lhs: tf.Tensor, rhs: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
             return _stock_ops.embed_grad(lhs, rhs, shape, **attributes)
 
-        with tf.init_scope():
-            traced = tf.function(embed_grad, input_signature=specs, autograph=False).get_concrete_function()
+        traced = tf.function(embed_grad, input_signature=specs, autograph=False).get_concrete_function()
         definition = type(traced.function_def)()
         definition.CopyFrom(traced.function_def)
         names = (f"embed_grad_of_stock_ops_{i}" for i in range(len(self.functions) + len(self._taken_names) + 1))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from . import _compare, _folder, _meta_graph
 
 _API = "saved_model.strip"
@@ -96,8 +98,13 @@ def strip(
         the source refuses them.
       RuntimeError: The stripped model fails, or computes something else.
     """
-    source, target = pathlib.Path(source), pathlib.Path(target)
-    tell = progress or (lambda _: None)
+    with tf.init_scope():  # Whatever function is being traced around the call.
+        return _strip(pathlib.Path(source), pathlib.Path(target), check, inputs or {}, progress or (lambda _: None))
+
+
+def _strip(
+    source: pathlib.Path, target: pathlib.Path, check: bool, inputs: _compare.Inputs, tell: Callable[[str], None]
+) -> StripReport:
     tell(f"reading {source}")
     proto = _folder.read(_API, source)
     _folder.check_target(_API, source, target)
@@ -118,7 +125,7 @@ def strip(
             comparisons = []
             for meta_graph in proto.meta_graphs:
                 tags = meta_graph.meta_info_def.tags
-                comparisons += _compare.compare(_API, source, unfinished, tags, inputs or {}, tell)
+                comparisons += _compare.compare(_API, source, unfinished, tags, inputs, tell)
     hosts = [name for meta_graph in proto.meta_graphs for name in _meta_graph.host_functions(meta_graph)]
     return StripReport(
         source=str(source),
