@@ -1,4 +1,4 @@
-"""Every message that the Python side can give, each written once.
+"""The messages of the Python side, each written once; subpackages with many of their own have an `_errors.py`, too.
 
 The form is `<api>: <what is wrong>; expected <X>, got <Y>. <remedy>`. Messages about shapes come from the op library.
 """
@@ -103,27 +103,6 @@ DEMO_NEEDS = (
     "them with: pip install 'tf_cg_ops[demo]'"
 )
 
-KERAS_BACKEND = (
-    "{function}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got {got!r}. Set "
-    "KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
-)
-FUNCTIONAL_VARIABLES = (
-    "{api}: '{function}' reads trainable variables, of which a functional model would not know; expected a function of "
-    "its arguments alone, got one that reads {names}. Call it in the call() of a keras.layers.Layer that holds them."
-)
-FUNCTIONAL_OUTPUT = (
-    "{api}: '{function}' returns what no functional model can hold; expected Tensors, got a {got} among them. Return "
-    "Tensors alone."
-)
-FUNCTION_WITHOUT_NAME = (
-    "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made with def, got "
-    "{name!r}. Decorate a named function, and register it with @keras.saving.register_keras_serializable() on top."
-)
-FUNCTION_NOT_FOUND = (
-    "tf_cg_ops: the model calls a function that Keras does not know; expected {name!r} among the registered ones, got "
-    "none. Run the code that decorates it with @keras.saving.register_keras_serializable() first, or pass "
-    "custom_objects={{{name!r}: the function}}."
-)
 REFERENCE_VARIABLES = (
     "{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got {names}. Make them "
     "with use_resource=True, or pass them as arguments."
@@ -215,83 +194,6 @@ STRAIGHT_THROUGH_SHAPE = (
 )
 SLOPE = "{api}: the slope is no positive number; expected a number above 0, got {got}. Pass its size."
 
-EMBED_INPUTS = (
-    "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got {got}. Pass several x, and the gx "
-    "of each, as lists inside of that list."
-)
-FUNCTION_UNKNOWN = (
-    "layers.StraightThrough: the function is not known by this name; expected one of {known}, or a function, got "
-    "{got}. Pass the function itself."
-)
-NUMBER_NOT_KNOWN = (
-    "layers.{layer}: {argument} has no value to be saved; expected a number or a Variable, got a Tensor of a graph. "
-    "Pass the Tensor with each call, or hold its value in a Variable."
-)
-
-CHECK_ARGS = "{api}: args holds the arguments of the function; expected a list or a tuple, got {got}. Pass [x] for one."
-CHECK_MODES = (
-    "{api}: modes names no way to run a function; expected some of {known}, got {got}. Leave out what is unknown."
-)
-CHECK_NOT_EAGER = (
-    "{api}: it differentiates numerically, by many calls; expected eager mode, got a graph under construction or "
-    "tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
-)
-CHECK_NOTHING_BY = (
-    "{api}: '{function}' has nothing to differentiate by; expected a float or complex tensor among its arguments, got "
-    "none. Integers, bools, strings and None are passed on as they are."
-)
-CHECK_NOTHING_OF = (
-    "{api}: '{function}' returns nothing that has a derivative; expected a float or complex tensor, got {got}. Check "
-    "the function before it rounds to integers."
-)
-CHECK_NOT_FINITE = (
-    "{api}: '{argument}' of '{function}' is not finite; expected finite numbers, got inf or nan, around which nothing "
-    "can be differentiated numerically. Pass other numbers."
-)
-CHECK_NOT_REPEATABLE = (
-    "{api}: '{function}' gives another value when it is called again; expected a function of its arguments, got random "
-    "numbers or a state. Use tf.random.stateless_uniform and the like, with a fixed seed."
-)
-CHECK_TWO_INTENTIONS = (
-    "{api}: the intended gradient is declared twice; expected like or intended_gradient, got both. Leave out one."
-)
-CHECK_TANGENT_INTENDED = (
-    "{api}: intended_gradient says nothing about tangents; expected like for forward_mode=True, got intended_gradient. "
-    "Pass a function with that gradient as like, or leave out forward_mode."
-)
-CHECK_TANGENT_MODES = (
-    "{api}: forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got {got}. Add one."
-)
-CHECK_LIKE = (
-    "{api}: like returns something else than '{function}'; expected tensors of shapes {expected}, got {got}. Return "
-    "what '{function}' returns, with the gradient that is meant."
-)
-CHECK_INTENDED = (
-    "{api}: intended_gradient returned other gradients than '{function}' has; expected {expected} (one for each of "
-    "{names}), got {got}. Return NumPy arrays of the shapes of the arguments, or None for zeros."
-)
-CHECK_MISMATCH = (
-    "{api}: {what} is wrong in mode '{mode}'; expected {numeric} ({source}) at element {element}, got {analytic} "
-    "(ratio {ratio}; {checked} of {size} elements checked)."
-)
-CHECK_PROBLEM = "{api}: {what} is wrong in mode '{mode}'; {problem}"
-CHECK_KIND = "expected {expected}, got {got}. Gradients have the dtype and the shape of the argument."
-CHECK_RAISED = "expected numbers, got this exception: {error}"
-HINT_NONE = "The gradient is None: the value does not depend on it for TensorFlow."
-HINT_NOT_FINITE = "The gradient is not finite."
-HINT_NOT_DIFFERENTIABLE = "The function itself is not finite around the argument: pass other numbers."
-HINT_ZERO = "The gradient is zero everywhere."
-HINT_SWAPPED = "It is the gradient with respect to '{other}': the gradients may be in the wrong order."
-HINT_SIGN = "The ratio is -1 everywhere: the sign is wrong."
-HINT_FACTOR = "The ratio is {factor} everywhere: a factor is wrong."
-HINT_UNCERTAIN = (
-    "The numeric derivative itself is known to {error} only: there may be a kink nearby, or the function computes in a "
-    "lower precision than float64. Pass other numbers, or step and rtol."
-)
-HINT_CONJ = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
-HINT_NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."
-HINT_UNIFORM = "It is right for a uniform upstream only: it is not a vector-Jacobian product."
-HINT_TRANSPOSED = "It is the Jacobian times the upstream: the Jacobian is transposed."
 
 OUTPUT_SPEC = (
     "{api}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of {supported}, "
@@ -382,52 +284,8 @@ RESIDUAL_SHAPE = (
 ROOT_LINEAR_SOLVE = (
     "{api}: the linear_solve for '{function}' returned no solution; expected {expected}, got {got}. Return the u with "
     "vjp(u) = dy."
+)
 
-SAVED_MODEL_MISSING = (
-    "{api}: there is no SavedModel at '{path}'; expected a folder with saved_model.pb, got {got}. Pass the folder that "
-    "tf.saved_model.save wrote."
-)
-SAVED_MODEL_UNREADABLE = (
-    "{api}: '{path}' cannot be read; expected a SavedModel with its graphs, got {got}. It may be cut off: save or copy "
-    "the model again."
-)
-SAVED_MODEL_VARIABLES = (
-    "{api}: the values of the variables are missing; expected the file variables.index in '{path}', got none. Copy the "
-    "whole folder of the SavedModel."
-)
-TARGET_EXISTS = (
-    "{api}: the target is there already; expected a path that does not exist, got '{path}'. Name another one, or "
-    "remove it first."
-)
-TARGET_IN_SOURCE = (
-    "{api}: the target lies inside of the source; expected a path outside of it, got '{path}'. Name another one."
-)
-TARGET_WITHOUT_FOLDER = (
-    "{api}: the target has no folder to lie in; expected that '{path}' is a folder, got none. Make it first."
-)
-INPUTS_UNKNOWN = (
-    "{api}: inputs names no {what}; expected some of {expected}, got {got}. Name signatures and their arguments as the "
-    "model does."
-)
-INPUTS_REFUSED = (
-    "{api}: the source refuses the inputs; expected that {name} takes them, got {error}. Pass what the signature takes."
-)
-TARGET_FAILS = (
-    "{api}: the stripped model fails where the source does not; expected that {name} works, got {error}. Nothing was "
-    "written; please report it, with the model."
-)
-OUTPUTS_DIFFER = (
-    "{api}: the stripped model computes something else; expected that {name} gives what the source gives, got another "
-    "{where}. Nothing was written; please report it, with the model."
-)
-GRAPH_REFUSED = (
-    "{api}: TensorFlow cannot build the graphs in '{path}'; expected ops that are registered, got: {got}. Import the "
-    "packages first that bring the other ops."
-)
-INPUTS_FILE = (
-    "{api}: '{path}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it with "
-    "numpy.savez."
-)
 
 WRONG_USE = (
     "tf_cg_ops: wrong arguments; expected those that --help describes, got this complaint: {message}. See: {program} "

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors, _structure
-from . import config_of, function_of, package_of_keras_tensors
+from .. import _structure
+from . import _errors, config_of, function_of, package_of_keras_tensors
 
 # The name under which Keras knows what this library registers: "tf_cg_ops>EmbedGradient".
 PACKAGE = "tf_cg_ops"

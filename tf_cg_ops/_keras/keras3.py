@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .. import _decorator, _errors
-from . import function_call, functions, layers
+from .. import _decorator
+from . import _errors, function_call, functions, layers
 
 
 @keras.saving.register_keras_serializable(package=function_call.PACKAGE)

@@ -5,13 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _errors
 from .._clipping import clip_gradient
 from .._convert import to_real
 from .._embed import embed_gradient
 from .._scaling import reverse_gradient, scale_gradient
 from .._straight_through import SURROGATES, straight_through, to_derivative
-from . import function_of
+from . import _errors, function_of
 from .function_call import PACKAGE
 
 

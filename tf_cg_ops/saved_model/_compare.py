@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors
-from . import _difference, _inputs
+from . import _difference, _errors, _inputs
 
 EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
 

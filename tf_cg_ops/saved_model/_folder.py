@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _errors, _tf_internal
+from .. import _tf_internal
+from . import _errors
 
 _GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
 _FINGERPRINT = "fingerprint.pb"

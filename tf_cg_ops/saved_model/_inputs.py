@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors
-from . import _folder
+from . import _errors, _folder
 
 # What is tried for dimensions of unknown size.
 SIZES = (2, 1, 5, 32)

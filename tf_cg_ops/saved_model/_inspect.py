@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _errors, _tf_internal
-from . import _folder, _prune
+from .. import _tf_internal
+from . import _errors, _folder, _prune
 
 _API = "saved_model.inspect"
 _IN_THE_GRAPH = ""

@@ -39,7 +39,6 @@ def strip(
 ) -> StripReport:
     """Writes a SavedModel to `target` that computes what the one at `source` computes, without ops of this library.
 
-    Todo:
     The values are those of the source, h = fx for each embedded gradient; with it,
 
         dx = sum_to_shape_of_x(dy * conj(gx))

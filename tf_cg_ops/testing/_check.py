@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors, _structure
-from . import _modes
+from .. import _structure
+from . import _errors, _modes
 from ._compare_modes import ModeComparisons
 from ._problem import API, Arguments, Arrays, Problem, tensors_of, wide
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors
-from . import _hints, _modes
+from . import _errors, _hints, _modes
 from ._problem import Arrays, Problem, tensors_of, wide
 from ._references import RandomNumbers, names_of_values
 from ._report import Comparison, Reference, Tolerances, compare, exactly

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import _errors
+from . import _errors
 from ._numeric import Differentiation, along_direction
 from ._problem import Arrays, Problem, tensors_of, wide, zeros_for_none
 from ._report import Reference

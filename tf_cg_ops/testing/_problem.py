@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors, _structure
+from .. import _structure
+from . import _errors
 
 API = "check_gradient"
 Arrays = list[np.ndarray]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors
+from . import _errors
 from ._numeric import Differentiation, along_direction, unit_of
 from ._problem import API, Arguments, Arrays, Problem, tensors_of
 from ._report import Reference, exactly

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _errors
+from . import _errors
 from ._numeric import Estimate
 from ._problem import API
 
