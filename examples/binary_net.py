@@ -136,6 +136,7 @@ def draw(model: keras.Model, curves: dict[str, list[float]], path: pathlib.Path)
         learning.plot(np.arange(EPOCHS) + 1, curve, linewidth=2, label=name)
     learning.axhline(1 / CLASSES, color="grey", linestyle=":", label="chance")
     learning.set(title="Digits read", xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
+    learning.xaxis.get_major_locator().set_params(integer=True)
     learning.legend(loc="center right")
     signs = np.sign(model.get_layer("first").kernel.numpy()).T.reshape([-1, 8, 8])[:32]
     tiles = np.pad(signs, ((0, 0), (1, 1), (1, 1))).reshape([4, 8, 10, 10])

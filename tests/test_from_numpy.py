@@ -110,6 +110,7 @@ def test_a_batch_of_inputs_of_several_ranks(run, size, rng):
     np.testing.assert_allclose(db, dy * a.sum((1, 2)))
 
 
+@pytest.mark.regime_table(feature="from_numpy", regime="map_fn")
 def test_one_example_at_a_time_with_map_fn(regime, rng):
     rates, dy = np.exp(random_array(rng, [4, 2])), random_array(rng, [4, 2])
     one = cg.from_numpy(decay, tf.TensorSpec([2], tf.float64))
@@ -118,6 +119,7 @@ def test_one_example_at_a_time_with_map_fn(regime, rng):
     np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
 
 
+@pytest.mark.regime_table(feature="from_numpy", regime="while_loop")
 def test_in_a_while_loop(rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])
     function = cg.from_numpy(erf)
@@ -163,6 +165,8 @@ def test_the_output_may_have_another_dtype_than_the_inputs(run, rng):
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-6)
 
 
+@pytest.mark.regime_table(feature="from_numpy", regime="eager")
+@pytest.mark.regime_table(feature="from_numpy", regime="traced")
 @pytest.mark.parametrize("run", [eager, traced])
 def test_a_complex_function(run, rng):
     """The Faddeeva function, w' = -2 z w + 2i / sqrt(pi)."""
@@ -214,6 +218,7 @@ def test_there_is_no_second_derivative(traced):
     np.testing.assert_allclose((tf.function(run) if traced else run)(x), erf(x.numpy())[1], rtol=1e-6)
 
 
+@pytest.mark.regime_table(feature="from_numpy", regime="forward_mode_eager")
 def test_tangents(rng):
     x, t = random_array(rng, [3]), random_array(rng, [3])
 
@@ -226,6 +231,7 @@ def test_tangents(rng):
         np.testing.assert_allclose(run(tf.constant(x), tf.constant(t)), t * erf(x)[1], rtol=1e-13)
 
 
+@pytest.mark.regime_table(feature="from_numpy", regime="jacobians")
 def test_jacobians(rng):
     x = random_array(rng, [3])
     function = cg.from_numpy(decay, tf.TensorSpec([3], tf.float64))

@@ -38,6 +38,7 @@ ALL_MODES = {**MODES, **GRAPH_MODES}
 BATCHED_MODES = ["eager", "traced", "unknown_shape", "jit", "while_loop", "while_loop_under_xla", "forward_mode"]
 
 
+@pytest.mark.regime_table(feature="implicit_root", regime="mode")
 @pytest.mark.parametrize(
     ("case", "mode"), [("coupled", mode) for mode in ALL_MODES] + [("batched", mode) for mode in BATCHED_MODES]
 )
@@ -63,6 +64,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.regime_table(feature="implicit_root", regime="reloaded")
 def test_first_and_second_order_after_a_reload_in_a_fresh_process(tmp_path):
     model = tf.Module()
     for name, (function, _) in CASES.items():

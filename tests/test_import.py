@@ -94,9 +94,9 @@ def test_the_public_names_are_these_and_no_others():
         "layers",
         "recompute_grad",
         "reverse_gradient",
+        "saved_model",
         "scale_gradient",
         "straight_through",
-        "saved_model",
         "sysconfig",
         "testing",
     ]
