@@ -63,7 +63,11 @@ def test_values_are_the_same_bits_where_the_library_is_not_installed(values, nam
     assert verdicts[name] == "equal, bit for bit"
 
 
-@pytest.mark.regime_table(feature="name", regime="op_free")
+@pytest.mark.regime_table(feature="embed_gradient", regime="op_free")
+@pytest.mark.regime_table(feature="custom_gradient", regime="op_free")
+@pytest.mark.regime_table(feature="custom_vjp", regime="op_free")
+@pytest.mark.regime_table(feature="recompute_grad", regime="op_free")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="op_free")
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_computed_by_hand(values, name):
     _, after, _ = values
@@ -223,7 +227,6 @@ np.savez(sys.argv[3], losses=losses, w=tf.cast(model.w, tf.float64), b=tf.cast(m
 """
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="op_free")
 def test_a_saved_training_step_trains_equally_without_the_library(tmp_path, site, rng):
     x = rng.normal(size=[4, 3])
     np.savez(tmp_path / "x.npz", x=x)
