@@ -1,5 +1,7 @@
 """check_gradient on everything that the library offers: in eager mode, traced, under XLA and vectorised, and second order."""
 
+import runpy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.kerases import layers_of, recomputed, residual, steep, tripled, two_values
+from .support.sources import ROOT
 
 X = np.array([[-2.2, -0.6, 0.4], [0.3, 1.6, -1.2]])
 ROW = X[0]
@@ -134,3 +137,43 @@ def test_the_layers(name, library):
     layer = make(layers_of(library))
     layer(tf.constant(X))  # Keras makes weights at the first call, which may not be in a batch.
     cg.testing.check_gradient(lambda x: layer(x), [X], **options)
+
+
+# In each example, what has a custom gradient: the names of the file and of the function, the arguments, the options.
+EXAMPLES = {
+    "log1pexp": ("log1pexp", "log1pexp", [X], {"second_order": True, "forward_mode": True}),
+    "the sigmoid of log1pexp": ("log1pexp", "sigmoid", [X], {"second_order": True, "forward_mode": True}),
+    "spiking_cell": (
+        "spiking_cell",
+        "spike",
+        [X],
+        {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), "second_order": True, "forward_mode": True},
+    ),
+    "strip_for_tflite": ("strip_for_tflite", "rounded", [X], {"like": hard_tanh(1.0), "second_order": True}),
+    "fit_ode": (
+        "fit_ode",
+        "residuals",
+        [np.array([-0.6, -3.6, -0.3, -3.7, 33.0, 6.0])],
+        # A function of NumPy has no graph, and the solver's own tolerance is 1e-9.
+        {"modes": ["eager", "function"], "rtol": 1e-4, "step": 1e-3},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_functions_of_the_examples(name, monkeypatch):
+    file, function, args, options = EXAMPLES[name]
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    cg.testing.check_gradient(runpy.run_path(ROOT / "examples" / f"{file}.py")[function], args, **options)
+
+
+def test_the_binary_layer_of_the_example(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    layer = runpy.run_path(ROOT / "examples" / "binary_net.py")["BinaryDense"](3)
+    layer.build([2, 3])
+    kernel = np.random.default_rng(0).uniform(-0.9, 0.9, [3, 3])
+
+    def multiplied(kernel):
+        return tf.matmul(tf.constant(X), layer.sign(kernel))
+
+    cg.testing.check_gradient(multiplied, [kernel], like=lambda kernel: tf.matmul(tf.constant(X), kernel))
