@@ -100,7 +100,8 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
     with caplog.at_level(logging.WARNING, "tensorflow"):
         model.fit(x, target, epochs=2, batch_size=4, shuffle=False, verbose=0)
     assert counted.calls - built == 6
-    assert not caplog.records
+    # TensorFlow counts the traces of all models in a process together.
+    assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
     w = np.ones(3)
     for start in [0, 4, 8] * 2:
         batch, expected = x[start : start + 4].astype(np.float64), target[start : start + 4]

@@ -202,3 +202,18 @@ def test_a_root_of_any_shape(run, shape, rng):
     value, (dx,) = run(cg.implicit_root(cubic_residual, cubic_newton), [x], dy)
     np.testing.assert_allclose(value, cubic_root(x), rtol=1e-11)
     np.testing.assert_allclose(dx, dy / (3 * value**2 + 1), rtol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_root_in_16_bits(dtype, batched):
+    x, dy = tf.constant([0.7, -1.3, 1.1], dtype), tf.constant([1.0, 10.0, -3.0], dtype)
+    root = cg.implicit_root(
+        lambda y, x: y + y**3 - x, lambda x: tf.cast(cubic(tf.cast(x, tf.float64)), dtype), batched=batched
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = root(x)
+    dx = tape.gradient(y, x, output_gradients=dy)
+    expected = np.array([1.0, 10.0, -3.0]) / (1 + 3 * tf.cast(y, tf.float64).numpy() ** 2)
+    np.testing.assert_allclose(tf.cast(dx, tf.float64), expected, rtol=4e-2)

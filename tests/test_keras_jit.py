@@ -27,7 +27,8 @@ def test_training_is_that_by_hand_and_says_nothing(jit_compile, caplog, capfd):
     np.testing.assert_allclose(actual_kernel, kernel, rtol=1e-5)
     np.testing.assert_allclose(actual_scale, scale, rtol=1e-5)
     np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-5)
-    assert not caplog.records
+    # TensorFlow counts the traces of all models in a process together.
+    assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
     assert "jit" not in capfd.readouterr().err.lower()
 
 

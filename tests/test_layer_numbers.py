@@ -102,3 +102,69 @@ def test_a_schedule_in_training(jit_compile, library):
         first, last = first + 0.05 * factor * X.T @ (error @ last.T), last - 0.05 * hidden.T @ error
     np.testing.assert_allclose(dense.get_weights()[0], first, rtol=1e-5)
     np.testing.assert_allclose(model.layers[-1].get_weights()[0], last, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_model_with_a_variable_is_saved_and_loaded(name, library, tmp_path):
+    kind, arguments, _, expected = CHANGES[name]
+    [argument] = arguments
+    for variable in (tf.Variable(2.0, trainable=False), *([keras.Variable(2.0, trainable=False)] * (library is keras))):
+        x = library.Input([3])
+        model = library.Model(x, getattr(layers_of(library), kind)(**{argument: variable})(x))
+        variable.assign(0.5)
+        model.save(tmp_path / "model.keras")
+        loaded = library.models.load_model(tmp_path / "model.keras")
+        np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+        model.save_weights(tmp_path / "model.weights.h5")
+        variable.assign(7.0)
+        model.load_weights(tmp_path / "model.weights.h5")
+        assert float(variable.numpy()) == 0.5
+
+
+def test_limits_are_not_rounded_to_16_bits(library):
+    """Where loss is scaled they may be beyond what float16 holds."""
+    layers = layers_of(library)
+    x, dy = tf.zeros([2], tf.float16), tf.constant([6e4, 6e4], tf.float16)
+    variables = [tf.Variable(5e4 * 2**0.5, trainable=False)]
+    if library is keras:
+        variables.append(keras.Variable(5e4 * 2**0.5, trainable=False))
+    for limit in (5e4 * 2**0.5, *variables):
+        layer = layers.GradientClip(norm=limit, dtype="mixed_float16")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        np.testing.assert_allclose(tape.gradient(y, x, output_gradients=dy).numpy().astype(float), 5e4, rtol=2e-3)
+
+
+def test_numbers_are_kept_in_the_precision_of_the_layer(library):
+    layer = layers_of(library).GradientScale(0.1, dtype="float64")
+    _, gradient = value_and_gradient(layer, X.astype(np.float64), DY.astype(np.float64))
+    np.testing.assert_array_equal(gradient, 0.1 * DY.astype(np.float64))
+
+
+def test_a_factor_for_each_element(library, tmp_path):
+    factor = np.array([1.0, 2.0, -0.5], np.float32)
+    x = library.Input([3])
+    model = library.Model(x, layers_of(library).GradientScale(factor)(x))
+    model.layers[-1].factor = 3 * factor
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], 3 * factor * DY, rtol=1e-6)
+    assert loaded.layers[-1].get_config()["factor"] == factor.tolist()
+
+
+def test_what_is_assigned_is_checked(library):
+    layers = layers_of(library)
+    with pytest.raises(TypeError, match=r"^reverse_gradient: factor is not a real number; .* got True\."):
+        layers.GradientReversal().factor = True
+    with pytest.raises(ValueError, match=r"^clip_gradient: norm is negative; .* got -1\.0\."):
+        layers.GradientClip(norm=1.0).limit = -1.0
+
+
+def test_trainable_variables_are_refused(library):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 It is compared in full.
+        layers_of(library).GradientReversal(tf.Variable(1.0))
+    assert str(error.value) == (
+        "layers.GradientReversal: factor has no gradient, and would count among what is trained; expected a number or a "
+        "Variable that is not trainable, got one that is. Make it with trainable=False."
+    )

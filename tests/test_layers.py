@@ -1,5 +1,7 @@
 """The layers, for Keras 3 and for tf_keras: what they compute and how they are saved."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from .support.kerases import layers_of
+from .support.kerases import layers_of, steep
 from .support.layers import DY, LAYERS, X, value_and_gradient
 from .support.processes import run_python
 from .support.sources import ROOT
@@ -128,6 +130,21 @@ def test_masks_pass_through(library):
     steps = np.ones([1, 4, 3], np.float32)
     steps[0, 2:] = 0
     np.testing.assert_allclose(model(steps), model(steps[:, :2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_around_each_step(name, library):
+    make, value, _ = LAYERS[name]
+    steps = np.stack([X, X], 1)
+    layer = library.layers.TimeDistributed(make(layers_of(library)))
+    model = library.Model(inputs := library.Input([2, 3]), layer(inputs))
+    np.testing.assert_allclose(model(steps), np.stack([value, value], 1), rtol=1e-6)
+
+
+def test_copies_of_layers_and_functions(library):
+    layer = layers_of(library).StraightThrough(tf.round, "hard_tanh")
+    assert_close(value_and_gradient(copy.deepcopy(layer)), np.round(X), DY * (np.abs(X) <= 1))
+    assert copy.deepcopy(steep) is steep
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

@@ -75,7 +75,7 @@ def clip_gradient(
     [(way, limit)] = given.items()
     if axes is not None and way != "norm":
         raise ValueError(_errors.AXES_WITHOUT_NORM.format(api=_API, got=way))
-    limit = _to_limit(way, limit)
+    limit = to_limit(way, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
     tensors = [
         _convert.to_tensors(_API, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)
@@ -92,8 +92,8 @@ def clip_gradient(
     return tf.nest.pack_sequence_as(x, _decorator.run(identity, tensors, {}, api=_API))
 
 
-def _to_limit(way: str, limit: Any) -> tf.Tensor:
-    """In float64, from which it is cast to what it limits."""
+def to_limit(way: str, limit: Any) -> tf.Tensor:
+    """The limit in float64, from which it is cast to what it limits; TypeError or ValueError if it is none."""
     tensor = _convert.to_real(_API, way, limit, tf.float64)
     if tensor.shape.rank not in (0, None):
         raise ValueError(_errors.LIMIT_SHAPE.format(api=_API, argument=way, got=tensor.shape))

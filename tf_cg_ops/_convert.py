@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _errors
+from . import _errors, _structure
 
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
@@ -120,6 +120,9 @@ def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
     """A real number, Variable or Tensor of any real dtype, cast to `dtype`; TypeError for everything else."""
     if isinstance(value, (bool, str, bytes)) or value is None:
         raise TypeError(_errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+    # As it is kept: inside of a Keras layer, reading a Variable might round it to 16 bits.
+    variable = _structure.as_variable(value)
+    value = value if variable is None else variable
     # A number is rounded once, to the dtype that is wanted.
     wanted = dtype.real_dtype if isinstance(value, (int, float)) else None
     tensor = _to_tensor(api, name, value, wanted)

@@ -100,6 +100,10 @@ class CustomGradient:
             return _keras.call(package, self, args, kwargs)
         return self._run(self._function, args, kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
+        """Itself, as of a function."""
+        return self
+
     def get_config(self) -> dict[str, Any]:
         """What Keras saves where the function is, for example, the activation of a layer."""
         return _keras.config_of(self)
@@ -140,7 +144,10 @@ def run(
     checks.takes_variables(grad_fn)
     reads = [tf.convert_to_tensor(variable) for variable in variables]
 
-    outputs = [_structure.to_output(leaf) for leaf in tf.nest.flatten(result)]
+    leaves = tf.nest.flatten(result)
+    if _keras.package_of_keras_tensors(leaves):  # Behind a closure, or in an object.
+        raise TypeError(_errors.KERAS_TENSOR_IN_RESULT.format(api=api, function=name))
+    outputs = [_structure.to_output(leaf) for leaf in leaves]
     components = [_structure.tensors_for_gradients(leaf) for leaf in outputs]
 
     def backward(upstream: Sequence[Any]) -> list[Any]:

@@ -103,6 +103,11 @@ DEMO_NEEDS = (
     "them with: pip install 'tf_cg_ops[demo]'"
 )
 
+KERAS_TENSOR_IN_RESULT = (
+    "{api}: '{function}' computes with KerasTensors that are not among its arguments as far as can be seen, and its "
+    "gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, got a value that is a "
+    "KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
+)
 REFERENCE_VARIABLES = (
     "{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got {names}. Make them "
     "with use_resource=True, or pass them as arguments."

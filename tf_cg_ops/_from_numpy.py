@@ -32,6 +32,9 @@ def from_numpy(
 
         dx = sum over the dimensions of the value of dy * conj(g)
 
+    For a complex `x`, `g` is the derivative if the function is holomorphic. Where the value is real, as that of
+    `abs(z)**2`, `g` is the complex conjugate of the gradient that TensorFlow has: `2 * conj(z)` there.
+
     `gradients` is one array where one input is differentiable, else a list or tuple with one for each, in the order of
     the signature. Differentiable are floating-point and complex numbers: Tensors, Variables, arrays and Python's own.
     Tensors of other dtypes reach the function as arrays, without a gradient; what is no number of that kind (an int, a

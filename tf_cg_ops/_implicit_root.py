@@ -37,7 +37,8 @@ def implicit_root(
     Derivatives are there of every order in eager mode, and up to the third in a graph. The residual is computed once
     together with the value, to check it and to learn which variables it reads.
 
-    What it does not do: solve, or check that `y` is a root: the derivative is that of the exact root as far as `y` is
+    What it does not do: give a gradient to a Tensor that the residual reads from outside of its arguments (pass it as
+    one), solve, or check that `y` is a root: the derivative is that of the exact root as far as `y` is
     one. Where `dr/dy` is singular, `tf.linalg.solve` fails or returns numbers that are not finite. A complex residual
     has to be holomorphic, and needs a `linear_solve` under XLA, where TensorFlow solves no complex system. A residual
     with a `tf.GradientTape` inside has no tangents by a ForwardAccumulator in eager mode.
@@ -223,7 +224,12 @@ class _System:
         else:
             columns = tf.vectorized_map(column, unit)
         matrix = tf.transpose(columns, [1, 2, 0])
-        return tf.reshape(tf.linalg.solve(matrix, tf.reshape(dy, [batch, size, 1])), shape)
+        right = tf.reshape(dy, [batch, size, 1])
+        if dy.dtype.size == 2:  # TensorFlow solves no systems in 16 bits.
+            return tf.reshape(
+                tf.cast(tf.linalg.solve(*(tf.cast(t, tf.float32) for t in (matrix, right))), dy.dtype), shape
+            )
+        return tf.reshape(tf.linalg.solve(matrix, right), shape)
 
 
 class _Pullback:

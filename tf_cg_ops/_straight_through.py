@@ -137,10 +137,10 @@ def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.T
 
 def to_derivative(surrogate: Any, slope: Any, api: str = _API) -> Callable[[tf.Tensor], tf.Tensor]:
     """The derivative as a function of x."""
-    if isinstance(slope, bool) or not isinstance(slope, (int, float)) or not slope > 0:
+    if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
         raise ValueError(_errors.SLOPE.format(api=api, got=repr(slope)))
     if isinstance(surrogate, str) and surrogate in SURROGATES:
-        return lambda x: SURROGATES[surrogate](x, slope)
+        return lambda x: SURROGATES[surrogate](x, float(slope))
     if callable(surrogate):
         return surrogate
     raise ValueError(

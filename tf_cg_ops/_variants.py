@@ -130,6 +130,8 @@ def _gradients_of_recomputation(
     args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
     leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
     sources = [leaf for leaf in leaves if _structure.tensors_for_gradients(leaf)]
+    # What tapes know of a Variable of Keras is the one behind it.
+    sources = [leaf if (v := _structure.as_variable(leaf)) is None else v for leaf in sources]
     if tf.executing_eagerly() and not _tapes.new_tapes_record():
         gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables)
     else:

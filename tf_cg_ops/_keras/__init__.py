@@ -6,7 +6,7 @@ Neither is imported before one of its KerasTensors comes: `keras3.py` and `keras
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -15,7 +15,6 @@ from . import _errors
 
 # The module that makes the call a part of a functional model, by the package that the KerasTensor comes from.
 _SERVED_BY = {"keras": "keras3", "tf_keras": "keras2"}
-
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,30 +47,35 @@ def call(package: str, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def package_of_keras_tensors(values: Any) -> str:
-    """The package of the first KerasTensor in nested lists, tuples and dictionaries; empty if there is none.
+    """The package of the first KerasTensor in nested lists, tuples and mappings; empty if there is none.
 
     Written for speed: this runs in front of every call.
     """
     for value in values:
-        kind = type(value)
-        if kind is list or kind is tuple:
-            package = package_of_keras_tensors(value)
-        elif kind is dict:
-            package = package_of_keras_tensors(value.values())
-        else:
-            package = _package_of_type(kind)  # type: ignore[arg-type]
+        package = _PACKAGES.get(type(value))
+        if package is None:
+            package = _package_of(value)
         if package:
             return package
     return ""
 
 
-@functools.cache
-def _package_of_type(kind: type) -> str:
+# Of the types of leaves, which tell by themselves.
+_PACKAGES: dict[type, str] = {}
+
+
+def _package_of(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return package_of_keras_tensors(value)
+    if isinstance(value, Mapping):
+        return package_of_keras_tensors(value.values())
+    kind = type(value)
+    _PACKAGES[kind] = ""
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
         if base.__name__ == "KerasTensor" and package in _SERVED_BY:
-            return package
-    return ""
+            _PACKAGES[kind] = package
+    return _PACKAGES[kind]
 
 
 def config_of(function: Callable[..., Any]) -> dict[str, str]:

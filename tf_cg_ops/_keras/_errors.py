@@ -33,3 +33,12 @@ NUMBER_NOT_KNOWN = (
     "layers.{layer}: {argument} has no value to be saved; expected a number or a Variable, got a Tensor of a graph. "
     "Pass the Tensor with each call, or hold its value in a Variable."
 )
+NUMBER_TRAINABLE = (
+    "layers.{layer}: {argument} has no gradient, and would count among what is trained; expected a number or a "
+    "Variable that is not trainable, got one that is. Make it with trainable=False."
+)
+ARGUMENT_NOT_SAVED = (
+    "tf_cg_ops: an argument of '{function}' would not come back from a file as what it is; expected numbers, strings, "
+    "dense Tensors, arrays, and lists, tuples and dictionaries of them, got {got}. Pass it in the call() of a "
+    "keras.layers.Layer."
+)

@@ -16,9 +16,9 @@ class FunctionCall(function_call.FunctionCall, keras.layers.Layer):
 
     keras = keras
 
-    def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
+    def __init__(self, function: Callable[..., Any], given: Any, **kwargs: Any) -> None:
         # It has no dtype of its own: what comes is not to be cast to that of the layer.
-        super().__init__(function, arguments, **{"autocast": False, **kwargs})
+        super().__init__(function, given, **{"autocast": False, **kwargs})
 
     @staticmethod
     def spec_of(tensor: Any) -> tf.TypeSpec:

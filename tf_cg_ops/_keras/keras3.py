@@ -19,8 +19,10 @@ class FunctionCall(function_call.FunctionCall, keras.Operation):
     @staticmethod
     def spec_of(tensor: Any) -> tf.TypeSpec:
         """What is known of a KerasTensor."""
-        # Only an input tells whether it is sparse: Keras takes products with numbers for sparse, too.
-        is_input = isinstance(tensor._keras_history.operation, keras.layers.InputLayer)
+        # Only an input tells whether it is sparse: Keras takes products with numbers for sparse, too. And where Keras
+        # asks for shapes alone, there is no history.
+        history = getattr(tensor, "_keras_history", None)
+        is_input = history is not None and isinstance(history.operation, keras.layers.InputLayer)
         if is_input and tensor.sparse:
             return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
         if is_input and tensor.ragged:

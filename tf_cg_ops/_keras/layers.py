@@ -1,11 +1,13 @@
 """The layers, written once for both Kerases: `layer` makes a class of either out of each."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from .._clipping import clip_gradient
+from .._clipping import clip_gradient, to_limit
 from .._convert import to_real
 from .._embed import embed_gradient
 from .._scaling import reverse_gradient, scale_gradient
@@ -31,27 +33,57 @@ class _Layer:
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._number: Any = None  # What the computation reads.
-        self._initial: float | None = None
+        self._number: Any = None  # What the computation reads: a weight of the layer, a Variable or a Tensor.
+        self._initial: Any = None  # What the weight started with.
 
     def _hold(self, name: str, value: Any) -> None:
-        """Keeps a number as a weight, and a Variable or a Tensor as it is."""
-        known = None if isinstance(value, tf.Variable) or hasattr(value, "assign") else tf.get_static_value(value)
-        if known is None and not isinstance(value, (bool, int, float)):
+        """Keeps a number, or an array of them, as a weight, and a Variable or a Tensor as it is."""
+        if getattr(value, "trainable", False):
+            raise ValueError(_errors.NUMBER_TRAINABLE.format(layer=type(self).__name__, argument=name))
+        known = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
+        if known is None:
             self._number = value
             return
-        self._initial = float(value if known is None else known)
-        constant = self.keras.initializers.Constant(self._initial)
-        self._number = self.add_weight(name=name, shape=(), initializer=constant, trainable=False)
+        # As it was given: a Tensor of Python's number would be rounded to float32.
+        start = np.asarray(known if tf.is_tensor(value) else value, np.float64)
+        self._initial = start.tolist()
+        # In mixed precision it is not to be read in 16 bits, in which a limit may be infinite.
+        not_cast = {self._no_autocast: False}
+        self._number = self.add_weight(
+            name=name,
+            shape=start.shape,
+            initializer=lambda shape, dtype=None, **_: tf.constant(start, dtype),
+            trainable=False,
+            **not_cast,
+        )
 
-    def _held(self, name: str) -> float:
+    def _held(self, name: str) -> Any:
         """The number for the configuration; a weight's own value is saved with the weights."""
         if self._initial is not None:
             return self._initial
         known = tf.get_static_value(tf.convert_to_tensor(self._number))
         if known is None:
             raise ValueError(_errors.NUMBER_NOT_KNOWN.format(layer=type(self).__name__, argument=name))
-        return float(known)
+        return known.tolist()
+
+    @property
+    def _no_autocast(self) -> str:
+        """What this Keras calls the argument that keeps a weight in its own precision."""
+        return "autocast" if "autocast" in inspect.signature(self.add_weight).parameters else "experimental_autocast"
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the number wherever it is held: a layer that is made from the configuration has a weight for it."""
+        if hasattr(self._number, "assign"):
+            store["0"] = np.asarray(tf.convert_to_tensor(self._number))
+
+    def load_own_variables(self, store: Any) -> None:
+        """Sets the number."""
+        if hasattr(self._number, "assign") and "0" in store:
+            self._number.assign(np.asarray(store["0"]))
+
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        """That of the inputs."""
+        return inputs_shape
 
     def _config(self) -> dict[str, Any]:
         return super().get_config()  # type: ignore[misc]
@@ -100,6 +132,10 @@ class EmbedGradient(_Layer):
         fx, gx, x = inputs
         return embed_gradient(fx, gx, x, self._axis, self._manually_stopped)
 
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        """That of `fx`."""
+        return inputs_shape[0]
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
@@ -120,6 +156,11 @@ class _Scaling(_Layer):
         """The input."""
         return self._function(inputs, self._number if factor is None else factor)
 
+    # Keras looks for the names of all arguments that are Tensors.
+    def compute_output_shape(self, inputs_shape: Any, factor_shape: Any = None) -> Any:
+        """That of the inputs."""
+        return inputs_shape
+
     @property
     def factor(self) -> Any:
         """The weight, Variable or Tensor that holds the factor. A number assigned to it takes effect at once."""
@@ -127,6 +168,7 @@ class _Scaling(_Layer):
 
     @factor.setter
     def factor(self, value: Any) -> None:
+        to_real(self._function.__name__, "factor", value, tf.float32)
         self._number.assign(value)
 
     def get_config(self) -> dict[str, Any]:
@@ -157,7 +199,7 @@ class GradientReversal(_Scaling):
     [-0.5, -5.0]
 
     Args:
-      factor: A number, a Variable that is not trainable, or a Tensor.
+      factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
       **kwargs: Those of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -191,7 +233,7 @@ class GradientScale(_Scaling):
     [0.5, 5.0]
 
     Args:
-      factor: A number, a Variable that is not trainable, or a Tensor.
+      factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
       **kwargs: Those of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -254,6 +296,7 @@ class GradientClip(_Layer):
 
     @limit.setter
     def limit(self, value: Any) -> None:
+        to_limit(self._way, value)
         self._number.assign(value)
 
     def call(self, inputs: Any) -> Any:
@@ -313,7 +356,7 @@ class StraightThrough(_Layer):
             known = ", ".join(map(repr, _FUNCTIONS))
             raise ValueError(_errors.FUNCTION_UNKNOWN.format(known=known, got=repr(function)))
         to_derivative(surrogate, slope)
-        self._function, self._surrogate, self._slope = function, surrogate, slope
+        self._function, self._surrogate, self._slope = function, surrogate, float(slope)
         applied = _FUNCTIONS[function] if isinstance(function, str) else function
         self._apply = straight_through(applied, surrogate, slope)
 
