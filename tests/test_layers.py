@@ -62,14 +62,16 @@ def test_configurations_make_equal_layers(name, library):
     assert_close(value_and_gradient(again), value, gradient)
 
 
-def test_the_old_format_of_tf_keras(tmp_path):
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.parametrize("file", ["saved_model", "model.h5"])
+def test_the_old_formats_of_tf_keras(file, tmp_path):
     layers = layers_of(tf_keras)
-    model = tf_keras.Sequential([tf_keras.layers.InputLayer([3]), *[make(layers) for make, _, _ in LAYERS.values()]])
-    model.save(tmp_path / "model", save_format="tf")
-    expected = value_and_gradient(model)
-    for actual, wanted in zip(
-        value_and_gradient(tf_keras.models.load_model(tmp_path / "model")), expected, strict=True
-    ):
+    makes = [make for make, _, _ in LAYERS.values()]
+    model = tf_keras.Sequential([tf_keras.layers.InputLayer([3]), *(make(layers) for make in makes)])
+    model.save(tmp_path / file)
+    loaded = tf_keras.models.load_model(tmp_path / file)
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    for actual, wanted in zip(value_and_gradient(loaded), value_and_gradient(model), strict=True):
         np.testing.assert_array_equal(actual, wanted)
 
 
@@ -92,6 +94,7 @@ def test_the_embedding_layer(name, library, tmp_path):
     axis, fx, gx, upstream, expected = EMBEDDINGS[name]
     inputs = [library.Input(batch_shape=array.shape) for array in (fx, gx, X)]
     model = library.Model(inputs, layers_of(library).EmbedGradient(axis=axis)(inputs))
+    assert tuple(model.output.shape) == fx.shape
     model.save(tmp_path / "model.keras")
     for each in (model, library.models.load_model(tmp_path / "model.keras")):
         value, gradient = value_and_gradient(

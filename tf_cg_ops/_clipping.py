@@ -108,16 +108,12 @@ def _clip(way: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> li
     if way == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
         return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
-    if way == "norm":
-        squares = [_sum_of_squares(dy, axes, _wide([dy])) for dy in dys]
-    else:
-        squares = [tf.add_n([_sum_of_squares(dy, None, _wide(dys)) for dy in dys])] * len(dys)
+    # The squares are summed up in the widest type among the gradients.
+    wide = tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
+    squares = [_sum_of_squares(dy, axes, wide) for dy in dys]
+    if way == "global_norm":
+        squares = [tf.add_n(squares)] * len(dys)
     return [_shrink(dy, square, limit) for dy, square in zip(dys, squares, strict=True)]
-
-
-def _wide(dys: Sequence[tf.Tensor]) -> tf.DType:
-    """What the squares are summed up in."""
-    return tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
 
 
 def _sum_of_squares(dy: tf.Tensor, axes: Any, wide: tf.DType) -> tf.Tensor:

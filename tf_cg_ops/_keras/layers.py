@@ -11,8 +11,8 @@ from .._clipping import clip_gradient, to_limit
 from .._convert import to_real
 from .._embed import embed_gradient
 from .._scaling import reverse_gradient, scale_gradient
-from .._straight_through import SURROGATES, straight_through, to_derivative
-from . import _errors, function_of
+from .._straight_through import straight_through, to_derivative
+from . import _errors, config_of, function_of
 from .function_call import PACKAGE
 
 
@@ -368,18 +368,13 @@ class StraightThrough(_Layer):
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
         functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
-        serialize = self.keras.saving.serialize_keras_object
-        saved = {key: value if isinstance(value, str) else serialize(value) for key, value in functions.items()}
+        saved = {key: value if isinstance(value, str) else config_of(value) for key, value in functions.items()}
         return self._config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer again."""
-        loaded = {}
-        for key, known in (("function", _FUNCTIONS), ("surrogate", SURROGATES)):
-            saved = config[key]
-            if isinstance(saved, dict):
-                loaded[key] = cls.keras.saving.deserialize_keras_object(saved)
-            elif saved not in known:  # Keras 2, in its older formats, saves a function as its name.
-                loaded[key] = function_of({"function": saved})
-        return cls(**config | loaded)
+        saved = {key: config[key] for key in ("function", "surrogate")}
+        return cls(
+            **config | {key: value if isinstance(value, str) else function_of(value) for key, value in saved.items()}
+        )
