@@ -197,6 +197,9 @@ def test_mixed_precision_and_loss_scaling(policy, library):
     try:
         model = deep_model(library)
         assert model.output.dtype == policy.removeprefix("mixed_")
+        # A function is no layer: it casts nothing.
+        x = library.Input([3])
+        assert library.Model(x, cg.reverse_gradient(x))(features()).dtype == tf.float32
         assert all(weight.dtype == "float32" for weight in model.trainable_weights)
         optimizer = library.optimizers.SGD(0.001)
         if policy == "mixed_float16":
