@@ -150,3 +150,50 @@ def test_a_float32_gradient_is_computed_in_float64():
 
     check_gradient(f, [tf.constant([1.0]), tf.constant([1 + 1j], tf.complex64), 3], modes=["eager"])
     assert set(seen) == {(tf.float64, tf.complex128, 3)}
+
+
+def times(factor):
+    """The exponential, with a gradient that is wrong by these factors."""
+
+    @cg.custom_gradient
+    def f(x):
+        return tf.exp(x), lambda dy: dy * tf.exp(x) * tf.constant(factor, tf.float64)
+
+    return f
+
+
+@pytest.mark.parametrize(
+    ("x", "factor"),
+    [
+        (1e-20, -7.0),
+        (1e-16, 0.0),
+        (1e-12, 1.05),
+        (1e-8, 1.00001),
+        ([1e-16, 1.0, 2.0], [-3.0, 1.0, 1.0]),
+    ],
+)
+def test_a_wrong_gradient_of_a_tiny_argument_is_found(x, factor):
+    assert not check_gradient(times(np.ones_like(factor)), [np.array(x)], modes=["eager"]).failures
+    with pytest.raises(AssertionError, match="is wrong in mode 'eager'"):
+        check_gradient(times(factor), [np.array(x)], modes=["eager"])
+
+
+def test_a_missing_gradient_of_a_tiny_argument_is_found():
+    with pytest.raises(AssertionError, match="got None"):
+        check_gradient(lambda x: tf.stop_gradient(tf.sigmoid(x)), [1e-16], modes=["eager"])
+    with pytest.raises(AssertionError, match=r"expected 0 .* got"):
+        check_gradient(cg.grad_pass_through(tf.round), [1e-20], modes=["eager"])
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e9, 1e12])
+@pytest.mark.parametrize("x", [1e-9, 1e-3, 1.0])
+def test_no_more_than_a_tenth_of_the_derivative_drowns_in_a_large_value(offset, x):
+    report = check_gradient(lambda x: offset + x, [x], modes=["eager"])
+    assert report.comparisons[-1].tolerance < 0.11 * abs(report.comparisons[-1].numeric)
+
+    @cg.custom_gradient
+    def f(x):
+        return offset + x, lambda dy: 1.2 * dy
+
+    with pytest.raises(AssertionError, match="is wrong in mode 'eager'"):
+        check_gradient(f, [x], modes=["eager"])

@@ -19,21 +19,27 @@ _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 _RESOLUTION = 5e-7
 # Estimates that agree so well are taken at once; else the steps that agree best are.
 _GOOD = 1e-8
+# What rounding makes of an analytic derivative, for values and arguments of 1; for smaller arguments it makes more, but
+# below a millionth it is not forgiven: nothing would be wrong for a tiny argument.
+_NOISE = 64 * float(np.finfo(np.float64).eps)
+_SMALLEST = 1e-6
 # An error so far below the largest derivative of an argument does not matter.
 _NEGLIGIBLE = 1e-11
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Derivatives, how far they may be off, the size of their terms before they cancel, and what rounding makes.
+    """Derivatives, how far they may be off, and the size of their terms before they cancel.
 
-    The rounding is that of the first step, which is about what the analytic derivative of such a value suffers.
+    `rounding` is what the rounding of the value makes of the numeric derivative, at the step that was chosen, and
+    `noise` what it makes of an analytic derivative.
     """
 
     value: np.ndarray
     error: np.ndarray
     scale: np.ndarray
     rounding: np.ndarray
+    noise: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +62,10 @@ def derivative(
 
     Net changes at +-h, +-rh and +-r^2 h are odd and even in part. The odd parts give the derivative; the error is what
     the last extrapolation changed, plus what the even parts differ from those of a smooth function: a kink at t=0, and
-    a peak that the steps straddle, show there only. `magnitude` is the size of
-    the values, which round off.
+    a peak that the steps straddle, show there only. `magnitude` is the size of the values, which round off.
     """
     best: Estimate | None = None
+    noise = _NOISE * magnitude / max(unit, _SMALLEST)
     for h in _steps(unit, step):
         sizes = [h, h * _RATIO, h * _RATIO**2]
         plus, minus = [change(size) for size in sizes], [change(-size) for size in sizes]
@@ -73,7 +79,7 @@ def derivative(
         error = np.abs(value - fine) + not_smooth + rounding
         error = np.where(np.isfinite(error), error, np.inf)
         scale = np.maximum(plus[2].size, minus[2].size) / sizes[2]
-        found = Estimate(value, error, scale, rounding if best is None else best.rounding)
+        found = Estimate(value, error, scale, rounding, noise)
         best = found if best is None else _better_of(best, found, below_resolution=h < _RESOLUTION * unit)
         if np.all(np.isfinite(best.error) & (best.error <= np.maximum(_GOOD * best.scale, negligible))):
             break
@@ -149,10 +155,12 @@ class Differentiation:
                 parts.append(derivative(change, self._magnitude, unit, self._problem.step, negligible))
                 largest = max(largest, float(parts[-1].scale))
             value = parts[0].value + 1j * parts[1].value if len(parts) == 2 else parts[0].value
-            rest = [np.asarray(sum(getattr(p, name) for p in parts)) for name in ("error", "scale", "rounding")]
+            rest = [
+                np.asarray(sum(getattr(p, name) for p in parts)) for name in ("error", "scale", "rounding", "noise")
+            ]
             found.append(Estimate(value, *rest))
         columns = zip(*(dataclasses.astuple(estimate) for estimate in found), strict=True)
-        return Estimate(*(np.array(column) for column in columns)) if found else Estimate(*[np.zeros(0)] * 4)
+        return Estimate(*(np.array(column) for column in columns)) if found else Estimate(*[np.zeros(0)] * 5)
 
     def _change_along_element(self, argument: int, element: int, direction: complex) -> Callable[[float], Change]:
         def change(t: float) -> Change:

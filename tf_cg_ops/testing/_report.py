@@ -13,6 +13,8 @@ from ._problem import API
 # How much of the numeric derivative's own error is forgiven. What is forgiven is never more than the tolerance for the
 # largest element: a derivative that is hardly known does not pass.
 _TRUST = 10.0
+# The rounding of a large value may hide as much of the largest derivative, and no more.
+_KNOWN = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +144,10 @@ class Tolerances:
         """One tolerance for each element: relative to the terms that make it, and to what is known of it."""
         relative = np.where(np.isfinite(estimate.value), self.rtol * estimate.scale, 0.0)
         forgiven = np.minimum(_TRUST * estimate.error, np.max(relative, initial=0.0))
-        return self.atol + relative + estimate.rounding + forgiven
+        rounding = np.minimum(estimate.rounding, _KNOWN * np.max(estimate.scale, initial=0.0))
+        is_constant = bool(np.all(estimate.scale <= estimate.rounding))
+        noise = estimate.noise if is_constant else np.minimum(estimate.noise, np.max(relative, initial=0.0))
+        return self.atol + relative + forgiven + rounding + noise
 
 
 def compare(
@@ -176,7 +181,7 @@ def compare(
         excess = np.nan_to_num(errors / np.maximum(allowed, np.finfo(float).tiny), nan=np.inf)
     worst = int(np.argmax(excess))
     return Comparison(
-        passed=bool(np.all(errors <= allowed)),
+        passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
         element=labels[worst],
         analytic=_number(numbers[worst]),
         numeric=_number(expected[worst]),
@@ -200,4 +205,4 @@ def exactly(name: str, value: np.ndarray, dtype: tf.DType, source: str) -> Refer
     size = np.where(np.isfinite(flat), np.abs(flat), 0.0)
     zeros = np.zeros(flat.size)
     scale = size + 1e-3 * np.max(size, initial=0.0)
-    return Reference(name, value.shape, dtype, source, np.arange(flat.size), Estimate(flat, zeros, scale, zeros))
+    return Reference(name, value.shape, dtype, source, np.arange(flat.size), Estimate(flat, zeros, scale, zeros, zeros))
