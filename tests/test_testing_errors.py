@@ -95,6 +95,52 @@ def test_wrong_values_of_arguments_are_named(args, options, message):
     assert str(error.value) == message
 
 
+TOLERANCE = "a finite number that is not negative"
+STEP = "a number from 1e-12 to 1, or None"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error", "expected"),
+    [
+        ("rtol", np.inf, ValueError, TOLERANCE),
+        ("rtol", np.nan, ValueError, TOLERANCE),
+        ("rtol", -1, ValueError, TOLERANCE),
+        ("rtol", None, TypeError, TOLERANCE),
+        ("rtol", "1e-3", TypeError, TOLERANCE),
+        ("atol", np.inf, ValueError, TOLERANCE),
+        ("atol", -1e-9, ValueError, TOLERANCE),
+        ("atol", [1e-3, 1e-3], TypeError, TOLERANCE),
+        ("step", 0.0, ValueError, STEP),
+        ("step", 1e-300, ValueError, STEP),
+        ("step", -0.1, ValueError, STEP),
+        ("step", np.inf, ValueError, STEP),
+        ("step", np.nan, ValueError, STEP),
+        ("step", True, TypeError, STEP),
+        ("seed", -1, ValueError, "an integer that is not negative"),
+        ("max_elements", -1, ValueError, "a positive integer"),
+        ("max_elements", 0, ValueError, "a positive integer"),
+        ("max_elements", 2.5, TypeError, "a positive integer"),
+    ],
+)
+def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, error, expected):
+    with pytest.raises(error) as raised:
+        check_gradient(f, [X], **{option: value})
+    assert str(raised.value) == (
+        f"check_gradient: {option} is no number to check a gradient with; expected {expected}, got {value!r}. Correct it."
+    )
+
+
+@pytest.mark.parametrize("option", ["f", "like", "intended_gradient"])
+def test_what_is_no_function_is_refused(option):
+    options = {"f": f, option: X} if option != "f" else {"f": None}
+    with pytest.raises(TypeError) as error:
+        check_gradient(args=[X], **options)
+    got = "NoneType" if option == "f" else "ndarray"
+    assert str(error.value) == (
+        f"check_gradient: {option} is no function; expected a callable, got {got}. Pass the function, not its value."
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

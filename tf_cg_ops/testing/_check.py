@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from .. import _structure
 from . import _errors, _modes
 from ._compare_modes import ModeComparisons
+from ._options import check_numbers, check_options
 from ._problem import API, Arguments, Arrays, Problem, tensors_of, wide
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
 from ._report import GradientReport, Tolerances
@@ -62,7 +62,9 @@ def check_gradient(
 
     Tolerances. An element is wrong if it differs by more than `atol + rtol * s`, where `s` is the size of the terms
     `dy_j * df_j/dx` that make the element; what is known to be the numeric derivative's own error is added, but never
-    more than the tolerance of the argument's largest element. A gradient that is not finite is wrong, and so is one
+    more than the tolerance of the argument's largest element, and so is what the rounding of the value hides, but never
+    more than a tenth of the largest derivative. Where nothing changes the value, about `1e-14 / |x|` of its size passes
+    for zero, with 1e-6 in the place of a smaller `|x|`. A gradient that is not finite is wrong, and so is one
     where `f` is not finite around `x`; but outputs that stay at one infinity count as constant. None counts as zeros.
     For a function that computes in float32 inside, pass a larger `rtol`, such as 1e-3, and `step=0.1`.
 
@@ -97,7 +99,7 @@ def check_gradient(
       rtol: The tolerance relative to the size of the gradient's terms.
       atol: An absolute tolerance.
       step: The largest step of numeric differentiation, relative to the element. Without it, steps between 1e-9 and
-        1e-1 are tried until the derivatives agree.
+        1e-1 are tried until the derivatives agree. It may be from 1e-12 to 1.
       seed: Of the random upstreams and directions.
       max_elements: How many elements of one argument are differentiated by, one by one.
 
@@ -110,13 +112,16 @@ def check_gradient(
         numbers tell.
       ValueError: A mode is unknown; there is nothing to differentiate, by or of; an argument is not finite; `f` is
         random; `like` or `intended_gradient` return other shapes, or both are given; `forward_mode` with
-        `intended_gradient` or without a mode for it.
-      TypeError: `args` is neither a list nor a tuple, or does not fit the signature of `f`.
+        `intended_gradient` or without a mode for it; a tolerance is negative or not finite, `step` is out of its range, or
+        `max_elements` is not positive.
+      TypeError: `args` is neither a list nor a tuple, or does not fit the signature of `f`; `f`, `like` or
+        `intended_gradient` is no function; a tolerance, `step`, `seed` or `max_elements` is no number.
       RuntimeError: It is called while a graph is built, or where functions run eagerly.
 
     Exceptions of `f` itself, in eager mode, come as they are.
     """
-    _check_use(modes, like, intended_gradient, forward_mode)
+    check_options(f, modes, like, intended_gradient, forward_mode)
+    check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
     function = _structure.name_of(f)
     problem = arguments.problem(f, step)
@@ -147,22 +152,6 @@ def check_gradient(
     if report.failures:
         raise AssertionError(report.text_of_failures()) from found.error
     return report
-
-
-def _check_use(
-    modes: Sequence[str], like: Callable[..., Any] | None, intended: Callable[..., Any] | None, forward_mode: bool
-) -> None:
-    unknown = not modes or isinstance(modes, str) or any(mode not in _modes.MODES for mode in modes)
-    if unknown:
-        raise ValueError(_errors.CHECK_MODES.format(api=API, known=list(_modes.MODES), got=repr(modes)))
-    if like is not None and intended is not None:
-        raise ValueError(_errors.CHECK_TWO_INTENTIONS.format(api=API))
-    if forward_mode and intended is not None:
-        raise ValueError(_errors.CHECK_TANGENT_INTENDED.format(api=API))
-    if forward_mode and not set(modes) & set(_modes.FORWARD_MODES):
-        raise ValueError(_errors.CHECK_TANGENT_MODES.format(api=API, got=repr(modes)))
-    if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-        raise RuntimeError(_errors.CHECK_NOT_EAGER.format(api=API))
 
 
 def _values_of(function: str, problem: Problem) -> Arrays:

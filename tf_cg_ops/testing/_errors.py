@@ -4,6 +4,10 @@ CHECK_ARGS = "{api}: args holds the arguments of the function; expected a list o
 CHECK_MODES = (
     "{api}: modes names no way to run a function; expected some of {known}, got {got}. Leave out what is unknown."
 )
+CHECK_NOT_CALLABLE = (
+    "{api}: {argument} is no function; expected a callable, got {got}. Pass the function, not its value."
+)
+CHECK_NUMBER = "{api}: {argument} is no number to check a gradient with; expected {expected}, got {got}. Correct it."
 CHECK_NOT_EAGER = (
     "{api}: it differentiates numerically, by many calls; expected eager mode, got a graph under construction or "
     "tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
@@ -57,8 +61,8 @@ HINT_SWAPPED = "It is the gradient with respect to '{other}': the gradients may 
 HINT_SIGN = "The ratio is -1 everywhere: the sign is wrong."
 HINT_FACTOR = "The ratio is {factor} everywhere: a factor is wrong."
 HINT_UNCERTAIN = (
-    "The numeric derivative itself is known to {error} only: there may be a kink nearby, or the function computes in a "
-    "lower precision than float64. Pass other numbers, or step and rtol."
+    "The numeric derivative itself is known to {error} only: there may be a kink nearby, it may drown in the rounding "
+    "of a larger value, or the function computes in a lower precision than float64. Pass other numbers, or step and rtol."
 )
 HINT_CONJ = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
 HINT_NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."
