@@ -41,6 +41,10 @@ class Estimate:
     rounding: np.ndarray
     noise: np.ndarray
 
+    def times(self, factor: float) -> "Estimate":
+        """Of quantities that are so many times as large."""
+        return Estimate(*(factor * part for part in dataclasses.astuple(self)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Change:
@@ -109,9 +113,13 @@ def _steps(unit: float, step: float | None) -> list[float]:
 def unit_of(x: np.ndarray) -> np.ndarray:
     """The size that each element has; zeros have the typical one."""
     size = np.abs(x)
-    nonzero = size[size > 0]
-    typical = size_of(nonzero) / np.sqrt(nonzero.size) if nonzero.size else 1.0
-    return np.where(size > 0, size, typical)
+    return np.where(size > 0, size, typical_of(x))
+
+
+def typical_of(x: np.ndarray) -> float:
+    """The size of most elements: zeros do not count."""
+    nonzero = x[x != 0]
+    return float(size_of(nonzero) / np.sqrt(nonzero.size)) if nonzero.size else 1.0
 
 
 def change_of(outputs: Arrays, center: Arrays) -> Arrays:

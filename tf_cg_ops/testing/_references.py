@@ -7,11 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from . import _errors
-from ._numeric import Differentiation, along_direction, unit_of
+from ._numeric import Differentiation, along_direction, typical_of, unit_of
 from ._problem import API, Arguments, Arrays, Problem, tensors_of
 from ._report import Reference, exactly
 
 _NUMERIC = "numeric differentiation"
+# How much an element moves along a direction, at least, relative to the typical element.
+_LEAST_MOVE = 1e-2
 
 
 class RandomNumbers:
@@ -29,8 +31,8 @@ class RandomNumbers:
         return np.asarray(size * self._rng.choice([-1.0, 1.0], array.shape), array.dtype)
 
     def direction(self, x: np.ndarray) -> np.ndarray:
-        """A direction in which each element of x moves by about its own size."""
-        return self.like(x) * unit_of(x)
+        """A direction in which each element of x moves by about its own size, and small ones by enough to be seen."""
+        return self.like(x) * np.maximum(unit_of(x), _LEAST_MOVE * typical_of(x))
 
     def near(self, x: np.ndarray) -> np.ndarray:
         """Other arguments, a little nearer to zero."""
