@@ -297,3 +297,80 @@ def test_a_function_that_is_not_finite_is_a_failure():
         assert "at element [0], got" in first_line(tf.sqrt, [np.array(x)], modes=["eager"])
     line = first_line(decorated(tf.math.log, lambda dy, x: dy), [np.array([1.0, -1.0])], modes=["eager"])
     assert line.endswith("The function itself is not finite around the argument: pass other numbers.")
+
+
+NOT_LINEAR = {
+    "clipped": lambda dy, x: tf.clip_by_value(dy, -1.6, 1.6) * tf.cos(x),
+    "without_small_ones": lambda dy, x: tf.where(tf.abs(dy) < 0.4, tf.zeros_like(dy), dy) * tf.cos(x),
+    "clipped_by_norm": lambda dy, x: tf.clip_by_norm(dy, 10.0) * tf.cos(x),
+}
+NOT_LINEAR_HINT = (
+    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is meant, declare it by "
+    "intended_gradient=."
+)
+
+
+@pytest.mark.parametrize("modes", [["eager", "function", "xla", "vectorized"], ["xla"], ["vectorized"]])
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_a_gradient_that_is_not_linear_in_the_upstream_is_found(name, modes):
+    function = named(decorated(tf.sin, NOT_LINEAR[name]))
+    (line,) = [line for line in message_of_failure(function, [X], modes=modes).splitlines() if "check_" in line]
+    factor = "0.001" if name == "without_small_ones" else "1000"
+    assert line.startswith(
+        f"check_gradient: the gradient of 'faulty' with respect to 'args[0], for an upstream {factor} times as large' is "
+        f"wrong in mode '{modes[0]}'; expected "
+    )
+    assert "(linear in the upstream)" in line
+    assert line.endswith(NOT_LINEAR_HINT)
+
+
+def test_a_gradient_that_is_clipped_at_every_upstream_is_named():
+    clipped = decorated(tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x))
+    assert first_line(clipped, [X], modes=["eager"]).endswith(NOT_LINEAR_HINT)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-150, 1e150, 1e300])
+def test_a_linear_gradient_passes_at_every_magnitude(size):
+    assert not check_gradient(lambda x: size * tf.sin(x), [X], modes=["eager"]).failures
+
+
+def test_a_missing_conj_is_named_where_the_output_is_real():
+    square = decorated(
+        lambda z: tf.math.real(z * tf.math.conj(z)),
+        lambda dy, z: 2 * tf.cast(dy, z.dtype) * tf.math.conj(z),
+    )
+    assert first_line(square, [Z], modes=["eager"]).endswith(
+        "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
+    )
+
+
+@pytest.mark.parametrize("function", [cg.straight_through(tf.sign), cg.grad_pass_through(tf.round)])
+def test_a_straight_through_estimator_has_to_be_declared(function):
+    assert first_line(function, [X], modes=["eager"]).endswith(
+        "The numeric derivative is zero everywhere: if another gradient is meant, as that of a straight-through estimator "
+        "is, declare it by like= or intended_gradient=."
+    )
+
+
+@pytest.mark.parametrize("function", [tf.reduce_sum, tf.exp])
+@pytest.mark.parametrize("small", [1.0, 1e-3, 1e-5, 1e-9, 1e-20])
+def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(function, small):
+    sampled = np.random.default_rng(0).choice(2000, 64, replace=False)
+    place = int(np.setdiff1d(np.arange(2000), sampled)[1000])
+    x = RNG.uniform(0.5, 1.5, size=2000)
+    x[place] = small
+    wrong = np.ones(2000)
+    wrong[place] = 0
+
+    def grad_fn(dy, x):
+        return dy * (tf.exp(x) if function is tf.exp else 1.0) * wrong
+
+    line = first_line(decorated(function, grad_fn), [x], modes=["eager"])
+    assert "at element all, along a random direction" in line
+
+
+def test_a_direction_that_leaves_the_domain_is_no_fault():
+    x = RNG.uniform(0.5, 1.5, size=100)
+    x[50] = 1e-9
+    assert not check_gradient(tf.math.log, [x], modes=["eager"]).failures
+    assert not check_gradient(tf.sqrt, [x], modes=["eager"]).failures

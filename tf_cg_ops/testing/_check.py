@@ -45,7 +45,9 @@ def check_gradient(
     - "vectorized": inside `tf.vectorized_map(fallback_to_while_loop=False)`, over three different arguments and
       upstreams, of which the second and the third are compared to eager mode.
 
-    The value has to be that of eager mode, in each of them.
+    The value has to be that of eager mode, in each of them. In the first of the modes, the gradients for a
+    thousand times and for a thousandth of `dy` have to be the same multiples of that for `dy`, unless
+    `intended_gradient` is given: a vector-Jacobian product is linear in the upstream.
 
     What is meant to differ from the derivative of `f` is declared: `like=g` says that the gradient is meant to be that
     of `g`, which is differentiated in the place of `f` (a straight-through estimator, a reversed gradient).
@@ -57,7 +59,9 @@ def check_gradient(
     What it does not do: differentiate by variables that `f` reads (pass what they hold as an argument), know of kinks
     (at one, any number between two slopes may be right: choose other arguments), or see an error in an element that it
     does not look at. Of an argument with more than `max_elements` elements, that many are differentiated by, and a
-    random direction of all of them, which shows an error of the size of the gradient in a single one. A derivative so
+    random direction of all of them, along which each moves by about its own size, or a hundredth of the typical size
+    where that is more. What a single element of typical size adds to that has to be wrong by more than the tolerance of
+    the sum's terms to be seen, and of a small element a hundred times as much. A derivative so
     small that it drowns in the rounding of the value cannot be told from zero.
 
     Tolerances. An element is wrong if it differs by more than `atol + rtol * s`, where `s` is the size of the terms
@@ -112,8 +116,8 @@ def check_gradient(
         numbers tell.
       ValueError: A mode is unknown; there is nothing to differentiate, by or of; an argument is not finite; `f` is
         random; `like` or `intended_gradient` return other shapes, or both are given; `forward_mode` with
-        `intended_gradient` or without a mode for it; a tolerance is negative or not finite, `step` is out of its range, or
-        `max_elements` is not positive.
+        `intended_gradient` or without a mode for it; a tolerance is negative or not finite, `step` is out of its
+        range, or `max_elements` is not positive.
       TypeError: `args` is neither a list nor a tuple, or does not fit the signature of `f`; `f`, `like` or
         `intended_gradient` is no function; a tolerance, `step`, `seed` or `max_elements` is no number.
       RuntimeError: It is called while a graph is built, or where functions run eagerly.

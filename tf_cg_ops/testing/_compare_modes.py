@@ -14,6 +14,8 @@ from ._report import Comparison, Reference, Tolerances, compare, exactly
 
 # How many different arguments and upstreams a batch has.
 _BATCH = 3
+# Gradients whose multiples neither overflow nor underflow in float64, nor are numbers in between likely to.
+_LEAST, _MOST = 1e-280, 1e280
 
 # Says what a wrong derivative is instead.
 Hint = Callable[[Reference, np.ndarray], str]
@@ -71,6 +73,8 @@ class ModeComparisons:
                 self._values(mode, values, outputs + others)
             for reference, gradient in zip(references, gradients, strict=True):
                 self._compare(mode, order, reference, gradient, hint)
+            if meant is not None and order == "first" and mode == self._modes[0]:
+                self._linearity(mode, function, problem, upstream, references, gradients)
             for k, ((gradients, _), (expected, _)) in enumerate(zip(results[1:], in_eager_mode, strict=True), start=1):
                 for own, gradient, in_eager in zip(references, gradients, expected, strict=True):
                     array = np.zeros(own.shape, own.dtype.as_numpy_dtype) if in_eager is None else wide(in_eager)
@@ -78,6 +82,38 @@ class ModeComparisons:
                         f"{own.name}, {k + 1} of {len(results)} in a batch", array, own.dtype, "eager mode"
                     )
                     self._compare(mode, order, reference, gradient, None)
+
+    def _linearity(
+        self,
+        mode: str,
+        function: Callable[[list[tf.Tensor]], _modes.Computed],
+        problem: Problem,
+        upstream: Arrays,
+        references: list[Reference],
+        gradients: list[Any],
+    ) -> None:
+        """Only what is not linear in the upstream is reported, and not what is wrong already."""
+        wrong = {c.name for c in self.comparisons if c.mode == mode and c.order == "first" and not c.passed}
+        for factor in _hints.FACTORS:
+            tolerances = Tolerances(self._tolerances.rtol, self._tolerances.atol * max(factor, 1.0))
+            scaled = tensors_of(problem.values + [factor * dy for dy in upstream])
+            try:
+                ((found, _),) = _modes.run(mode, function, [scaled] * (_BATCH if mode == "vectorized" else 1))[:1]
+            except Exception as error:
+                self.raised(mode, "first", problem.names, error)
+                return
+            for own, gradient, multiple in zip(references, gradients, found, strict=True):
+                if gradient is None or own.name in wrong:
+                    continue
+                array = wide(gradient).ravel()[own.elements]
+                if not _LEAST < np.max(np.abs(array), initial=0.0) < _MOST:
+                    continue
+                estimate = dataclasses.replace(own.estimate, value=array).times(factor)
+                name = f"{own.name}, for an upstream {factor:g} times as large"
+                reference = Reference(name, own.shape, own.dtype, "linear in the upstream", own.elements, estimate)
+                self._compare(mode, "first", reference, multiple, lambda *_: _errors.HINT_NOT_LINEAR, tolerances)
+                if self.comparisons[-1].passed:
+                    self.comparisons.pop()
 
     def _values(self, mode: str, values: Sequence[tf.Tensor], expected: Sequence[tf.Tensor]) -> None:
         for name, value, eager in zip(names_of_values(len(expected)), values, expected, strict=True):
@@ -112,14 +148,22 @@ class ModeComparisons:
         self.comparisons.append(Comparison(mode, order, ", ".join(names), passed=False, problem=text))
         self.error = error
 
-    def _compare(self, mode: str, order: str, reference: Reference, actual: Any, hint: Hint | None) -> None:
+    def _compare(
+        self,
+        mode: str,
+        order: str,
+        reference: Reference,
+        actual: Any,
+        hint: Hint | None,
+        tolerances: Tolerances | None = None,
+    ) -> None:
         is_none = actual is None
         array = np.zeros(reference.shape) if is_none else wide(actual)
         comparison = compare(
             reference,
             array,
             reference.dtype if is_none else actual.dtype,
-            self._tolerances,
+            tolerances or self._tolerances,
             nonfinite_may_agree=hint is None,
             mode=mode,
             order=order,

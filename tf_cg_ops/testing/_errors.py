@@ -62,7 +62,16 @@ HINT_SIGN = "The ratio is -1 everywhere: the sign is wrong."
 HINT_FACTOR = "The ratio is {factor} everywhere: a factor is wrong."
 HINT_UNCERTAIN = (
     "The numeric derivative itself is known to {error} only: there may be a kink nearby, it may drown in the rounding "
-    "of a larger value, or the function computes in a lower precision than float64. Pass other numbers, or step and rtol."
+    "of a larger value, or the function computes in a lower precision than float64. Pass other numbers, or step and "
+    "rtol."
+)
+HINT_FLAT = (
+    "The numeric derivative is zero everywhere: if another gradient is meant, as that of a straight-through estimator "
+    "is, declare it by like= or intended_gradient=."
+)
+HINT_NOT_LINEAR = (
+    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is meant, declare it by "
+    "intended_gradient=."
 )
 HINT_CONJ = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
 HINT_NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."

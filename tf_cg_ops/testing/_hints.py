@@ -10,6 +10,8 @@ from ._problem import Arrays, Problem, tensors_of, wide, zeros_for_none
 from ._report import Reference
 
 _CLOSE = 1e-4
+# Multiples of the upstream at which a gradient that is not linear in it shows.
+FACTORS = (1e3, 1e-3)
 
 
 def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray) -> str:
@@ -21,6 +23,8 @@ def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np
         return _errors.HINT_NOT_DIFFERENTIABLE
     if not np.any(actual):
         return _errors.HINT_ZERO
+    if not np.any(expected):
+        return _errors.HINT_FLAT
     for other in others:
         same_shape = other is not reference and other.shape == reference.shape
         if same_shape and _equal(actual, other.estimate.value) and np.any(other.estimate.value):
@@ -55,6 +59,8 @@ def from_upstreams(
     expected, actual = reference.estimate.value, gradient.ravel()[reference.elements]
     if _equal(actual, expected) or not _equal(of(upstream), actual):
         return ""
+    if np.iscomplexobj(actual) and _equal(np.conj(actual), expected):
+        return _errors.HINT_CONJ  # The outputs are real.
     if any(np.iscomplexobj(dy) for dy in upstream) and _equal(np.conj(of([np.conj(dy) for dy in upstream])), expected):
         return _errors.HINT_CONJ
     if _equal(of([2 * dy for dy in upstream]), actual):
@@ -68,6 +74,8 @@ def from_upstreams(
         directions[argument] = upstream[0].reshape(reference.shape).astype(problem.values[argument].dtype)
         if _equal(along_direction(meant, directions)[0].value, actual):
             return _errors.HINT_TRANSPOSED
+    if any(not _equal(of([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
+        return _errors.HINT_NOT_LINEAR
     return ""
 
 
