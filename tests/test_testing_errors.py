@@ -225,8 +225,81 @@ def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
         check_gradient(broken, [X], modes=["eager"], second_order=True)
     assert isinstance(failure.value.__cause__, KeyError)
     assert str(failure.value).splitlines()[:2] == [
-        "check_gradient: the gradient of 'broken' with respect to 'x' is wrong in mode 'eager'; expected numbers, got "
-        "this exception: KeyError: 'mine'",
-        "check_gradient: the second-order gradient of 'broken' with respect to 'x, upstream' is wrong in mode 'eager'; "
-        "expected numbers, got this exception: KeyError: 'mine'",
+        "check_gradient: the gradient of 'broken' with respect to 'x' could not be computed in mode 'eager'; expected "
+        "numbers, got KeyError: 'mine'. Leave the mode out by modes=[...] if TensorFlow cannot run the function in it.",
+        "check_gradient: the second-order gradient of 'broken' with respect to 'x, upstream' could not be computed in mode "
+        "'eager'; expected numbers, got KeyError: 'mine'. Leave the mode out by modes=[...] if TensorFlow cannot run the "
+        "function in it.",
     ]
+
+
+SQUARE = np.random.default_rng(2).normal(size=[4, 4])
+# A function, its argument, a mode that TensorFlow cannot run it in, the type of the exception and what it says.
+NOT_RUN = {
+    "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
+    "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),
+    "from_numpy": (
+        cg.from_numpy(lambda x: (np.sin(x), np.cos(x))),
+        X,
+        "xla",
+        "NotImplementedError: from_numpy: '<lambda>' is Python code, which XLA cannot compile; expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_what_tensorflow_cannot_run_in_a_mode_is_one_line(name):
+    function, x, mode, expected = NOT_RUN[name]
+    with pytest.raises(AssertionError) as failure:
+        check_gradient(function, [x], modes=["eager", mode])
+    line, head, *_ = str(failure.value).splitlines()
+    assert f"could not be computed in mode '{mode}'; expected numbers, got {expected}" in line
+    assert line.endswith("Leave the mode out by modes=[...] if TensorFlow cannot run the function in it.")
+    assert head.startswith("gradients of ")
+    assert str(failure.value).splitlines()[-1].endswith("NOT RUN")
+
+
+def test_an_error_of_a_graph_that_ran_is_one_line():
+    @tf.autograph.experimental.do_not_convert
+    def checked(x):
+        return x if tf.executing_eagerly() else tf.debugging.check_numerics(x / tf.zeros_like(x), "divided")
+
+    with pytest.raises(AssertionError) as failure:
+        check_gradient(checked, [X], modes=["function"])
+    assert str(failure.value).splitlines()[0] == (
+        "check_gradient: the gradient of 'checked' with respect to 'x' could not be computed in mode 'function'; expected "
+        "numbers, got InvalidArgumentError: divided : Tensor had Inf values. Leave the mode out by modes=[...] if "
+        "TensorFlow cannot run the function in it."
+    )
+
+
+WEIGHTS = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.linalg.matvec(WEIGHTS, x),
+        lambda x: x * WEIGHTS,
+        tf.function(lambda x: x * WEIGHTS),
+        lambda x: tf.Variable(WEIGHTS) * x,
+        lambda x: tf.convert_to_tensor(x, tf.float32),
+    ],
+)
+def test_weights_of_float32_need_a_cast_inside(function):
+    with pytest.raises(TypeError) as error:
+        check_gradient(function, [X])
+    start, end = str(error.value).split(", got ")
+    assert start.endswith(
+        "' mixes its arguments with tensors of lower precision; expected a function of float64 or complex128, to which the "
+        "arguments are converted"
+    )
+    assert end.endswith(". Cast the arguments inside the function, and pass rtol=1e-3 and step=0.1.")
+    assert isinstance(error.value.__cause__, (tf.errors.InvalidArgumentError, TypeError, ValueError))
+
+
+def test_a_cast_inside_is_enough_for_weights_of_float32():
+    def multiplied(x):
+        return tf.linalg.matvec(WEIGHTS, tf.sin(tf.cast(x, tf.float32)))
+
+    assert not check_gradient(multiplied, [X], rtol=1e-3, step=0.1).failures

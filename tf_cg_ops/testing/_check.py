@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from .. import _structure
 from . import _errors, _modes
 from ._compare_modes import ModeComparisons
+from ._exceptions import in_one_line, mixes_precisions
 from ._options import check_numbers, check_options
 from ._problem import API, Arguments, Arrays, Problem, tensors_of, wide
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
@@ -88,7 +90,8 @@ def check_gradient(
 
     Args:
       f: The function, of any structures of tensors and other arguments; its outputs may have any structure, too. It has
-        to give the same value whenever it is called with the same arguments.
+        to give the same value whenever it is called with the same arguments, and to compute in float64: where it reads
+        weights of float32, cast the arguments inside.
       args: A list or tuple of its arguments. Float tensors, arrays and numbers are converted to float64, complex ones
         to complex128, and differentiated by; all others are passed on as they are.
       kwargs: Keyword arguments, in the same way.
@@ -111,18 +114,19 @@ def check_gradient(
       A `GradientReport`, which prints as a table: for each mode, order and argument the worst element.
 
     Raises:
-      AssertionError: A gradient, a value or a tangent is wrong in some mode, or computing it raised an exception. The
-        message names function, argument, mode, element and numbers, and says what the gradient is instead, where the
-        numbers tell.
+      AssertionError: A gradient, a value or a tangent is wrong in some mode, or computing it raised an exception,
+        also where TensorFlow itself cannot run `f` in that mode: leave it out of `modes` then. The message names
+        function, argument, mode, element and numbers, and says what the gradient is instead, where the numbers tell.
       ValueError: A mode is unknown; there is nothing to differentiate, by or of; an argument is not finite; `f` is
         random; `like` or `intended_gradient` return other shapes, or both are given; `forward_mode` with
         `intended_gradient` or without a mode for it; a tolerance is negative or not finite, `step` is out of its
         range, or `max_elements` is not positive.
       TypeError: `args` is neither a list nor a tuple, or does not fit the signature of `f`; `f`, `like` or
-        `intended_gradient` is no function; a tolerance, `step`, `seed` or `max_elements` is no number.
+        `intended_gradient` is no function; a tolerance, `step`, `seed` or `max_elements` is no number; `f` mixes its
+        arguments, which are float64, with float32.
       RuntimeError: It is called while a graph is built, or where functions run eagerly.
 
-    Exceptions of `f` itself, in eager mode, come as they are.
+    Other exceptions of `f` itself, in eager mode, come as they are.
     """
     check_options(f, modes, like, intended_gradient, forward_mode)
     check_numbers(rtol, atol, step, seed, max_elements)
@@ -165,7 +169,13 @@ def _values_of(function: str, problem: Problem) -> Arrays:
     for name, value in zip(problem.names, problem.values, strict=True):
         if not np.all(np.isfinite(value)):
             raise ValueError(_errors.CHECK_NOT_FINITE.format(api=API, argument=name, function=function))
-    outputs, others = problem.call(tensors_of(problem.values))
+    try:
+        outputs, others = problem.call(tensors_of(problem.values))
+    except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
+        if not mixes_precisions(error):
+            raise
+        message = _errors.CHECK_PRECISIONS.format(api=API, function=function, error=in_one_line(error))
+        raise TypeError(message) from error
     if not outputs:
         got = [output.dtype.name for output in others] or "no tensor"
         raise ValueError(_errors.CHECK_NOTHING_OF.format(api=API, function=function, got=got))

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from . import _errors, _hints, _modes
+from ._exceptions import in_one_line
 from ._problem import Arrays, Problem, tensors_of, wide
 from ._references import RandomNumbers, names_of_values
 from ._report import Comparison, Reference, Tolerances, compare, exactly
@@ -51,7 +52,9 @@ class ModeComparisons:
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
             place = references.index(reference)
-            text = _hints.from_numbers(reference, references if order == "first" else [], gradient)
+            # What another mode agrees with is known well enough.
+            is_known = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
+            text = _hints.from_numbers(reference, references if order == "first" else [], gradient, is_known)
             if not text and meant is not None:
                 text = _hints.from_upstreams(problem, meant, upstream, place, reference, gradient)
             return text or _hints.from_ratio(reference, gradient)
@@ -129,7 +132,7 @@ class ModeComparisons:
             return [accumulator.jvp(output) for output in outputs], outputs
 
         def hint(reference: Reference, tangent: np.ndarray) -> str:
-            return _hints.from_numbers(reference, [], tangent) or _hints.from_ratio(reference, tangent)
+            return _hints.from_numbers(reference, [], tangent, False) or _hints.from_ratio(reference, tangent)
 
         for mode in self._modes:
             if mode not in _modes.FORWARD_MODES:
@@ -144,8 +147,8 @@ class ModeComparisons:
 
     def raised(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """An exception is a failure of its mode, and no reason not to look at the others."""
-        text = _errors.CHECK_RAISED.format(error=f"{type(error).__name__}: {error}")
-        self.comparisons.append(Comparison(mode, order, ", ".join(names), passed=False, problem=text))
+        where = (mode, order, ", ".join(names))
+        self.comparisons.append(Comparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error
 
     def _compare(

@@ -28,6 +28,11 @@ CHECK_NOT_REPEATABLE = (
     "{api}: '{function}' gives another value when it is called again; expected a function of its arguments, got random "
     "numbers or a state. Use tf.random.stateless_uniform and the like, with a fixed seed."
 )
+CHECK_PRECISIONS = (
+    "{api}: '{function}' mixes its arguments with tensors of lower precision; expected a function of float64 or "
+    "complex128, to which the arguments are converted, got {error}. Cast the arguments inside the function, and pass "
+    "rtol=1e-3 and step=0.1."
+)
 CHECK_TWO_INTENTIONS = (
     "{api}: the intended gradient is declared twice; expected like or intended_gradient, got both. Leave out one."
 )
@@ -52,7 +57,10 @@ CHECK_MISMATCH = (
 )
 CHECK_PROBLEM = "{api}: {what} is wrong in mode '{mode}'; {problem}"
 CHECK_KIND = "expected {expected}, got {got}. Gradients have the dtype and the shape of the argument."
-CHECK_RAISED = "expected numbers, got this exception: {error}"
+CHECK_RAISED = (
+    "{api}: {what} could not be computed in mode '{mode}'; expected numbers, got {error}. Leave the mode out by "
+    "modes=[...] if TensorFlow cannot run the function in it."
+)
 HINT_NONE = "The gradient is None: the value does not depend on it for TensorFlow."
 HINT_NOT_FINITE = "The gradient is not finite."
 HINT_NOT_DIFFERENTIABLE = "The function itself is not finite around the argument: pass other numbers."

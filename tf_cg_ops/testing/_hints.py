@@ -14,8 +14,8 @@ _CLOSE = 1e-4
 FACTORS = (1e3, 1e-3)
 
 
-def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray) -> str:
-    """What the numbers alone say, and whether the reference is known well enough."""
+def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray, is_known: bool) -> str:
+    """What the numbers alone say, and whether the reference is known well enough, if that is not clear already."""
     actual, expected = gradient.ravel()[reference.elements], reference.estimate.value
     if not np.all(np.isfinite(actual)):
         return _errors.HINT_NOT_FINITE
@@ -30,7 +30,7 @@ def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np
         if same_shape and _equal(actual, other.estimate.value) and np.any(other.estimate.value):
             return _errors.HINT_SWAPPED.format(other=other.name)
     differ = np.abs(actual - expected)
-    if np.any((differ > 1e-7 * reference.estimate.scale) & (differ < 100 * reference.estimate.error)):
+    if not is_known and np.any((differ > 1e-7 * reference.estimate.scale) & (differ < 100 * reference.estimate.error)):
         worst = float(np.max(reference.estimate.error))
         return _errors.HINT_UNCERTAIN.format(error=f"{worst:.1e}")
     return ""

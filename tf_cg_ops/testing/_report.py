@@ -38,7 +38,8 @@ class Comparison:
     """The worst element of one argument or output, in one mode: where, what was expected there, and what came.
 
     `order` is "value", "first", "second" or "tangent". `tolerance` is the error that would pass at that element, and
-    `ratio` is `analytic / numeric`. `problem` says what there is instead of numbers: an exception, a wrong shape.
+    `ratio` is `analytic / numeric`. `problem` says what there is instead of numbers: an exception, if one was
+    `raised`, or a wrong shape.
     """
 
     mode: str
@@ -56,6 +57,7 @@ class Comparison:
     source: str = ""
     problem: str = ""
     hint: str = ""
+    raised: bool = False
 
     @property
     def ratio(self) -> complex:
@@ -93,6 +95,8 @@ class GradientReport:
             "second": f"the second-order gradient of '{self.function}' with respect to '{failure.name}'",
             "tangent": f"the tangent of '{self.function}' ({failure.name})",
         }[failure.order]
+        if failure.raised:
+            return _errors.CHECK_RAISED.format(api=API, what=what, mode=failure.mode, error=failure.problem)
         if failure.problem:
             return _errors.CHECK_PROBLEM.format(api=API, what=what, mode=failure.mode, problem=failure.problem)
         text = _errors.CHECK_MISMATCH.format(
@@ -111,7 +115,7 @@ class GradientReport:
 
 
 def _row(comparison: Comparison) -> tuple[str, ...]:
-    state = "ok" if comparison.passed else "WRONG"
+    state = "ok" if comparison.passed else "NOT RUN" if comparison.raised else "WRONG"
     where = (comparison.mode, comparison.order, comparison.name)
     if comparison.problem:
         return (*where, "", "", "", "", "", "", "", state)
