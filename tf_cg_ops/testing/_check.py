@@ -47,9 +47,9 @@ def check_gradient(
     - "vectorized": inside `tf.vectorized_map(fallback_to_while_loop=False)`, over three different arguments and
       upstreams, of which the second and the third are compared to eager mode.
 
-    The value has to be that of eager mode, in each of them. In the first of the modes, the gradients for a
-    thousand times and for a thousandth of `dy` have to be the same multiples of that for `dy`, unless
-    `intended_gradient` is given: a vector-Jacobian product is linear in the upstream.
+    The value has to be that of eager mode, in each of them. In the first of the modes, the gradients for a thousand
+    times and a thousandth of `dy` have to be such multiples of that for `dy`, unless `intended_gradient` is given: a
+    vector-Jacobian product is linear in the upstream.
 
     What is meant to differ from the derivative of `f` is declared: `like=g` says that the gradient is meant to be that
     of `g`, which is differentiated in the place of `f` (a straight-through estimator, a reversed gradient).
@@ -61,10 +61,9 @@ def check_gradient(
     What it does not do: differentiate by variables that `f` reads (pass what they hold as an argument), know of kinks
     (at one, any number between two slopes may be right: choose other arguments), or see an error in an element that it
     does not look at. Of an argument with more than `max_elements` elements, that many are differentiated by, and a
-    random direction of all of them, along which each moves by about its own size, or a hundredth of the typical size
-    where that is more. What a single element of typical size adds to that has to be wrong by more than the tolerance of
-    the sum's terms to be seen, and of a small element a hundred times as much. A derivative so
-    small that it drowns in the rounding of the value cannot be told from zero.
+    random direction of all of them, which shows an error of the size of the gradient in a single one: each moves by
+    about its own size, or by a hundredth of the typical one where that is more (and does not leave the domain of `f`,
+    or cross a kink). A derivative so small that it drowns in the rounding of the value cannot be told from zero.
 
     Tolerances. An element is wrong if it differs by more than `atol + rtol * s`, where `s` is the size of the terms
     `dy_j * df_j/dx` that make the element; what is known to be the numeric derivative's own error is added, but never
@@ -154,8 +153,7 @@ def check_gradient(
         else:
             found.gradients("second", derived, None, weights, references, numbers)
     if forward_mode:
-        directions = [numbers.direction(x) for x in problem.values]
-        found.tangents(problem, directions, numeric_tangents(meant, directions))
+        found.tangents(problem, *numeric_tangents(meant, numbers))
     report = GradientReport(function, found.comparisons)
     if report.failures:
         raise AssertionError(report.text_of_failures()) from found.error

@@ -74,8 +74,8 @@ HINT_UNCERTAIN = (
     "rtol."
 )
 HINT_FLAT = (
-    "The numeric derivative is zero everywhere: if another gradient is meant, as that of a straight-through estimator "
-    "is, declare it by like= or intended_gradient=."
+    "The numeric derivative is zero wherever it is known: if another gradient is meant, as that of a straight-through "
+    "estimator is, declare it by like= or intended_gradient=."
 )
 HINT_NOT_LINEAR = (
     "It is not linear in the upstream, so it is no vector-Jacobian product: if that is meant, declare it by "

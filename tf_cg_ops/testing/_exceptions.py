@@ -15,6 +15,7 @@ def in_one_line(error: Exception) -> str:
     else:
         lines = [line for line in text.splitlines() if re.match(r"\S", line)]
     line = next((line for line in lines if not line.startswith(_OF_GRAPHS)), "")
+    line = re.sub(r"\s*\[Op:\w+\].*$", "", line)
     shortened = line if len(line) <= _MOST else f"{line[:_MOST]} [...]"
     return f"{type(error).__name__}: {shortened}".rstrip(" .:")
 

@@ -23,7 +23,8 @@ def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np
         return _errors.HINT_NOT_DIFFERENTIABLE
     if not np.any(actual):
         return _errors.HINT_ZERO
-    if not np.any(expected):
+    flat = expected == 0
+    if np.any(flat & (actual != 0)) and np.all(flat | (reference.estimate.error > 0.01 * np.abs(expected))):
         return _errors.HINT_FLAT
     for other in others:
         same_shape = other is not reference and other.shape == reference.shape

@@ -1,5 +1,6 @@
 """What gradients and tangents should be: by numeric differentiation, or as the user says."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,13 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from . import _errors
-from ._numeric import Differentiation, along_direction, typical_of, unit_of
+from ._numeric import Differentiation, Estimate, along_direction, typical_of, unit_of
 from ._problem import API, Arguments, Arrays, Problem, tensors_of
 from ._report import Reference, exactly
 
 _NUMERIC = "numeric differentiation"
 # How much an element moves along a direction, at least, relative to the typical element.
 _LEAST_MOVE = 1e-2
+# The error, relative to the largest terms, of a derivative that is known well enough.
+_WELL_KNOWN = 1e-7
 
 
 class RandomNumbers:
@@ -30,9 +33,9 @@ class RandomNumbers:
             return np.asarray(size * np.exp(2j * np.pi * self._rng.uniform(size=array.shape)), array.dtype)
         return np.asarray(size * self._rng.choice([-1.0, 1.0], array.shape), array.dtype)
 
-    def direction(self, x: np.ndarray) -> np.ndarray:
-        """A direction in which each element of x moves by about its own size, and small ones by enough to be seen."""
-        return self.like(x) * np.maximum(unit_of(x), _LEAST_MOVE * typical_of(x))
+    def direction(self, x: np.ndarray, least: float) -> np.ndarray:
+        """A direction in which each element of x moves by about its own size, but at least by this typical part."""
+        return self.like(x) * np.maximum(unit_of(x), least * typical_of(x))
 
     def near(self, x: np.ndarray) -> np.ndarray:
         """Other arguments, a little nearer to zero."""
@@ -51,8 +54,9 @@ def numeric_gradients(problem: Problem, upstream: Arrays, numbers: RandomNumbers
     references = []
     for i, (name, x) in enumerate(zip(problem.names, problem.values, strict=True)):
         elements = numbers.elements(x.size, max_elements)
-        direction = numbers.direction(x) if elements.size < x.size else None
-        along = None if direction is None else numeric.along(i, direction)
+        direction, along = None, None
+        if elements.size < x.size:
+            (direction,), (along,) = _along(numbers, [x], functools.partial(_along_one, numeric, i))
         estimate = numeric.by_elements(i, elements)
         references.append(
             Reference(name, x.shape, tf.as_dtype(x.dtype), _NUMERIC, elements, estimate, direction, along)
@@ -60,11 +64,36 @@ def numeric_gradients(problem: Problem, upstream: Arrays, numbers: RandomNumbers
     return references
 
 
-def numeric_tangents(problem: Problem, directions: Arrays) -> list[Reference]:
-    """One reference for each output."""
+def _along_one(numeric: Differentiation, argument: int, directions: Arrays) -> list[Estimate]:
+    return [numeric.along(argument, directions[0])]
+
+
+def _along(
+    numbers: RandomNumbers, values: Arrays, differentiate: Callable[[Arrays], list[Estimate]]
+) -> tuple[Arrays, list[Estimate]]:
+    """Random directions and the derivatives along them.
+
+    Small elements move by enough to be seen, but by their own size where derivatives are known better so: small moves
+    do not leave the domain, nor cross a kink.
+    """
+    found = []
+    for least in (_LEAST_MOVE, 0.0):
+        directions = [numbers.direction(x, least) for x in values]
+        estimates = differentiate(directions)
+        error = max((np.max(e.error, initial=0.0) for e in estimates), default=0.0)
+        scale = max((np.max(e.scale, initial=0.0) for e in estimates), default=0.0)
+        if error <= _WELL_KNOWN * scale:
+            return directions, estimates
+        found.append((error, directions, estimates))
+    _, directions, estimates = min(found, key=lambda one: one[0])
+    return directions, estimates
+
+
+def numeric_tangents(problem: Problem, numbers: RandomNumbers) -> tuple[Arrays, list[Reference]]:
+    """Directions of the arguments, and one reference for each output."""
     values, _ = problem.call(tensors_of(problem.values))
-    estimates = along_direction(problem, directions)
-    return [
+    directions, estimates = _along(numbers, problem.values, lambda chosen: along_direction(problem, chosen))
+    return directions, [
         Reference(name, tuple(value.shape), value.dtype, _NUMERIC, np.arange(estimate.value.size), estimate)
         for name, value, estimate in zip(names_of_values(len(values)), values, estimates, strict=True)
     ]
