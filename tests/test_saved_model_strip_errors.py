@@ -81,16 +81,58 @@ def test_a_file_that_is_cut_off(source, tmp_path, kept):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_variables_that_are_missing(source, tmp_path):
+@pytest.mark.parametrize("missing", ["variables.index", "variables.data-00000-of-00001", "all", "folder"])
+def test_variables_that_are_missing(source, tmp_path, missing):
     for file in (source / "variables").iterdir():
-        file.unlink()
+        if missing in (file.name, "all", "folder"):
+            file.unlink()
+    if missing == "folder":
+        (source / "variables").rmdir()
+    file = "variables.index" if missing in ("all", "folder") else missing
     message = (
-        "saved_model.strip: the values of the variables are missing; expected the file variables.index in "
+        f"saved_model.strip: the values of the variables are missing; expected the file {file} in "
         f"'{source / 'variables'}', got none. Copy the whole folder of the SavedModel."
     )
     assert_fails(FileNotFoundError, message, source, tmp_path / "target")
-    (source / "variables").rmdir()
-    assert_fails(FileNotFoundError, message, source, tmp_path / "target")
+
+
+def test_one_of_several_files_of_variables_that_is_missing(source, tmp_path):
+    (shard,) = (source / "variables").glob("variables.data-*")
+    shard.rename(source / "variables" / "variables.data-00000-of-00002")
+    with pytest.raises(FileNotFoundError, match=r"expected the file variables\.data-00001-of-00002 in "):
+        cg.saved_model.strip(source, tmp_path / "target")
+
+
+def test_a_source_that_cannot_be_loaded(source, tmp_path):
+    """The values of its variables are cut off: only who runs it can tell."""
+    (shard,) = (source / "variables").glob("variables.data-*")
+    shard.write_bytes(b"")
+    message = (
+        rf"saved_model\.strip: TensorFlow cannot load the source, '{re.escape(str(source))}'; expected that "
+        r"tf\.saved_model\.load takes it, got \w+: [^\n]+\. Copy the whole folder of the SavedModel, or leave the "
+        r"check out with check=False \(--no-check\)\."
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        cg.saved_model.strip(source, tmp_path / "target")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+    assert cg.saved_model.strip(source, tmp_path / "target", check=False).comparisons is None
+
+
+def test_an_asset_that_is_missing(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("one\n")
+    module = Model()
+    module.asset = tf.saved_model.Asset(str(words))
+    initializer = tf.lookup.TextFileInitializer(
+        module.asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
+    )
+    module.table = tf.lookup.StaticHashTable(initializer, -1)
+    module.g = tf.function(module.table.lookup, input_signature=[tf.TensorSpec([None], tf.string)])
+    tf.saved_model.save(module, tmp_path / "source")
+    (tmp_path / "source" / "assets" / "words.txt").unlink()
+    with pytest.raises(ValueError, match=r"^saved_model\.strip: TensorFlow cannot load the source, .*words\.txt"):
+        cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "words.txt"]
 
 
 def test_a_target_inside_of_the_source(source):
@@ -173,6 +215,17 @@ def test_the_target_has_the_permissions_of_the_source(source, tmp_path):
     assert (tmp_path / "target").stat().st_mode == source.stat().st_mode
 
 
+def test_what_is_made_of_a_read_only_model_can_be_moved_by_its_owner(source, tmp_path):
+    """As it is moved to the target: only the superuser may move a folder that is read-only."""
+    cg.saved_model.strip(source, tmp_path / "once")
+    for model, target in ((source, "of a model"), (tmp_path / "once", "of a copy")):
+        for path in (*model.rglob("*"), model):
+            path.chmod(path.stat().st_mode & 0o555)
+        cg.saved_model.strip(model, tmp_path / target)
+        assert (tmp_path / target).stat().st_mode & 0o700 == 0o700
+        model.chmod(0o755)
+
+
 def test_a_model_without_embedded_gradients_is_copied(tmp_path):
     module = tf.Module()
     module.f = tf.function(lambda x: tf.sign(x), input_signature=[tf.TensorSpec([2])])
@@ -196,7 +249,7 @@ def test_inputs_may_be_passed(source, tmp_path):
     [
         (
             {"serving": {}},
-            "saved_model.strip: inputs names no signature; expected some of serving_default, .f, got serving. Name "
+            "saved_model.strip: inputs names no signature; expected some of serving_default, got serving. Name "
             "signatures and their arguments as the model does.",
         ),
         (
@@ -204,10 +257,31 @@ def test_inputs_may_be_passed(source, tmp_path):
             "saved_model.strip: inputs names no argument of serving_default; expected some of x, got z. Name signatures "
             "and their arguments as the model does.",
         ),
+        (
+            {".f": {"x": 1.0}},
+            "saved_model.strip: inputs names no signature; expected some of serving_default, got .f. Name signatures and "
+            "their arguments as the model does.",
+        ),
     ],
 )
 def test_inputs_that_name_nothing(source, tmp_path, inputs, message):
     assert_fails(ValueError, message, source, tmp_path / "target", inputs=inputs)
+
+
+def test_inputs_where_there_is_nothing_to_name(tmp_path):
+    message = (
+        "saved_model.strip: inputs names no {}; expected none, for {}, got {}. Name signatures and their arguments as the "
+        "model does."
+    )
+    module = tf.Module()
+    module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
+    tf.saved_model.save(module, tmp_path / "source", signatures={})
+    no_signatures = message.format("signature", "the model has no signatures", ".f")
+    assert_fails(ValueError, no_signatures, tmp_path / "source", tmp_path / "target", inputs={".f": {}})
+    tf.saved_model.save(module, tmp_path / "source", signatures=module.f)
+    no_arguments = message.format("argument of serving_default", "it has no arguments", "x")
+    inputs = {"serving_default": {"x": 1.0}}
+    assert_fails(ValueError, no_arguments, tmp_path / "source", tmp_path / "target", inputs=inputs)
 
 
 @pytest.mark.parametrize("x", [[[1.0, 2.0, 3.0]], "text"], ids=["shape", "dtype"])

@@ -1,18 +1,26 @@
 """Runs two SavedModels on the same inputs and compares what they compute, the variables that they write included."""
 
+import dataclasses
+import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from . import _difference, _errors, _inputs
+from . import _calls, _difference, _errors, _inputs
 
 EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
 
 Inputs = Mapping[str, Mapping[str, Any]]
+
+# Lines of TensorFlow around what went wrong.
+_TELLS_NOTHING = re.compile(
+    r"Graph execution error|Detected at node|<stack traces|\[\[|\d+ (root|successful|derived) |You may be trying"
+)
 
 
 @dataclass(frozen=True)
@@ -28,111 +36,84 @@ class Comparison:
 
 
 @dataclass
-class _Call:
-    """A signature, or one traced form of a function."""
-
-    name: str
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    variables: Sequence[tf.Variable]
-
-
-@dataclass
 class _Answer:
-    """What a call computed, by name, or the error; and what it was given."""
+    """What a call computed, by name, or the error; and what it was given, if it took that."""
 
     values: dict[str, np.ndarray]
     error: str = ""
     given: Any = None
+    first_try: bool = True
 
 
 def compare(
     api: str,
     source: pathlib.Path,
     target: pathlib.Path,
-    tags: Sequence[str],
+    meta_graph: Any,
+    tags: str,
     inputs: Inputs,
     progress: Callable[[str], None],
 ) -> list[Comparison]:
-    """Compares all signatures and the functions of the root object; raises RuntimeError where outputs differ."""
+    """Compares all signatures and functions of a meta graph; raises RuntimeError where outputs differ.
+
+    `tags` is put behind their names, to tell those of several meta graphs apart.
+    """
+    inputs = _inputs.of_meta_graph(meta_graph, inputs)
+    load = functools.partial(_Loaded, meta_graph=meta_graph, progress=progress)
     try:
-        first = _run_all(api, source, tags, inputs, {}, lambda text: progress(f"checking: source, {text}"))
+        first = load(source, "source").run_all(api, inputs, {})
+        if not all(answer.first_try for answer in first.values()):  # What was refused may have left something behind.
+            first |= load(source, "source with what it takes").run_all(api, inputs, first)
+        again = load(source, "source again").run_all(api, inputs, first)
     except _LoadError as error:
-        return [Comparison("all", NOT_COMPARED, f"the source cannot be loaded: {error}")]
-    again = _run_all(api, source, tags, inputs, first, lambda text: progress(f"checking: source again, {text}"))
+        raise ValueError(_errors.SOURCE_FAILS.format(api=api, path=source, error=error)) from error
     try:
-        other = _run_all(api, target, tags, inputs, first, lambda text: progress(f"checking: target, {text}"))
+        other = load(target, "target").run_all(api, inputs, first)
     except _LoadError as error:
         raise RuntimeError(_errors.TARGET_FAILS.format(api=api, name="tf.saved_model.load", error=error)) from error
-    return [_verdict(api, name, first[name], again[name], other.get(name)) for name in first]
+    return [_verdict(api, name + tags, first[name], again.get(name), other.get(name)) for name in first]
 
 
 class _LoadError(Exception):
     """The text of what tf.saved_model.load raised."""
 
 
-def _run_all(
-    api: str,
-    path: pathlib.Path,
-    tags: Sequence[str],
-    inputs: Inputs,
-    known: dict[str, _Answer],
-    progress: Callable[[str], None],
-) -> dict[str, _Answer]:
-    """Loads a model afresh, so that every run starts with the same variables, and calls all there is to call."""
-    try:
-        loaded = tf.saved_model.load(str(path), tags=list(tags))
-    except Exception as error:  # Whatever it is: it is what the report says.
-        raise _LoadError(_describe(error)) from error
-    calls = _calls(loaded)
-    _check_names(api, calls, inputs)
-    answers = {}
-    for i, (name, call) in enumerate(calls.items()):
-        progress(f"{name} ({i + 1} of {len(calls)})")
-        if name in known:
-            answers[name] = _run(call, known[name].given)
-        elif name in inputs:
-            answers[name] = _run_with(call, inputs[name])
-            if answers[name].error:
-                got = answers[name].error.rstrip(".")
-                raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=got))
-        else:
-            answers[name] = _try_sizes(call)
-    return answers
+class _Loaded:
+    """A model that is loaded afresh, so that every run starts with the same variables."""
+
+    def __init__(self, path: pathlib.Path, label: str, meta_graph: Any, progress: Callable[[str], None]) -> None:
+        try:
+            loaded = tf.saved_model.load(str(path), tags=list(meta_graph.meta_info_def.tags))
+        except Exception as error:  # Whatever it is: it is what the message says.
+            raise _LoadError(_describe(error).rstrip(".")) from error
+        self._loaded = loaded  # Functions do not keep variables alive.
+        self._calls = _calls.find(loaded, meta_graph.object_graph_def)
+        self._progress = lambda text: progress(f"checking: {label}, {text}")
+
+    def run_all(self, api: str, inputs: Inputs, known: dict[str, _Answer]) -> dict[str, _Answer]:
+        """Calls all there is to call; with what it took if that is known, and not if it took nothing."""
+        answers = {}
+        for i, (name, call) in enumerate(self._calls.items()):
+            if name in known and known[name].error:
+                continue
+            self._progress(f"{name} ({i + 1} of {len(self._calls)})")
+            if name in known:
+                answers[name] = _run(call, known[name].given)
+            elif name in inputs:
+                answers[name] = _run_with(call, inputs[name])
+                if answers[name].error and answers[name].given is None:
+                    got = answers[name].error.rstrip(".")
+                    raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=got))
+            else:
+                answers[name] = _try_sizes(call)
+        return answers
 
 
-def _calls(loaded: Any) -> dict[str, _Call]:
-    calls = {}
-    for name, signature in loaded.signatures.items():
-        args, kwargs = signature.structured_input_signature
-        calls[name] = _Call(name, signature, args, kwargs, signature.variables)
-    for attribute in sorted(vars(loaded)):
-        function = getattr(loaded, attribute)
-        if attribute.startswith("_") or not isinstance(function, tf.types.experimental.PolymorphicFunction):
-            continue
-        for i, traced in enumerate(function.concrete_functions):
-            name = f".{attribute}" + (f" ({i + 1})" if i else "")
-            args, kwargs = traced.structured_input_signature
-            calls[name] = _Call(name, function, args, kwargs, traced.variables)
-    return calls
-
-
-def _check_names(api: str, calls: dict[str, _Call], inputs: Inputs) -> None:
-    for name, given in inputs.items():
-        if name not in calls:
-            expected = ", ".join(calls) or "none, for there are no signatures"
-            raise ValueError(_errors.INPUTS_UNKNOWN.format(api=api, what="signature", expected=expected, got=name))
-        for argument in given:
-            if argument not in calls[name].kwargs:
-                expected = ", ".join(calls[name].kwargs) or "none"
-                what = f"argument of {name}"
-                raise ValueError(_errors.INPUTS_UNKNOWN.format(api=api, what=what, expected=expected, got=argument))
-
-
-def _try_sizes(call: _Call) -> _Answer:
+def _try_sizes(call: _calls.Call) -> _Answer:
     """What the call computes for the first size of the unknown dimensions that it takes."""
-    errors = []
+    if call.function is None:
+        return _Answer({}, "it cannot be reached in the loaded model")
+    errors: list[str] = []
     for size in _inputs.SIZES:
         try:
             given = _inputs.generate((call.args, call.kwargs), size)
@@ -140,13 +121,13 @@ def _try_sizes(call: _Call) -> _Answer:
             errors.append(_describe(error))
             continue
         answer = _run(call, given)
-        if not answer.error:
-            return answer
+        if answer.given is not None:
+            return dataclasses.replace(answer, first_try=not errors)
         errors.append(answer.error)
-    return _Answer({}, f"it refuses inputs made from its input specs: {errors[0]}")
+    return _Answer({}, f"it refuses inputs made from its input specs: {errors[0]}", first_try=False)
 
 
-def _run_with(call: _Call, inputs: Mapping[str, Any]) -> _Answer:
+def _run_with(call: _calls.Call, inputs: Mapping[str, Any]) -> _Answer:
     """What the call computes for these keyword arguments, and for made-up ones where they say nothing."""
     try:
         kwargs = {**_inputs.generate(call.kwargs, 1), **_inputs.convert(call.kwargs, inputs)}
@@ -155,16 +136,18 @@ def _run_with(call: _Call, inputs: Mapping[str, Any]) -> _Answer:
     return _run(call, (call.args, kwargs))
 
 
-def _run(call: _Call, given: Any) -> _Answer:
-    if given is None:
-        return _Answer({})
+def _run(call: _calls.Call, given: Any) -> _Answer:
     args, kwargs = given
     try:
-        values = _named_arrays(call.function(*args, **kwargs))
+        result = call.function(*args, **kwargs) if call.function else None
+    except Exception as error:  # Whatever a model raises: it is what the report says.
+        return _Answer({}, _describe(error))
+    try:
+        values = _named_arrays(result)
         for variable in call.variables:
             values[f"variable {variable.name}"] = variable.numpy()
-    except Exception as error:  # Whatever a model raises: it is what the report says.
-        return _Answer({}, _describe(error), given)
+    except Exception as error:
+        return _Answer({}, f"its output cannot be compared: {_describe(error)}", given)
     return _Answer(values, given=given)
 
 
@@ -180,13 +163,16 @@ def _named_arrays(result: Any) -> dict[str, np.ndarray]:
 
 
 def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    """An error in one line: its first one, or the last one that tells something if that does not."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    telling = [line for line in lines if not _TELLS_NOTHING.match(line)] or lines
+    return f"{type(error).__name__}: {lines[0] if lines[0] == telling[0] else telling[-1]}"
 
 
-def _verdict(api: str, name: str, first: _Answer, again: _Answer, other: _Answer | None) -> Comparison:
+def _verdict(api: str, name: str, first: _Answer, again: _Answer | None, other: _Answer | None) -> Comparison:
     if first.error:
         return Comparison(name, NOT_COMPARED, first.error)
-    if again.error or _difference.between(first.values, again.values)[1] > 1:
+    if again is None or again.error or _difference.between(first.values, again.values)[1] > 1:
         return Comparison(name, NOT_COMPARED, "the source gives other outputs each time, as random operations do")
     if other is None or other.error:
         got = other.error.rstrip(".") if other else "no such call"

@@ -9,7 +9,7 @@ SAVED_MODEL_UNREADABLE = (
     "the model again."
 )
 SAVED_MODEL_VARIABLES = (
-    "{api}: the values of the variables are missing; expected the file variables.index in '{path}', got none. Copy the "
+    "{api}: the values of the variables are missing; expected the file {file} in '{path}', got none. Copy the "
     "whole folder of the SavedModel."
 )
 TARGET_EXISTS = (
@@ -23,11 +23,15 @@ TARGET_WITHOUT_FOLDER = (
     "{api}: the target has no folder to lie in; expected that '{path}' is a folder, got none. Make it first."
 )
 INPUTS_UNKNOWN = (
-    "{api}: inputs names no {what}; expected some of {expected}, got {got}. Name signatures and their arguments as the "
+    "{api}: inputs names no {what}; expected {expected}, got {got}. Name signatures and their arguments as the "
     "model does."
 )
 INPUTS_REFUSED = (
     "{api}: the source refuses the inputs; expected that {name} takes them, got {error}. Pass what the signature takes."
+)
+SOURCE_FAILS = (
+    "{api}: TensorFlow cannot load the source, '{path}'; expected that tf.saved_model.load takes it, got {error}. Copy "
+    "the whole folder of the SavedModel, or leave the check out with check=False (--no-check)."
 )
 TARGET_FAILS = (
     "{api}: the stripped model fails where the source does not; expected that {name} works, got {error}. Nothing was "

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import re
 import shutil
 import stat
 import tempfile
@@ -13,6 +14,7 @@ from . import _errors
 
 _GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
 _FINGERPRINT = "fingerprint.pb"
+_SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2")
 
 
@@ -37,9 +39,19 @@ def read(api: str, path: pathlib.Path) -> Any:
 
 
 def check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
-    """Raises FileNotFoundError if the model has variables and the folder has not."""
-    if not (path / "variables" / "variables.index").is_file() and any(map(_has_variables, proto.meta_graphs)):
-        raise FileNotFoundError(_errors.SAVED_MODEL_VARIABLES.format(api=api, path=path / "variables"))
+    """Raises FileNotFoundError if the model has variables and the folder has not all of their files."""
+    folder = path / "variables"
+    missing = _missing_file([file.name for file in folder.iterdir()] if folder.is_dir() else [])
+    if missing and any(map(_has_variables, proto.meta_graphs)):
+        raise FileNotFoundError(_errors.SAVED_MODEL_VARIABLES.format(api=api, path=folder, file=missing))
+
+
+def _missing_file(names: list[str]) -> str | None:
+    """The first file of a checkpoint that is not among these; each of its shards says how many there are."""
+    numbers = [match[1] for match in map(_SHARD.fullmatch, names) if match]
+    total = numbers[0] if numbers else "00001"
+    shards = [f"variables.data-{i:05}-of-{total}" for i in range(int(total))]
+    return next((name for name in ["variables.index", *shards] if name not in names), None)
 
 
 def _has_variables(meta_graph: Any) -> bool:
@@ -70,6 +82,7 @@ def becoming(target: pathlib.Path) -> Iterator[pathlib.Path]:
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copies all files; what the source links to, too."""
     shutil.copytree(source, target)
+    _let_owner_write(target)
 
 
 def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
@@ -80,7 +93,12 @@ def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
         return others.intersection(names) if pathlib.Path(folder) == source else set()
 
     shutil.copytree(source, target, ignore=skip)
-    target.chmod(target.stat().st_mode | stat.S_IRWXU)  # The source may be read-only.
+    _let_owner_write(target)
     (target / _GRAPHS[0]).write_bytes(proto.SerializeToString(deterministic=True))
     if (source / _FINGERPRINT).exists():
         _tf_internal.write_fingerprint(str(target))
+
+
+def _let_owner_write(folder: pathlib.Path) -> None:
+    """The source may be read-only, and such a folder cannot be moved."""
+    folder.chmod(folder.stat().st_mode | stat.S_IRWXU)

@@ -2,7 +2,7 @@
 
 import pathlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,50 @@ def convert(specs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tf.
     return {name: tf.convert_to_tensor(value, specs[name].dtype) for name, value in given.items()}
 
 
+def check_names(api: str, proto: Any, inputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises ValueError if inputs name what no meta graph of a SavedModel has."""
+    arguments = _arguments(proto.meta_graphs)
+    for signature, given in inputs.items():
+        if signature not in arguments:
+            expected = _some_of(arguments, "none, for the model has no signatures")
+            raise ValueError(_errors.INPUTS_UNKNOWN.format(api=api, what="signature", expected=expected, got=signature))
+        for argument in given:
+            if argument not in arguments[signature]:
+                expected = _some_of(arguments[signature], "none, for it has no arguments")
+                what = f"argument of {signature}"
+                raise ValueError(_errors.INPUTS_UNKNOWN.format(api=api, what=what, expected=expected, got=argument))
+
+
+def of_meta_graph(meta_graph: Any, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The part of the inputs that is for a meta graph."""
+    arguments = _arguments([meta_graph])
+    return {
+        signature: {name: value for name, value in given.items() if name in arguments[signature]}
+        for signature, given in inputs.items()
+        if signature in arguments
+    }
+
+
+def _arguments(meta_graphs: Iterable[Any]) -> dict[str, list[str]]:
+    """The names of the arguments, by signature."""
+    arguments: dict[str, list[str]] = {}
+    for meta_graph in meta_graphs:
+        for name, signature in sorted(meta_graph.signature_def.items()):
+            if name != _INIT_OP:
+                known = arguments.setdefault(name, [])
+                known += [argument for argument in sorted(signature.inputs) if argument not in known]
+    return arguments
+
+
+def _some_of(names: Collection[str], otherwise: str) -> str:
+    return f"some of {', '.join(names)}" if names else otherwise
+
+
 def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
     """The inputs in an .npz file, by signature and argument; names without a signature are for the only one."""
     api = "saved_model.strip"
     proto = _folder.read(api, model)
-    signatures = sorted({name for graph in proto.meta_graphs for name in graph.signature_def} - {_INIT_OP})
+    signatures = list(_arguments(proto.meta_graphs))
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
     fits = _errors.INPUTS_FILE.format(api=api, path=file, expected=expected, got="{got}")
     try:

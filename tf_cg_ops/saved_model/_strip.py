@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _compare, _folder, _meta_graph
+from . import _compare, _folder, _inputs, _meta_graph
 
 _API = "saved_model.strip"
 
@@ -48,11 +48,12 @@ def strip(
     for what a loop, a conditional or another function is given for them. The result loads where this library is not
     installed, and can be frozen and converted to TensorFlow Lite.
 
-    The check loads both and calls each signature, and each function of the root object, on the same inputs: those that
-    are passed, or small ones that fit their input specs. Values, and the variables afterwards, have to be the same
-    bits, or differ by no more than rounding where TensorFlow orders or fuses operations in another way; the report says
-    which. It also says what was not compared: where the source refuses inputs that are made up, or gives other values
-    each time.
+    The check loads both and calls each signature, and each function of the root object and its parts, on the same
+    inputs: those that are passed, or small ones that fit their input specs. Values, and the variables afterwards, have
+    to be the same bits, or differ by no more than rounding where TensorFlow orders or fuses operations in another way;
+    the report says which. It also says what was not compared: where the source refuses inputs that are made up, gives
+    other values each time, or gives what is no value, such as a dataset. What runs while a model is loaded, such as the
+    filling of a table, is compared by what is computed from it.
 
     Nothing is at `target` before all is done, and nothing if it fails.
 
@@ -83,18 +84,19 @@ def strip(
       target: The folder that is made. Its parent has to be there.
       check: Whether to run and compare both.
       inputs: For signatures by name, their arguments by name: Tensors or what converts to the dtypes of the signature.
-        Arguments that are left out are made up.
+        Arguments that are left out are made up. Where there are several meta graphs, each takes what it has.
       progress: Called with a line of text before each step.
 
     Returns:
       A StripReport.
 
     Raises:
-      FileNotFoundError: There is no SavedModel at `source`, its variables are missing, or the target has no parent.
+      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the target has no
+        parent.
       NotADirectoryError: `source` is a file.
       FileExistsError: There is something at `target`.
-      ValueError: The SavedModel cannot be read; `target` lies inside of `source`; `inputs` names what is not there, or
-        the source refuses them.
+      ValueError: The SavedModel cannot be read, or not be loaded for the check; `target` lies inside of `source`;
+        `inputs` names what is not there, or the source refuses them.
       RuntimeError: The stripped model fails, or computes something else.
     """
     with tf.init_scope():  # Whatever function is being traced around the call.
@@ -108,6 +110,7 @@ def _strip(
     proto = _folder.read(_API, source)
     _folder.check_target(_API, source, target)
     _folder.check_variables(_API, source, proto)
+    _inputs.check_names(_API, proto, inputs)
     changes = _meta_graph.Changes()
     for meta_graph in proto.meta_graphs:
         _meta_graph.strip(meta_graph, changes, tell)
@@ -123,8 +126,8 @@ def _strip(
         elif check:
             comparisons = []
             for meta_graph in proto.meta_graphs:
-                tags = meta_graph.meta_info_def.tags
-                comparisons += _compare.compare(_API, source, unfinished, tags, inputs, tell)
+                tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
+                comparisons += _compare.compare(_API, source, unfinished, meta_graph, tags, inputs, tell)
     hosts = [name for meta_graph in proto.meta_graphs for name in _meta_graph.host_functions(meta_graph)]
     return StripReport(
         source=str(source),
