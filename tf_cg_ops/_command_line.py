@@ -5,7 +5,11 @@ Nothing here imports TensorFlow before the arguments are known to be right.
 
 import argparse
 import json
+import os
 import pathlib
+import re
+import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -95,16 +99,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return _parser().parse_args(arguments)
 
 
+def catch_signals() -> None:
+    """Makes exceptions of the signals that end the program, so that it removes what it has not finished."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
     options = parse(arguments)
     command = {"strip": _strip, "inspect": _inspect, "demo": _demo}[options.command]
     try:
         return command(options)
-    except KeyboardInterrupt:
-        print(_errors.INTERRUPTED.format(command=options.command), file=sys.stderr)
+    except KeyboardInterrupt as error:
+        _tell(_errors.INTERRUPTED.format(command=options.command, got=str(error) or "Ctrl-C"))
+    except BrokenPipeError:
+        _silence(sys.stdout)
     except Exception as error:
-        print(_line_of(options.command, error), file=sys.stderr)
+        _tell(_line_of(options.command, error))
     return 1
 
 
@@ -113,8 +130,42 @@ def _line_of(command: str, error: Exception) -> str:
     text = str(error)
     if text.startswith(("saved_model.", "tf_cg_ops")):
         return text
+    if isinstance(error, OSError):
+        return _errors.SYSTEM_REFUSES.format(command=command, got=_reason(error))
     got = f"{type(error).__name__}: {text.strip()}".partition("\n")[0].rstrip(".: ")
     return _errors.UNEXPECTED.format(command=command, got=got)
+
+
+def _reason(error: Exception) -> str:
+    """What the operating system says, of the first file where there are several."""
+    text = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+    return re.sub(r"^\[Errno \d+\] ", "", text.partition("\n")[0]).rstrip(".")
+
+
+def _tell(line: str) -> None:
+    """Prints a line beside the output. That nobody can read it is no reason to stop."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
+
+
+def _show(command: str, text: str, rest: str) -> int:
+    """Prints the output and returns the exit status; it is no failure that the reader of a pipe has enough of it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _silence(sys.stdout)
+    except (OSError, UnicodeEncodeError) as error:
+        _silence(sys.stdout)
+        _tell(_errors.OUTPUT_LOST.format(command=command, got=_reason(error), rest=rest))
+        return 1
+    return 0
+
+
+def _silence(stream: Any) -> None:
+    """Lets a stream end nowhere, for Python writes what is left in it at the end, and would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _strip(options: argparse.Namespace) -> int:
@@ -124,11 +175,8 @@ def _strip(options: argparse.Namespace) -> int:
     inputs: Mapping[str, Mapping[str, Any]] | None = None
     if options.inputs is not None:
         inputs = _inputs.read(options.inputs, options.source)
-    report = saved_model.strip(
-        options.source, options.target, options.check, inputs, lambda step: print(step, file=sys.stderr, flush=True)
-    )
-    print(_text.of_report(report))
-    return 0
+    report = saved_model.strip(options.source, options.target, options.check, inputs, _tell)
+    return _show("strip", _text.of_report(report), f"'{report.target}' is written")
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -136,8 +184,8 @@ def _inspect(options: argparse.Namespace) -> int:
     from .saved_model import _text
 
     found = saved_model.inspect(options.path)
-    print(json.dumps([asdict(gradient) for gradient in found], indent=2) if options.json else _text.of_gradients(found))
-    return 0
+    as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
+    return _show("inspect", as_json if options.json else _text.of_gradients(found), "the model is as it was")
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -297,8 +297,16 @@ WRONG_USE = (
     "--help"
 )
 INTERRUPTED = (
-    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; strip leaves no "
+    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got {got}. Run it again; strip leaves no "
     "target that is half written."
+)
+SYSTEM_REFUSES = (
+    "tf_cg_ops {command}: the operating system refuses; expected files that can be read and room to write, got {got}. "
+    "Check that path, its permissions and the space on the disk."
+)
+OUTPUT_LOST = (
+    "tf_cg_ops {command}: what it found cannot be printed; expected a standard output that takes it, got {got}. Let it "
+    "print to another place; {rest}."
 )
 UNEXPECTED = (
     "tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python to "
