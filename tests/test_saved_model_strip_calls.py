@@ -74,6 +74,21 @@ def test_a_function_is_called_once_in_each_of_its_forms_although_objects_hold_ea
     assert {c.verdict for c in report.comparisons} == {"equal, bit for bit"}
 
 
+def test_a_form_is_compared_although_another_one_takes_its_inputs(tmp_path, monkeypatch):
+    module = tf.Module()
+    module.f = tf.function(lambda x: tf.sign(x) if x.shape[0] == 2 else spike(x))
+    module.f.get_concrete_function(tf.TensorSpec([2]))
+    module.f.get_concrete_function(X)
+    report = save_and_strip(module, tmp_path, signatures={})
+    assert [(c.name, c.verdict) for c in report.comparisons] == [
+        (".f", "equal, bit for bit"),
+        (".f (2)", "equal, bit for bit"),
+    ]
+    break_values(monkeypatch)
+    with pytest.raises(RuntimeError, match=r"expected that \.f \(2\) gives what the source gives"):
+        cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
+
+
 def test_what_cannot_be_reached_is_not_compared_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(_calls, "_child", lambda owner, name: None)
     report = save_and_strip(holder(Called()), tmp_path, signatures={})

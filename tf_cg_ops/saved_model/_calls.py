@@ -23,7 +23,7 @@ class Call:
 
 def find(loaded: Any, object_graph: Any) -> dict[str, Call]:
     """All calls by name: that of a function is the shortest path of attributes that leads to it."""
-    calls = [_of_traced(name, signature, signature) for name, signature in loaded.signatures.items()]
+    calls = [_of_traced(name, signature) for name, signature in loaded.signatures.items()]
     # The names that Python gives, as those of `vars`, tell of no __call__ and of much that is nobody's function.
     pending = deque([("", loaded, 0)] if object_graph.nodes else [])
     seen = {0}
@@ -57,13 +57,14 @@ def _child(owner: Any, name: str) -> Any:
 
 def _of_function(name: str, function: Any) -> list[Call]:
     if isinstance(function, tf.types.experimental.ConcreteFunction):
-        return [_of_traced(name, function, function)]
+        return [_of_traced(name, function)]
     if not isinstance(function, tf.types.experimental.PolymorphicFunction):
         return [Call(name, None)]
     names = [f"{name} ({i + 1})" if i else name for i in range(len(function.concrete_functions))]
-    return [_of_traced(n, function, t) for n, t in zip(names, function.concrete_functions, strict=True)]
+    return [_of_traced(n, t) for n, t in zip(names, function.concrete_functions, strict=True)]
 
 
-def _of_traced(name: str, function: Any, traced: Any) -> Call:
+def _of_traced(name: str, traced: Any) -> Call:
+    # It is called itself: the function that it is a form of may take another form for the same inputs.
     args, kwargs = traced.structured_input_signature
-    return Call(name, function, args, kwargs, traced.variables)
+    return Call(name, traced, args, kwargs, traced.variables)

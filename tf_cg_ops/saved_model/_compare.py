@@ -164,7 +164,8 @@ def _named_arrays(result: Any) -> dict[str, np.ndarray]:
 
 def _describe(error: Exception) -> str:
     """An error in one line: its first one, or the last one that tells something if that does not."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = re.sub(r"\{\{function_node \S+?\}\} ", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     telling = [line for line in lines if not _TELLS_NOTHING.match(line)] or lines
     return f"{type(error).__name__}: {lines[0] if lines[0] == telling[0] else telling[-1]}"
 
