@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops.saved_model import _calls
+from tf_cg_ops.saved_model import _calls, _compare
 
 from .support.stripped import break_values, save_and_strip, strip
 
@@ -114,6 +114,44 @@ def test_inputs_that_are_refused_leave_nothing_behind(tmp_path):
         "serving_default": "equal, bit for bit",
         ".f": "equal, bit for bit",
     }
+
+
+def save_random_choice(path, seed=None):
+    """Source and stripped model draw from the same two values, and seldom draw the same."""
+    module = tf.Module()
+    module.f = traced(lambda x: spike(x) * tf.cast(tf.random.uniform([], 0, 2, tf.int32, seed=seed), tf.float32))
+    tf.saved_model.save(module, path, signatures={})
+
+
+def draw(monkeypatch, values):
+    """What the calls of f give, one after the other, in the place of chance."""
+    drawn = iter(values)
+    monkeypatch.setattr(_compare, "_named_arrays", lambda result: {"output 0": np.array(next(drawn))})
+
+
+def test_a_random_operation_that_gave_the_same_twice_is_no_error(tmp_path, monkeypatch):
+    save_random_choice(tmp_path / "source")
+    draw(monkeypatch, [1.0, 1.0, 0.0])
+    (comparison,) = cg.saved_model.strip(tmp_path / "source", tmp_path / "target").comparisons
+    assert (comparison.name, comparison.verdict) == (".f", "not compared")
+    assert comparison.detail == "the source gives other outputs each time, as random operations do"
+
+
+def test_a_random_operation_with_a_seed_has_to_give_the_same(tmp_path, monkeypatch):
+    save_random_choice(tmp_path / "source", seed=3)
+    draw(monkeypatch, [1.0, 1.0, 0.0])
+    with pytest.raises(RuntimeError, match=r"expected that \.f gives what the source gives"):
+        cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
+
+
+def test_what_a_call_writes_is_not_seen_by_the_next_one(tmp_path):
+    """A random function writes what the next one reads."""
+    module = tf.Module()
+    module.v = tf.Variable([1.0, 2.0])
+    module.a = traced(lambda x: module.v.assign(spike(x) + tf.random.uniform([2])))
+    module.b = traced(lambda x: spike(x) * module.v)
+    report = save_and_strip(module, tmp_path, signatures={})
+    assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
 
 
 def test_an_output_that_is_no_value_is_told_from_inputs_that_are_refused(tmp_path):

@@ -1,7 +1,7 @@
 """What of a loaded SavedModel can be called: its signatures, and the functions of all its objects."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,20 @@ class Call:
     """A signature, or one traced form of a function; `function` is None where it cannot be reached."""
 
     name: str
-    function: Callable[..., Any] | None
+    function: Any  # A ConcreteFunction.
     args: Any = ()
     kwargs: Any = None
     variables: Sequence[tf.Variable] = ()
+
+    def is_random(self) -> bool:
+        """Whether an operation in it, or in what it calls, has no seed, and so draws other numbers each time."""
+        graph_def = self.function.graph.as_graph_def() if self.function else tf.compat.v1.GraphDef()
+        bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+        return any(
+            {"seed", "seed2"} <= node.attr.keys() and not node.attr["seed"].i and not node.attr["seed2"].i
+            for body in bodies
+            for node in body
+        )
 
 
 def find(loaded: Any, object_graph: Any) -> dict[str, Call]:
