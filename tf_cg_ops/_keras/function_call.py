@@ -8,9 +8,6 @@ import tensorflow as tf
 from .. import _structure
 from . import _errors, arguments, config_of, function_of, package_of_keras_tensors
 
-# The name under which Keras knows what this library registers: "tf_cg_ops>EmbedGradient".
-PACKAGE = "tf_cg_ops"
-
 
 class FunctionCall:
     """What is the same in both Kerases: the function, its other arguments, and how they are saved.

@@ -6,11 +6,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from .. import _decorator
-from . import function_call, functions, layers
+from . import function_call, layers, registration
 
 
-@keras.saving.register_keras_serializable(package=function_call.PACKAGE)
+@keras.saving.register_keras_serializable(registration.PACKAGE)
 class FunctionCall(function_call.FunctionCall, keras.layers.Layer):
     """The call of a function with a custom gradient."""
 
@@ -26,9 +25,7 @@ class FunctionCall(function_call.FunctionCall, keras.layers.Layer):
         return tensor.type_spec
 
 
-for name, function in functions.items():
-    keras.saving.register_keras_serializable(function_call.PACKAGE, name)(function)
-keras.saving.register_keras_serializable(function_call.PACKAGE)(_decorator.CustomGradient)
+registration.register(keras)
 
 EmbedGradient = layers.layer(layers.EmbedGradient, keras, "tf_cg_ops.layers.tf_keras")
 GradientReversal = layers.layer(layers.GradientReversal, keras, "tf_cg_ops.layers.tf_keras")

@@ -6,11 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .. import _decorator
-from . import _errors, function_call, functions, layers
+from . import _errors, function_call, layers, registration
 
 
-@keras.saving.register_keras_serializable(package=function_call.PACKAGE)
+@keras.saving.register_keras_serializable(registration.PACKAGE)
 class FunctionCall(function_call.FunctionCall, keras.Operation):
     """The call of a function with a custom gradient."""
 
@@ -41,9 +40,7 @@ def _keras_tensor(tensor: Any) -> keras.KerasTensor:
     return keras.KerasTensor(tensor.shape, tensor.dtype.name, sparse=isinstance(tensor, tf.SparseTensor))
 
 
-for name, function in functions.items():
-    keras.saving.register_keras_serializable(function_call.PACKAGE, name)(function)
-keras.saving.register_keras_serializable(function_call.PACKAGE)(_decorator.CustomGradient)
+registration.register(keras)
 
 EmbedGradient = layers.layer(layers.EmbedGradient, keras, "tf_cg_ops.layers")
 GradientReversal = layers.layer(layers.GradientReversal, keras, "tf_cg_ops.layers")

@@ -13,7 +13,7 @@ from .._embed import embed_gradient
 from .._scaling import reverse_gradient, scale_gradient
 from .._straight_through import straight_through, to_derivative
 from . import _errors, config_of, function_of
-from .function_call import PACKAGE
+from .registration import PACKAGE
 
 
 def layer(body: type, keras: Any, module: str) -> Any:
