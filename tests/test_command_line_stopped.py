@@ -1,6 +1,7 @@
 """The command line where the operating system, the reader of its output or a signal stops it."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -9,6 +10,11 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 from tf_cg_ops import _command_line
+
+
+def heed_ctrl_c():
+    """In the child, whatever started the tests: what a shell starts in the background ignores the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -88,7 +94,13 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "tf_cg_ops", "strip", "a", "b"]
     result = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=heed_ctrl_c,
     )
     assert (result.returncode, result.stdout, result.stderr) == (
         1,
@@ -110,7 +122,7 @@ runpy.run_module("tf_cg_ops", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize(("number", "name"), [("SIGTERM", "SIGTERM"), ("SIGINT", "Ctrl-C")])
 def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, number, name):
     command = [sys.executable, "-c", SIGNALLED, number, "strip", model, "target"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=heed_ctrl_c)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == (
         f"tf_cg_ops strip: it was interrupted; expected to run to the end, got {name}. Run it again; strip leaves no "

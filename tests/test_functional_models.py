@@ -95,7 +95,7 @@ def test_a_functional_model_has_value_and_gradient_of_the_function(name, library
     expected = value_and_gradients(call, features())
     assert_same(value_and_gradients(model, features()), expected)
     for actual, wanted in zip(value_and_gradients(tf.function(model), features()), expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.regime_table(feature="name", regime="keras_files")
@@ -239,7 +239,7 @@ def test_a_fresh_process_loads_the_model(library, tmp_path):
     run_python(FRESH, *arguments, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     with np.load(tmp_path / "gradients.npz") as gradients:
         for actual, expected in zip(gradients.values(), weight_gradients(model), strict=True):
-            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 SERVED = """
@@ -269,7 +269,7 @@ def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
     run_python(SERVED, tmp_path / "exported", tmp_path / "inputs.npz", tmp_path / "outputs.npz", cwd=tmp_path)
     with np.load(tmp_path / "outputs.npz") as outputs:
         for actual, expected in zip(outputs.values(), weight_gradients(model), strict=False):
-            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)  # A graph adds up in another order.
 
 
 @register
