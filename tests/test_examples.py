@@ -4,6 +4,7 @@
 """
 
 import ast
+import concurrent.futures
 import json
 import re
 
@@ -52,21 +53,32 @@ cg.from_numpy = doubled
 }
 
 
-@pytest.fixture(scope="module", params=list(FILES))
-def run(request, tmp_path_factory):
-    """One run of each, from a folder that is not the source tree: its name, what it printed, and the folder."""
-    folder = tmp_path_factory.mktemp(request.param)
+def run_example(name, folder):
+    """One run, from a folder that is not the source tree: the name, what it printed, and the folder."""
     (folder / "here").mkdir()
     (folder / "temporary").mkdir()
     result = run_script(
-        EXAMPLES / f"{request.param}.py",
+        EXAMPLES / f"{name}.py",
         *("--output", "output"),
         cwd=folder / "here",
         environment={"TMPDIR": str(folder / "temporary")},
         check=False,
         time_limit=180,
     )
-    return request.param, result, folder
+    return name, result, folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All of them, two at a time: each is a process of its own, and most compute on one core."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in FILES}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(run_example, name, folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module", params=list(FILES))
+def run(request, runs):
+    return runs[request.param].result()
 
 
 def test_what_it_shows_holds(run):
