@@ -264,6 +264,16 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(("number", "got"), [(1, "one Tensor"), (2, "2 of them")])
+@pytest.mark.parametrize("shape", [[3], [2, 3]], ids=str)
+def test_the_embedding_layer_in_a_model_says_what_it_takes(number, got, shape):
+    """tf_keras has no shapes before the call, which says the same."""
+    inputs = [keras.Input(shape) for _ in range(number)]
+    message = rf"layers\.EmbedGradient: it takes three inputs; expected a list \[fx, gx, x\], got {got}\."
+    with pytest.raises(ValueError, match=message):
+        layers_of(keras).EmbedGradient()(inputs if number > 1 else inputs[0])
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_uses_say_what_to_do(name, library):
     wrong, kind, message = WRONG[name]

@@ -135,14 +135,14 @@ def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.T
     raise TypeError(_errors.STRAIGHT_THROUGH_NO_TENSOR.format(api=_API, function=_structure.name_of(function), got=got))
 
 
-def to_derivative(surrogate: Any, slope: Any, api: str = _API) -> Callable[[tf.Tensor], tf.Tensor]:
+def to_derivative(surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
     """The derivative as a function of x."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
-        raise ValueError(_errors.SLOPE.format(api=api, got=repr(slope)))
+        raise ValueError(_errors.SLOPE.format(api=_API, got=repr(slope)))
     if isinstance(surrogate, str) and surrogate in SURROGATES:
         return lambda x: SURROGATES[surrogate](x, float(slope))
     if callable(surrogate):
         return surrogate
     raise ValueError(
-        _errors.SURROGATE_UNKNOWN.format(api=api, known=", ".join(map(repr, SURROGATES)), got=repr(surrogate))
+        _errors.SURROGATE_UNKNOWN.format(api=_API, known=", ".join(map(repr, SURROGATES)), got=repr(surrogate))
     )

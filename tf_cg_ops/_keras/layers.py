@@ -47,14 +47,13 @@ class _Layer:
         # As it was given: a Tensor of Python's number would be rounded to float32.
         start = np.asarray(known if tf.is_tensor(value) else value, np.float64)
         self._initial = start.tolist()
-        # In mixed precision it is not to be read in 16 bits, in which a limit may be infinite.
-        not_cast = {self._no_autocast: False}
         self._number = self.add_weight(
             name=name,
             shape=start.shape,
             initializer=lambda shape, dtype=None, **_: tf.constant(start, dtype),
             trainable=False,
-            **not_cast,
+            # In mixed precision it is not to be read in 16 bits, in which a limit may be infinite.
+            **{self._no_autocast: False},
         )
 
     def _held(self, name: str) -> Any:
@@ -134,6 +133,12 @@ class EmbedGradient(_Layer):
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """That of `fx`."""
+        is_one = not isinstance(inputs_shape, (list, tuple)) or any(
+            size is None or isinstance(size, int) for size in inputs_shape
+        )
+        if is_one or len(inputs_shape) != 3:
+            got = "one Tensor" if is_one else f"{len(inputs_shape)} of them"
+            raise ValueError(_errors.EMBED_INPUTS.format(got=got))
         return inputs_shape[0]
 
     def get_config(self) -> dict[str, Any]:
@@ -226,7 +231,7 @@ class GradientScale(_Scaling):
     >>> import tf_cg_ops.layers
     >>> layer = tf_cg_ops.layers.GradientScale(0.5)
     >>> x = tf.constant([1.0, 2.0])
-    >>> with tf.GradientTape(persistent=True) as tape:
+    >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = layer(x)
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
