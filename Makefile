@@ -7,6 +7,8 @@ TENSORFLOW ?= tensorflow-cpu==2.21.*
 # The functions that tests compare with. tf-keras requires the distribution named `tensorflow`, which pip would install
 # over the one chosen above: hence without dependencies (what they need besides is in the extra `test`).
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
+# How many processes run the tests; `auto` is one for each core, as far as the memory goes.
+WORKERS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,8 +27,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
 
+# Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 # The pages come into build/docs; the first one is index.html.
 docs: $(LIBRARY)

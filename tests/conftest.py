@@ -13,10 +13,17 @@ import tensorflow as tf
 from .support.regime_table import RegimeTable, cells_of
 from .support.regimes import REGIMES
 from .support.tensors import DTYPES
+from .support.workers import number_of_workers
 
 
 def pytest_configure(config):
     config.pluginmanager.register(RegimeTable(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """What `pytest -n auto` means."""
+    return number_of_workers()
 
 
 def pytest_collection_modifyitems(items):

@@ -105,20 +105,27 @@ _SOURCE = pytest.Config.ArgsSource
 
 
 class RegimeTable:
-    """The plugin: it collects the outcome of every marked test."""
+    """The plugin: it collects the outcome of every marked test.
+
+    Under pytest-xdist each worker collects all tests and runs a part of them. The process that distributes them
+    collects none, but gets all reports, and what the workers collected when they end: it writes the files.
+    """
 
     def __init__(self, config):
         self._config = config
         self._outcomes = {}  # For each regime and function, one for each test.
-        self._waiting = set()  # The marked tests that have not been run.
-        self._all_are_collected = config.args_source in (_SOURCE.TESTPATHS, _SOURCE.INVOCATION_DIR)
+        self._collected = set()  # The marked tests.
+        self._reported = set()  # Those that have been run.
+        self._all_are_collected = True
+
+    def pytest_collectreport(self, report):
+        """A file that cannot be imported, or is skipped, may hold marked tests."""
+        if not report.passed:
+            self._all_are_collected = False
 
     def pytest_collection_finish(self, session):
         """Notes which tests have to run."""
-        self._waiting = {item.nodeid for item in session.items if item.get_closest_marker(_MARK)}
-        options = self._config.option
-        if options.ignore or options.ignore_glob:
-            self._all_are_collected = False
+        self._collected.update(item.nodeid for item in session.items if item.get_closest_marker(_MARK))
 
     def pytest_deselected(self, items):
         """By -k, -m, --deselect or --lf."""
@@ -131,12 +138,31 @@ class RegimeTable:
             if name == _MARK and (report.when == "call" or not report.passed):
                 result = outcome if report.passed else "failed"
                 self._outcomes.setdefault(regime, {}).setdefault(function, []).append(result)
-                self._waiting.discard(report.nodeid)
+                self._reported.add(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        """A worker has ended; one that crashed says nothing, and the tests that it left go to another one."""
+        if _MARK in (output := getattr(node, "workeroutput", {})):
+            self._collected.update(output[_MARK]["collected"])
+            self._all_are_collected &= output[_MARK]["all"]
 
     def pytest_sessionfinish(self):
-        """Writes the two files if every marked test ran."""
-        if self._all_are_collected and not self._waiting:
+        """Writes the two files if every marked test ran; a worker cannot know that."""
+        if hasattr(self._config, "workeroutput"):
+            said = {"collected": sorted(self._collected), "all": self._all_are_collected}
+            self._config.workeroutput[_MARK] = said
+        elif self._all_are_asked() and self._all_are_run():
             write({regime: {f: worst(o) for f, o in cells.items()} for regime, cells in self._outcomes.items()})
+
+    def _all_are_run(self):
+        return self._all_are_collected and bool(self._collected) and self._collected <= self._reported
+
+    def _all_are_asked(self):
+        """Whether the command line asks for all tests; the workers' has the same options, but names the folders."""
+        options = self._config.option
+        by_itself = self._config.args_source in (_SOURCE.TESTPATHS, _SOURCE.INVOCATION_DIR)
+        return by_itself and not options.ignore and not options.ignore_glob
 
 
 def worst(outcomes):
