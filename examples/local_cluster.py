@@ -59,7 +59,8 @@ def run(command: Sequence[str], jobs: dict[str, int], servers: Sequence[str], ti
     Returns:
       0 if all tasks did their work; else 1, and what the tasks had printed is on stderr.
     """
-    addresses = iter(_free_addresses(sum(jobs.values())))
+    held = _hold_ports(sum(jobs.values()))
+    addresses = (f"127.0.0.1:{port.getsockname()[1]}" for port in held)
     cluster = {job: [next(addresses) for _ in range(count)] for job, count in jobs.items()}
     printed: dict[Task, list[str]] = {(job, index): [] for job, count in jobs.items() for index in range(count)}
     processes: dict[Task, _Process] = {}
@@ -72,6 +73,8 @@ def run(command: Sequence[str], jobs: dict[str, int], servers: Sequence[str], ti
     finally:
         for process in processes.values():
             process.end()
+        for port in held:
+            port.close()
     if reason is None:
         return 0
     while not events.empty():  # What came in the meantime may say more.
@@ -110,13 +113,14 @@ def _why_it_failed(
     return None
 
 
-def _free_addresses(count: int) -> list[str]:
-    """Addresses of free ports; all are held until the last one is found, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
-    for held in sockets:
-        held.close()
-    return addresses
+def _hold_ports(count: int) -> list[socket.socket]:
+    """Sockets with free ports. Until they are closed, no other program is given these ports, but a task may listen."""
+    held = []
+    for _ in range(count):
+        held.append(socket.socket())
+        held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held[-1].bind(("127.0.0.1", 0))
+    return held
 
 
 def _name(task: Task) -> str:

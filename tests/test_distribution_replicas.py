@@ -27,10 +27,11 @@ call = lambda run: run()
 
 # Servers within the process; tests/test_distribution.py has them in processes of their own.
 PARAMETER_SERVER = """
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-for s in sockets:
-    s.close()
+held = [socket.socket() for _ in range(2)]
+for s in held:  # Bound until the process ends: nobody else is given the port, and a server may listen.
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in held]
 cluster = tf.train.ClusterSpec({"worker": addresses[:1], "ps": addresses[1:]})
 servers = [tf.distribute.Server(cluster, job, 0, protocol="grpc") for job in ("worker", "ps")]
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
