@@ -114,8 +114,7 @@ def test_results_do_not_depend_on_how_often_one_runs(rng):
     assert all(contract(a, b, []).numpy() == first for _ in range(20))
 
 
-@pytest.mark.parametrize("threads", [2, 8])
-def test_sums_are_the_same_bits_for_any_number_of_threads(threads, tmp_path):
+def test_sums_are_the_same_bits_for_any_number_of_threads(tmp_path):
     from .support.processes import run_python
 
     script = """
@@ -130,7 +129,8 @@ for shape, out in [((3_000_001,), []), ((3001, 700), [700]), ((700, 3001), [700,
 """
     one = run_python(script, 1, cwd=tmp_path).stdout
     assert len(one.split()) == 3
-    assert run_python(script, threads, cwd=tmp_path).stdout == one
+    for threads in (2, 8):
+        assert run_python(script, threads, cwd=tmp_path).stdout == one, threads
 
 
 @pytest.mark.parametrize("reused", [0, 1])

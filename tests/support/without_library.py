@@ -1,10 +1,10 @@
-"""A Python that has every installed package but this library."""
+"""A Python that has every installed package but this library, and but what only Keras would import."""
 
 import pathlib
 import sys
 import sysconfig
 
-from .processes import run_interpreter
+from .processes import FOR_KERAS_ALONE, run_interpreter
 
 CHECKS = """
 import sys, warnings
@@ -28,7 +28,7 @@ def make_site(folder):
     """Fills a folder with links to the installed packages, without this library."""
     for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for package in pathlib.Path(site).iterdir():
-            if not package.name.startswith(("tf_cg_ops", "__editable__")):
+            if not package.name.startswith(("tf_cg_ops", "__editable__", *FOR_KERAS_ALONE)):
                 (folder / package.name).symlink_to(package)
     return folder
 
