@@ -1,0 +1,70 @@
+"""The backward pass of equal shapes, `dx = dy * gx`, from one to 100 million float32.
+
+`cg gradient op` is one call of the op: the kernel. It stands beside plain multiplications and the streaming
+multiplication of `yardsticks.cc`, all of which allocate their output, except where "into" says that it is there already.
+"Forward and backward" is the user's view: a tape, the value, its gradient.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from . import foreign, program, yardsticks
+from .contenders import CONTENDERS, DECORATOR, EMBED, RAW_OP, gradient
+from .harness import Case, Settings
+from .samplers import Sampler, Timed
+from .tensors import array, raw_gradient, tensors
+
+SUBJECT = "elementwise"
+KERNEL = "cg gradient op"
+MULTIPLY = "tf.multiply"
+STREAM = "streaming multiply"
+STREAM_INTO = "streaming multiply into"
+
+
+def _backward(size: int) -> Mapping[str, Sampler | str]:
+    dy, gx = array([size], 1), array([size], 2)
+    dy_tensor, gx_tensor = tf.constant(dy), tf.constant(gx)
+    out = yardsticks.aligned(size)
+    return {
+        KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, [size])),
+        MULTIPLY: Timed(lambda: tf.multiply(dy_tensor, gx_tensor)),
+        STREAM: Timed(lambda: yardsticks.multiply(dy, gx)),
+        STREAM_INTO: Timed(lambda: yardsticks.multiply_into(dy, gx, out)),
+        "numpy.multiply": Timed(lambda: np.multiply(dy, gx)),
+        "numpy.multiply into": Timed(lambda: np.multiply(dy, gx, out=out)),
+    }
+
+
+def _both(size: int, with_foreign: bool) -> Mapping[str, Sampler | str]:
+    fx, gx, x, dy = tensors([size], [size], [size], [size])
+    samplers: dict[str, Sampler | str] = {
+        name: Timed(functools.partial(gradient, make(fx, gx), x, dy))
+        for name, make in CONTENDERS.items()
+        if name != RAW_OP
+    }
+    return {**samplers, **foreign.contenders("gradient", shape=[size])} if with_foreign else samplers
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Both views at every size; the other frameworks up to 10 million."""
+    sizes = settings.pick([10**n for n in range(9)], [1, 10_000])
+    both_sizes = settings.pick([1, 100, 10_000, 1_000_000, 10_000_000, 100_000_000], [1, 10_000])
+    return [
+        *[Case(SUBJECT, f"backward, {size:,}", functools.partial(_backward, size), (KERNEL,)) for size in sizes],
+        *[
+            Case(
+                SUBJECT,
+                f"forward and backward, {size:,}",
+                functools.partial(_both, size, size <= 10_000_000),
+                (EMBED, DECORATOR),
+            )
+            for size in both_sizes
+        ],
+    ]
+
+
+if __name__ == "__main__":
+    program.run(cases)

@@ -1,0 +1,97 @@
+"""Measures cases: contenders take turns, A B C A B C, and what is compared are samples of the same round."""
+
+import dataclasses
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import quantiles
+from .samplers import Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How long and how large."""
+
+    quick: bool = False
+    # For the samples of one case; and the number of rounds that they are spread over.
+    seconds: float = 6.0
+    most_rounds: int = 31
+    fewest_rounds: int = 5
+
+    def pick(self, full: Any, quick: Any) -> Any:
+        """`quick` where all has to be over in a minute, else `full`."""
+        return quick if self.quick else full
+
+
+QUICK = Settings(quick=True, seconds=0.05, most_rounds=3, fewest_rounds=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Contenders that do the same job."""
+
+    subject: str
+    name: str
+    # Makes the inputs and returns the contenders by their names; a string says why one is absent.
+    build: Callable[[], Mapping[str, Sampler | str]]
+    # What ratios are taken of, over each of the others.
+    ours: Sequence[str] = ("cg.embed_gradient",)
+    unit: str = "s"
+    # Numbers that are the same each time need no more rounds than it takes to see that.
+    rounds: int | None = None
+
+
+def measure(case: Case, settings: Settings) -> dict[str, Any]:
+    """The samples of all contenders of one case, with their summaries and the ratios of pairs."""
+    built = dict(case.build())
+    contenders = {name: sampler for name, sampler in built.items() if not isinstance(sampler, str)}
+    most = min(case.rounds or settings.most_rounds, settings.most_rounds)
+    fewest = min(most, settings.fewest_rounds)
+    gc.collect()
+    gc.freeze()
+    for sampler in contenders.values():
+        sampler.prepare(settings.seconds / len(contenders) / most)
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    start = time.perf_counter()
+    rounds = 0
+    while rounds < fewest or (rounds < most and time.perf_counter() - start < settings.seconds):
+        for name, sampler in contenders.items():
+            samples[name].append(float(f"{sampler.sample():.5g}"))
+        rounds += 1
+    gc.unfreeze()
+    return {
+        "subject": case.subject,
+        "case": case.name,
+        "unit": case.unit,
+        "rounds": rounds,
+        "contenders": {
+            name: {**dataclasses.asdict(quantiles.summarize(values)), "samples": values}
+            for name, values in samples.items()
+        },
+        "ratios": {
+            ours: {
+                other: dataclasses.asdict(quantiles.ratio(samples[ours], samples[other]))
+                for other in samples
+                if other != ours
+            }
+            for ours in case.ours
+            if ours in samples
+        },
+        "absent": {name: reason for name, reason in built.items() if isinstance(reason, str)},
+    }
+
+
+def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
+    """Measures one case after the other and says on stderr how far it is."""
+    results = []
+    start = time.perf_counter()
+    for index, case in enumerate(cases):
+        passed = time.perf_counter() - start
+        left = f"about {passed / index * (len(cases) - index):.0f} s left" if index else "no estimate yet"
+        print(f"[{index + 1}/{len(cases)}] {case.subject}: {case.name} ({left})", file=sys.stderr, flush=True)
+        results.append(measure(case, settings))
+    print(f"{len(cases)} cases in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return results

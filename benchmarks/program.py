@@ -1,0 +1,64 @@
+"""The command line of every benchmark: its flags, a run, and what is written."""
+
+import dataclasses
+import datetime
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from . import charts, harness, record, table, targets
+from .harness import Case, Settings
+
+_QUICK = flags.DEFINE_bool(
+    "quick", False, "Small sizes and few samples: shows that it works, says nothing about speed."
+)
+_OUTPUT = flags.DEFINE_string("output", None, "A folder to write results.json, table.md and the charts into.")
+_SECONDS = flags.DEFINE_float("seconds", None, "The time for the samples of one case.", lower_bound=0.0)
+_ONLY = flags.DEFINE_multi_string("only", [], "Measures only cases with this text in 'subject: case'; may be repeated.")
+
+Subject = Callable[[Settings], list[Case]]
+
+
+def run(*subjects: Subject) -> None:
+    """Measures the cases of some subjects as the flags say; does not return."""
+    flags.adopt_module_key_flags(sys.modules[__name__])
+    app.run(lambda _: _main(subjects))
+
+
+def _main(subjects: Sequence[Subject]) -> None:
+    """Prints the table, and writes everything where a folder is named."""
+    settings = harness.QUICK if _QUICK.value else Settings()
+    if _SECONDS.value is not None:
+        settings = dataclasses.replace(settings, seconds=_SECONDS.value)
+    cases = [case for subject in subjects for case in subject(settings)]
+    if _ONLY.value:
+        cases = [case for case in cases if any(text in f"{case.subject}: {case.name}" for text in _ONLY.value)]
+    results = _run(cases, settings)
+    if _OUTPUT.value is None:
+        print(table.document(results))
+    else:
+        write(results, pathlib.Path(_OUTPUT.value))
+
+
+def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
+    origin = {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "quick": settings.quick,
+        "machine": record.machine(),
+        "versions": record.versions(),
+        "commit": record.commit(),
+    }
+    results = harness.measure_all(cases, settings)
+    return {**origin, "targets": targets.evaluate(results), "cases": results}
+
+
+def write(results: dict[str, Any], folder: pathlib.Path) -> None:
+    """The results as JSON, as a table, and as charts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (folder / "table.md").write_text(table.document(results))
+    charts.draw(results, folder)

@@ -1,0 +1,32 @@
+"""What is made of the samples: the median with the 20th and 80th percentile, of values and of ratios of pairs."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The middle of the samples and where most of them lie."""
+
+    median: float
+    p20: float
+    p80: float
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """The quantiles of some samples, interpolated between neighbours."""
+    p20, median, p80 = np.quantile(samples, [0.2, 0.5, 0.8]).tolist()
+    return Summary(median=median, p20=p20, p80=p80)
+
+
+def ratio(of: Sequence[float], over: Sequence[float]) -> Summary:
+    """The quantiles of the ratios of samples from the same round.
+
+    Pairs, since a machine that gets slower for a while does so for both samples of a round: the ratio of two medians
+    would compare the slow moments of one with the quick moments of the other. A value that is zero over another that is
+    zero counts as one.
+    """
+    pairs = zip(of, over, strict=True)
+    return summarize([1.0 if a == b else a / b if b else float("inf") for a, b in pairs])

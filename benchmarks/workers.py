@@ -1,0 +1,94 @@
+"""Samplers that live in a process of their own: other frameworks, other numbers of threads, peaks of memory.
+
+A worker does nothing while it waits, so that its samples can take turns with those of other processes.
+"""
+
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .record import ROOT
+
+
+class Worker:
+    """A process that builds samplers and takes samples when it is told to."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            cwd=ROOT,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def build(self, function: str, **arguments: Any) -> dict[str, "Remote"]:
+        """Calls `module:function`, which returns samplers, in the worker. They replace those built before."""
+        names = self.ask({"build": function, "arguments": arguments})
+        return {name: Remote(self, name) for name in names}
+
+    def ask(self, request: Mapping[str, Any]) -> Any:
+        """The answer to one request."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"benchmarks: the worker ended with {self._process.wait()} at {request}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Remote:
+    """A sampler that a worker holds."""
+
+    def __init__(self, worker: Worker, name: str) -> None:
+        self._worker = worker
+        self._name = name
+
+    def prepare(self, seconds: float) -> None:
+        """As the sampler there."""
+        self._worker.ask({"prepare": self._name, "seconds": seconds})
+
+    def sample(self) -> float:
+        """As the sampler there."""
+        return self._worker.ask({"sample": self._name})
+
+
+def _serve() -> None:
+    """Answers requests until there are no more."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What others print is no answer.
+    samplers: dict[str, Any] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer: Any = None
+        if "build" in request:
+            module, function = request["build"].split(":")
+            samplers.clear()
+            samplers.update(getattr(importlib.import_module(module), function)(**request["arguments"]))
+            gc.collect()
+            gc.freeze()
+            answer = list(samplers)
+        elif "prepare" in request:
+            samplers[request["prepare"]].prepare(request["seconds"])
+        else:
+            answer = samplers[request["sample"]].sample()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()

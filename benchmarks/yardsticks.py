@@ -1,0 +1,64 @@
+"""The memory-limit yardsticks of yardsticks.cc, compiled for this machine when they are first used.
+
+Counts are those of 4-byte elements. `read` says what a sum cannot be quicker than; `multiply` allocates its output as
+TensorFlow's ops do, faults in its pages and gives it back; `multiply_into` writes to memory that is there already.
+"""
+
+import ctypes
+import functools
+import hashlib
+import pathlib
+import subprocess
+
+import numpy as np
+
+from . import record
+
+_SOURCE = pathlib.Path(__file__).with_suffix(".cc")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    # By its content and the processor: a folder may be shared by machines.
+    key = hashlib.sha256(_SOURCE.read_bytes() + record.machine()["processor"].encode()).hexdigest()[:16]
+    path = record.ROOT / "build" / "benchmarks" / f"yardsticks_{key}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["g++", *_FLAGS, str(_SOURCE), "-o", str(path)], check=True)
+    library = ctypes.CDLL(str(path))
+    library.Start(record.threads())
+    return library
+
+
+def _pointer(array: np.ndarray | None, count: int) -> ctypes.c_void_p:
+    if array is None:
+        return ctypes.c_void_p(None)
+    assert array.flags.c_contiguous and array.nbytes >= 4 * count
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def read(a: np.ndarray, b: np.ndarray | None = None) -> None:
+    """Reads one array, or two of the same size, once."""
+    count = a.nbytes // 4
+    _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
+
+
+def multiply(a: np.ndarray, b: np.ndarray | None = None) -> None:
+    """Multiplies two float32 arrays, or one with a number, into a new array."""
+    _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), ctypes.c_int64(a.size))
+
+
+def multiply_into(a: np.ndarray, b: np.ndarray | None, out: np.ndarray) -> None:
+    """Multiplies two float32 arrays into a third, which has to start at a multiple of 64 bytes."""
+    assert out.ctypes.data % 64 == 0
+    _library().MultiplyInto(_pointer(a, a.size), _pointer(b, a.size), _pointer(out, a.size), ctypes.c_int64(a.size))
+
+
+def aligned(count: int) -> np.ndarray:
+    """A float32 array that starts where a vector may be streamed to, its pages there already."""
+    buffer = np.zeros(count + 16, np.float32)
+    start = (-buffer.ctypes.data // 4) % 16
+    array = buffer[start : start + count]
+    array[:] = 0
+    return array
