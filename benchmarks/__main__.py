@@ -1,5 +1,35 @@
 """All benchmarks, one after the other: `make bench`."""
 
-from . import dispatch, elementwise, program
+from . import (
+    broadcast,
+    compiled,
+    dispatch,
+    dtypes,
+    elementwise,
+    import_time,
+    inference,
+    peak_memory,
+    program,
+    recompute_grad,
+    reductions,
+    threads,
+    tracing,
+)
 
-program.run(dispatch.cases, elementwise.cases)
+SUBJECTS = (
+    dispatch,
+    elementwise,
+    reductions,
+    broadcast,
+    dtypes,
+    compiled,
+    inference,
+    peak_memory,
+    recompute_grad,
+    tracing,
+    threads,
+    import_time,
+)
+
+if __name__ == "__main__":
+    program.run(*[subject.cases for subject in SUBJECTS])

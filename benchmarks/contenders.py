@@ -47,10 +47,15 @@ def formula(fx: tf.Tensor, gx: tf.Tensor) -> Function:
 
 
 def tfp_custom_gradient(fx: tf.Tensor, gx: tf.Tensor) -> Function:
-    """TensorFlow Probability's, which returns another gradient unless the upstream is uniform."""
-    return lambda x: tfp.math.custom_gradient(fx, gx, x)
+    """TensorFlow Probability's, which returns another gradient unless the upstream is uniform.
+
+    It takes an `x` of the shape of `gx` only.
+    """
+    return lambda x: tfp.math.custom_gradient(fx, gx, x if x.shape == gx.shape else tf.broadcast_to(x, gx.shape))
 
 
+# One call of the gradient op: the kernel.
+KERNEL = "cg gradient op"
 RAW_OP = "raw op"
 EMBED = "cg.embed_gradient"
 DECORATOR = "cg.custom_gradient"
@@ -66,6 +71,11 @@ CONTENDERS: dict[str, Callable[[tf.Tensor, tf.Tensor], Function]] = {
     FORMULA: formula,
     TFP: tfp_custom_gradient,
 }
+
+
+def step(name: str) -> Callable[..., tf.Tensor]:
+    """One pass forward and one backward, as a function of all tensors."""
+    return lambda fx, gx, x, dy: gradient(CONTENDERS[name](fx, gx), x, dy)
 
 
 def gradient(function: Function, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """The backward pass of equal shapes, `dx = dy * gx`, from one to 100 million float32.
 
-`cg gradient op` is one call of the op: the kernel. It stands beside plain multiplications and the streaming
-multiplication of `yardsticks.cc`, all of which allocate their output, except where "into" says that it is there already.
+`cg gradient op` is one call of the op: the kernel. It stands beside plain multiplications and the streaming one of
+`yardsticks.cc`, all of which allocate their output, except where "into" says that it is there already.
 "Forward and backward" is the user's view: a tape, the value, its gradient.
 """
 
@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from . import foreign, program, yardsticks
-from .contenders import CONTENDERS, DECORATOR, EMBED, RAW_OP, gradient
+from .contenders import CONTENDERS, DECORATOR, EMBED, KERNEL, RAW_OP, gradient
 from .harness import Case, Settings
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient, tensors
 
 SUBJECT = "elementwise"
-KERNEL = "cg gradient op"
 MULTIPLY = "tf.multiply"
 STREAM = "streaming multiply"
 STREAM_INTO = "streaming multiply into"

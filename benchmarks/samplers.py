@@ -1,9 +1,10 @@
 """What gives one sample after the other: the time of a call, or a number that a function returns."""
 
 import gc
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -49,6 +50,12 @@ class Timed:
             for _ in range(calls):
                 wait(function())
         return time.perf_counter() - start
+
+
+def in_turn(functions: Sequence[Callable[[], Any]]) -> Timed:
+    """The time of a call where each call has other inputs than the one before, so that no cache holds them."""
+    turns = itertools.cycle(functions)
+    return Timed(lambda: next(turns)())
 
 
 class Number:

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .record import ROOT
@@ -27,6 +27,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._answers: Iterator[str] = iter(self._process.stdout or ())
 
     def build(self, function: str, **arguments: Any) -> dict[str, "Remote"]:
         """Calls `module:function`, which returns samplers, in the worker. They replace those built before."""
@@ -35,20 +36,15 @@ class Worker:
 
     def ask(self, request: Mapping[str, Any]) -> Any:
         """The answer to one request."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = next(self._answers, None)
+        if answer is None:
             raise RuntimeError(f"benchmarks: the worker ended with {self._process.wait()} at {request}")
         return json.loads(answer)
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self._process.communicate()
 
 
 class Remote:

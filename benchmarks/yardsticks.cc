@@ -27,6 +27,7 @@ class Team {
   }
 
   void ForEachBlock(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
+    if (count <= kBlock) return work(0, count);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       count_ = count;

@@ -34,7 +34,8 @@ def _library() -> ctypes.CDLL:
 def _pointer(array: np.ndarray | None, count: int) -> ctypes.c_void_p:
     if array is None:
         return ctypes.c_void_p(None)
-    assert array.flags.c_contiguous and array.nbytes >= 4 * count
+    assert array.flags.c_contiguous
+    assert array.nbytes >= 4 * count
     return ctypes.c_void_p(array.ctypes.data)
 
 
