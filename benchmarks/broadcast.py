@@ -10,13 +10,12 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from . import program, yardsticks
-from .contenders import KERNEL
 from .harness import Case, Settings
+from .names import KERNEL, MULTIPLY, REDUCE_SUM, TRAFFIC
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient
 
 SUBJECT = "broadcast"
-TRAFFIC = "traffic of the large operand"
 
 
 def _build(
@@ -33,7 +32,7 @@ def _build(
     return {
         KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, x_shape)),
         TRAFFIC: Timed(lambda: yardsticks.read(large) if axis else yardsticks.multiply(large)),
-        "tf.reduce_sum" if axis else "tf.multiply": Timed(plain),
+        REDUCE_SUM if axis else MULTIPLY: Timed(plain),
     }
 
 

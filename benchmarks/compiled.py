@@ -6,14 +6,15 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from . import program
-from .contenders import CONTENDERS, DECORATOR, EMBED, RAW_OP, step
+from .contenders import CONTENDERS, step
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, RAW_OP, TF
 from .samplers import Sampler, Timed
 from .tensors import tensors
 
 SUBJECT = "compiled"
 # The decorators' gradient functions in `contenders.py` do not sum.
-_DO_NOT_SUM = (DECORATOR, "tf.custom_gradient")
+_DO_NOT_SUM = (DECORATOR, TF)
 
 
 def _build(shape: list[int], x_shape: list[int], jit_compile: bool) -> Mapping[str, Sampler | str]:

@@ -11,6 +11,8 @@ import tensorflow_probability as tfp
 import tf_cg_ops as cg
 from tf_cg_ops import _library
 
+from .names import DECORATOR, EMBED, FORMULA, RAW_OP, TF, TFP
+
 Function = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -53,15 +55,6 @@ def tfp_custom_gradient(fx: tf.Tensor, gx: tf.Tensor) -> Function:
     """
     return lambda x: tfp.math.custom_gradient(fx, gx, x if x.shape == gx.shape else tf.broadcast_to(x, gx.shape))
 
-
-# One call of the gradient op: the kernel.
-KERNEL = "cg gradient op"
-RAW_OP = "raw op"
-EMBED = "cg.embed_gradient"
-DECORATOR = "cg.custom_gradient"
-TF = "tf.custom_gradient"
-FORMULA = "stop-gradient formula"
-TFP = "tfp.math.custom_gradient"
 
 CONTENDERS: dict[str, Callable[[tf.Tensor, tf.Tensor], Function]] = {
     RAW_OP: raw_op,

@@ -1,6 +1,6 @@
 """What a call costs beside its arithmetic: one element, in eager mode.
 
-`raw op` is the op without the conversion and the checks of `embed_gradient`. PyTorch and JAX do the same job in
+`cg raw op` is the op without the conversion and the checks of `embed_gradient`. PyTorch and JAX do the same job in
 processes of their own.
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from . import foreign, program
-from .contenders import CONTENDERS, DECORATOR, EMBED, RAW_OP, gradient
+from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, RAW_OP
 from .samplers import Sampler, Timed
 from .tensors import tensors
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from . import program
 from .harness import Case, Settings
+from .names import MULTIPLY, REDUCE_SUM
 from .samplers import Sampler, Timed
 from .tensors import raw_gradient, tensors
 
@@ -23,9 +24,9 @@ def _build(shape: list[int], x_shape: list[int], axis: list[int]) -> Mapping[str
         dy, gx = tensors(shape, shape, dtype=dtype)
         samplers[f"cg {name}"] = Timed(raw_gradient(dy, gx, x_shape))
         if axis:
-            samplers[f"tf.reduce_sum {name}"] = Timed(lambda dy=dy, gx=gx: tf.reduce_sum(dy * gx, axis))
+            samplers[f"{REDUCE_SUM} {name}"] = Timed(lambda dy=dy, gx=gx: tf.reduce_sum(dy * gx, axis))
         else:
-            samplers[f"tf.multiply {name}"] = Timed(lambda dy=dy, gx=gx: tf.multiply(dy, gx))
+            samplers[f"{MULTIPLY} {name}"] = Timed(lambda dy=dy, gx=gx: tf.multiply(dy, gx))
     return samplers
 
 

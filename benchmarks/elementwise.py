@@ -12,15 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from . import foreign, program, yardsticks
-from .contenders import CONTENDERS, DECORATOR, EMBED, KERNEL, RAW_OP, gradient
+from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_INTO
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient, tensors
 
 SUBJECT = "elementwise"
-MULTIPLY = "tf.multiply"
-STREAM = "streaming multiply"
-STREAM_INTO = "streaming multiply into"
 
 
 def _backward(size: int) -> Mapping[str, Sampler | str]:

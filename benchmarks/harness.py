@@ -26,7 +26,7 @@ class Settings:
         return quick if self.quick else full
 
 
-QUICK = Settings(quick=True, seconds=0.05, most_rounds=3, fewest_rounds=2)
+QUICK = Settings(quick=True, seconds=0.02, most_rounds=3, fewest_rounds=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Case:
 
 def measure(case: Case, settings: Settings) -> dict[str, Any]:
     """The samples of all contenders of one case, with their summaries and the ratios of pairs."""
+    began = time.perf_counter()
     built = dict(case.build())
     contenders = {name: sampler for name, sampler in built.items() if not isinstance(sampler, str)}
     most = min(case.rounds or settings.most_rounds, settings.most_rounds)
@@ -67,6 +68,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         "case": case.name,
         "unit": case.unit,
         "rounds": rounds,
+        "seconds": round(time.perf_counter() - began, 2),
         "contenders": {
             name: {**dataclasses.asdict(quantiles.summarize(values)), "samples": values}
             for name, values in samples.items()

@@ -1,6 +1,6 @@
 """A `tf.function` that nobody differentiates, with a gradient that is expensive to compute: does the value alone run?
 
-`plain` is the function without a gradient.
+The baseline is the function without a gradient.
 """
 
 import functools
@@ -12,13 +12,12 @@ import tensorflow_probability as tfp
 import tf_cg_ops as cg
 
 from . import program
-from .contenders import DECORATOR, EMBED, FORMULA, TF, TFP
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, FORMULA, PLAIN, TF, TFP
 from .samplers import Sampler, Timed
 from .tensors import tensors
 
 SUBJECT = "inference"
-PLAIN = "plain"
 
 
 def _gx(x: tf.Tensor) -> tf.Tensor:

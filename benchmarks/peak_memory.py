@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from . import peaks, program
-from .contenders import CONTENDERS, EMBED, RAW_OP, gradient
+from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
+from .names import EMBED, RAW_OP
 from .samplers import Sampler
 from .tensors import tensors
 

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ def run(*subjects: Subject) -> None:
 
 def _main(subjects: Sequence[Subject]) -> None:
     """Prints the table, and writes everything where a folder is named."""
+    # Tracing the same function again is what some benchmarks do.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settings = harness.QUICK if _QUICK.value else Settings()
     if _SECONDS.value is not None:
         settings = dataclasses.replace(settings, seconds=_SECONDS.value)

@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
+import tf_cg_ops as cg
+
 from . import foreign, program, yardsticks
-from .contenders import CONTENDERS, DECORATOR, EMBED, KERNEL, RAW_OP, TF, gradient
+from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, KERNEL, ONE_BY_ONE, RAW_OP, READ_BOTH, REDUCE_SUM, TF
 from .samplers import Number, Sampler, Timed, in_turn
 from .tensors import array, raw_gradient, tensors
 
@@ -41,10 +44,10 @@ def _sum(shape: list[int], x_shape: list[int], large: int) -> Mapping[str, Sampl
     pairs = [(tf.constant(dy), tf.constant(gx)) for dy, gx in arrays]
     return {
         KERNEL: in_turn([raw_gradient(dy, gx, x_shape) for dy, gx in pairs]),
-        "read both": alike(yardsticks.read, arrays),
-        "tf.reduce_sum": alike(plain, pairs),
-        "tf.reduce_sum in tf.function": alike(tf.function(plain), pairs),
-        "tf.reduce_sum in XLA": alike(tf.function(plain, jit_compile=True), pairs),
+        READ_BOTH: alike(yardsticks.read, arrays),
+        REDUCE_SUM: alike(plain, pairs),
+        f"{REDUCE_SUM} in tf.function": alike(tf.function(plain), pairs),
+        f"{REDUCE_SUM} in XLA": alike(tf.function(plain, jit_compile=True), pairs),
         "numpy": alike(lambda dy, gx: np.sum(dy * gx, tuple(axis)), arrays),
     }
 
@@ -55,8 +58,6 @@ def _both(shape: list[int], x_shape: list[int]) -> Mapping[str, Sampler | str]:
 
     def summing(decorate: Callable[..., Callable]) -> Callable:
         return decorate(lambda x: (fx, lambda dy: tf.reduce_sum(dy * gx, axis)))
-
-    import tf_cg_ops as cg
 
     functions = {name: make(fx, gx) for name, make in CONTENDERS.items() if name != RAW_OP}
     functions[DECORATOR] = summing(cg.custom_gradient)
@@ -83,8 +84,8 @@ def _error(shape: list[int], x_shape: list[int]) -> Mapping[str, Sampler | str]:
     kernel = raw_gradient(dy_tensor, gx_tensor, x_shape)
     return {
         KERNEL: Number(lambda: error(kernel().numpy())),
-        "one by one in float32": Number(lambda: error(one_by_one())),
-        "tf.reduce_sum": Number(lambda: error(tf.reduce_sum(dy_tensor * gx_tensor, axis).numpy())),
+        ONE_BY_ONE: Number(lambda: error(one_by_one())),
+        REDUCE_SUM: Number(lambda: error(tf.reduce_sum(dy_tensor * gx_tensor, axis).numpy())),
         "numpy": Number(lambda: error(np.sum(dy * gx, axis))),
     }
 
@@ -96,7 +97,7 @@ def _results(shape: list[int], x_shape: list[int]) -> Mapping[str, Sampler | str
     axis = _summed(shape, x_shape)
     return {
         KERNEL: Number(lambda: len({kernel().numpy().tobytes() for _ in range(20)})),
-        "tf.reduce_sum": Number(lambda: len({tf.reduce_sum(dy * gx, axis).numpy().tobytes() for _ in range(20)})),
+        REDUCE_SUM: Number(lambda: len({tf.reduce_sum(dy * gx, axis).numpy().tobytes() for _ in range(20)})),
     }
 
 

@@ -5,6 +5,21 @@ import fnmatch
 from typing import Any
 
 from . import quantiles
+from .names import (
+    DECORATOR,
+    EMBED,
+    KERNEL,
+    MULTIPLY,
+    ONE_BY_ONE,
+    PLAIN,
+    RAW_OP,
+    READ_BOTH,
+    REDUCE_SUM,
+    STREAM,
+    TF,
+    TFP,
+    TRAFFIC,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,53 +42,52 @@ class Target:
         return f"{self.of} / {over}" if self.over else self.of
 
 
-_EMBED, _DECORATOR, _KERNEL = "cg.embed_gradient", "cg.custom_gradient", "cg gradient op"
-_TF, _TFP = "tf.custom_gradient", "tfp.math.custom_gradient"
-_SPACE = ("tf.multiply", "streaming multiply")
+# Both allocate their output, as the op does.
+_PRODUCTS = (MULTIPLY, STREAM)
 
 TARGETS = (
-    Target("forward, against the raw op", "dispatch", "forward, no tape", _EMBED, ("raw op",), 2.5),
-    Target("forward, 20 times faster than TFP", "dispatch", "forward, no tape", _EMBED, (_TFP,), 1 / 20),
-    Target("forward, 4 times faster than TensorFlow", "dispatch", "forward, no tape", _EMBED, (_TF,), 1 / 4),
+    Target("forward, against the raw op", "dispatch", "forward, no tape", EMBED, (RAW_OP,), 2.5),
+    Target("forward, 20 times faster than TFP", "dispatch", "forward, no tape", EMBED, (TFP,), 1 / 20),
+    Target("forward, 4 times faster than TensorFlow", "dispatch", "forward, no tape", EMBED, (TF,), 1 / 4),
     Target(
         "forward, the same time for one element and for 100 million",
         "dispatch",
         "forward by number of elements",
-        f"{_EMBED}, 100,000,000",
-        (f"{_EMBED}, 1",),
+        f"{EMBED}, 100,000,000",
+        (f"{EMBED}, 1",),
         1.1,
     ),
-    Target("forward and backward, against TensorFlow", "dispatch", "forward and backward", _EMBED, (_TF,), 0.6),
-    Target("forward and backward, against TFP", "dispatch", "forward and backward", _EMBED, (_TFP,), 0.2),
-    Target("the decorator's eager overhead", "dispatch", "forward*", _DECORATOR, (_TF,), 0.8),
-    Target("the decorator's trace time", "tracing", "time*", _DECORATOR, (_TF,), 1.3),
-    Target("backward, 10 million", "elementwise", "backward, 10,000,000", _KERNEL, _SPACE, 1.05),
-    Target("backward, 100 million", "elementwise", "backward, 100,000,000", _KERNEL, _SPACE, 1.05),
+    Target("forward and backward, against TensorFlow", "dispatch", "forward and backward", EMBED, (TF,), 0.6),
+    Target("forward and backward, against TFP", "dispatch", "forward and backward", EMBED, (TFP,), 0.2),
+    Target("the decorator's eager overhead", "dispatch", "forward*", DECORATOR, (TF,), 0.8),
+    Target("the decorator's trace time", "tracing", "time*", DECORATOR, (TF,), 1.3),
+    Target("backward, 10 million", "elementwise", "backward, 10,000,000", KERNEL, _PRODUCTS, 1.05),
+    Target("backward, 100 million", "elementwise", "backward, 100,000,000", KERNEL, _PRODUCTS, 1.05),
     Target("backward, half against float32", "dtypes", "backward*", "cg half", ("cg float32",), 0.6),
     Target("backward, bfloat16 against float32", "dtypes", "backward*", "cg bfloat16", ("cg float32",), 0.6),
-    Target("sums, against reading both inputs once", "reductions", "sum*", _KERNEL, ("read both",), 1.15),
-    Target("sums, 3 times faster than TensorFlow", "reductions", "sum*", _KERNEL, ("tf.reduce_sum",), 1 / 3),
-    Target("sums, different results in 20 runs", "reductions", "results of*", _KERNEL, (), 1),
+    Target("sums, against reading both inputs once", "reductions", "sum*", KERNEL, (READ_BOTH,), 1.15),
+    Target("sums, 3 times faster than TensorFlow", "reductions", "sum*", KERNEL, (REDUCE_SUM,), 1 / 3),
+    Target("sums, different results in 20 runs", "reductions", "results of*", KERNEL, (), 1),
     Target(
         "sums, error against that of adding one by one in float32",
         "reductions",
         "error of*",
-        _KERNEL,
-        ("one by one in float32",),
+        KERNEL,
+        (ONE_BY_ONE,),
         1.0,
     ),
     Target(
         "broadcast forms, against the traffic of the large operand",
         "broadcast",
         "*",
-        _KERNEL,
-        ("traffic of the large operand",),
+        KERNEL,
+        (TRAFFIC,),
         1.05,
     ),
-    Target("peak memory forward, in tensors", "peak_memory", "forward*", _EMBED, (), 0.01),
-    Target("peak memory backward, in tensors", "peak_memory", "backward*", _EMBED, (), 1.01),
-    Target("inference, against a function without gradient", "inference", "*", _EMBED, ("plain",), 1.05),
-    Target("inference, the decorator", "inference", "*", _DECORATOR, ("plain",), 1.05),
+    Target("peak memory forward, in tensors", "peak_memory", "forward*", EMBED, (), 0.01),
+    Target("peak memory backward, in tensors", "peak_memory", "backward*", EMBED, (), 1.01),
+    Target("inference, against a function without gradient", "inference", "*", EMBED, (PLAIN,), 1.05),
+    Target("inference, the decorator", "inference", "*", DECORATOR, (PLAIN,), 1.05),
 )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from . import program, record
-from .contenders import KERNEL
 from .harness import Case, Settings
+from .names import KERNEL, MULTIPLY, REDUCE_SUM
 from .samplers import Sampler, Timed
 from .tensors import raw_gradient, tensors
 from .workers import Worker
@@ -22,9 +22,9 @@ def in_worker(threads: int, shape: list[int], x_shape: list[int]) -> dict[str, S
     suffix = f"{threads} thread" + ("s" if threads > 1 else "")
     samplers: dict[str, Sampler] = {f"{KERNEL}, {suffix}": Timed(raw_gradient(dy, gx, x_shape))}
     if shape == x_shape:
-        samplers[f"tf.multiply, {suffix}"] = Timed(lambda: tf.multiply(dy, gx))
+        samplers[f"{MULTIPLY}, {suffix}"] = Timed(lambda: tf.multiply(dy, gx))
     else:
-        samplers[f"tf.reduce_sum, {suffix}"] = Timed(lambda: tf.reduce_sum(dy * gx, 0))
+        samplers[f"{REDUCE_SUM}, {suffix}"] = Timed(lambda: tf.reduce_sum(dy * gx, 0))
     return samplers
 
 

@@ -9,8 +9,8 @@ import tensorflow_probability as tfp
 import tf_cg_ops as cg
 
 from . import program
-from .contenders import DECORATOR, EMBED, FORMULA, TF, TFP
 from .harness import Case, Settings
+from .names import DECORATOR, EMBED, FORMULA, TF, TFP
 from .samplers import Number, Sampler, Timed
 
 SUBJECT = "tracing"

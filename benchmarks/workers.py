@@ -6,6 +6,7 @@ A worker does nothing while it waits, so that its samples can take turns with th
 import gc
 import importlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -65,6 +66,7 @@ class Remote:
 
 def _serve() -> None:
     """Answers requests until there are no more."""
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What others print is no answer.
     samplers: dict[str, Any] = {}
