@@ -22,7 +22,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test docs format clean
+.PHONY: demo test bench docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -30,6 +30,11 @@ demo: $(LIBRARY)
 # Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+
+# About ten minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
+bench: $(LIBRARY)
+	$(BIN)/python -m benchmarks --output benchmarks/results
+	$(BIN)/python -m benchmarks.publish
 
 # The pages come into build/docs; the first one is index.html.
 docs: $(LIBRARY)

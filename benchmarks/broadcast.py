@@ -51,7 +51,15 @@ def cases(settings: Settings) -> list[Case]:
         ("gx a row, sum to a scalar", [m, n], [n], [], [0, 1]),
     ]
     return [
-        Case(SUBJECT, f"{name}, {[m, n]}", functools.partial(_build, *shapes), (KERNEL,)) for name, *shapes in forms
+        Case(
+            SUBJECT,
+            f"{name}, {[m, n]}",
+            functools.partial(_build, *shapes),
+            (KERNEL,),
+            elements=m * n,
+            bytes_moved=(4 if shapes[-1] else 8) * m * n,
+        )
+        for name, *shapes in forms
     ]
 
 

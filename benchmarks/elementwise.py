@@ -14,11 +14,13 @@ import tensorflow as tf
 from . import foreign, program, yardsticks
 from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
-from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_INTO
+from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_INTO, TF
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient, tensors
 
 SUBJECT = "elementwise"
+# Beyond this only what is quick: the rest takes seconds, and the same multiples.
+_MANY = 10_000_000
 
 
 def _backward(size: int) -> Mapping[str, Sampler | str]:
@@ -35,32 +37,41 @@ def _backward(size: int) -> Mapping[str, Sampler | str]:
     }
 
 
-def _both(size: int, with_foreign: bool) -> Mapping[str, Sampler | str]:
+def _both(size: int) -> Mapping[str, Sampler | str]:
     fx, gx, x, dy = tensors([size], [size], [size], [size])
-    samplers: dict[str, Sampler | str] = {
-        name: Timed(functools.partial(gradient, make(fx, gx), x, dy))
-        for name, make in CONTENDERS.items()
-        if name != RAW_OP
-    }
-    return {**samplers, **foreign.contenders("gradient", shape=[size])} if with_foreign else samplers
+    functions = {name: make(fx, gx) for name, make in CONTENDERS.items() if name != RAW_OP}
+    if size > _MANY:
+        functions = {name: functions[name] for name in (EMBED, DECORATOR, TF)}
+    samplers = {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
+    return samplers if size > _MANY else {**samplers, **foreign.contenders("gradient", shape=[size])}
 
 
 def cases(settings: Settings) -> list[Case]:
-    """Both views at every size; the other frameworks up to 10 million."""
+    """Both views at every size."""
     sizes = settings.pick([10**n for n in range(9)], [1, 10_000])
     both_sizes = settings.pick([1, 100, 10_000, 1_000_000, 10_000_000, 100_000_000], [1, 10_000])
-    return [
-        *[Case(SUBJECT, f"backward, {size:,}", functools.partial(_backward, size), (KERNEL,)) for size in sizes],
-        *[
-            Case(
-                SUBJECT,
-                f"forward and backward, {size:,}",
-                functools.partial(_both, size, size <= 10_000_000),
-                (EMBED, DECORATOR),
-            )
-            for size in both_sizes
-        ],
+    backward = [
+        Case(
+            SUBJECT,
+            f"backward, {size:,}",
+            functools.partial(_backward, size),
+            (KERNEL,),
+            elements=size,
+            bytes_moved=12 * size,
+        )
+        for size in sizes
     ]
+    both = [
+        Case(
+            SUBJECT,
+            f"forward and backward, {size:,}",
+            functools.partial(_both, size),
+            (EMBED, DECORATOR),
+            elements=size,
+        )
+        for size in both_sizes
+    ]
+    return backward + both
 
 
 if __name__ == "__main__":

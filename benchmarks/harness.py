@@ -40,6 +40,10 @@ class Case:
     # What ratios are taken of, over each of the others.
     ours: Sequence[str] = ("cg.embed_gradient",)
     unit: str = "s"
+    # Of the largest tensor.
+    elements: int = 1
+    # What has to be read and written at least; 0 where memory is not what counts.
+    bytes_moved: int = 0
     # Numbers that are the same each time need no more rounds than it takes to see that.
     rounds: int | None = None
 
@@ -67,6 +71,8 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         "subject": case.subject,
         "case": case.name,
         "unit": case.unit,
+        "elements": case.elements,
+        "bytes_moved": case.bytes_moved,
         "rounds": rounds,
         "seconds": round(time.perf_counter() - began, 2),
         "contenders": {

@@ -49,7 +49,8 @@ def cases(settings: Settings) -> list[Case]:
     """One element and many."""
     sizes = settings.pick([1, 10_000_000], [1, 1000])
     return [
-        Case(SUBJECT, f"tf.function, {size:,}", functools.partial(_build, size), (EMBED, DECORATOR)) for size in sizes
+        Case(SUBJECT, f"tf.function, {size:,}", functools.partial(_build, size), (EMBED, DECORATOR), elements=size)
+        for size in sizes
     ]
 
 

@@ -53,6 +53,7 @@ def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
         "quick": settings.quick,
         "machine": record.machine(),
         "versions": record.versions(),
+        "environment": record.environment(),
         "commit": record.commit(),
     }
     results = harness.measure_all(cases, settings)

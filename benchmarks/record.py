@@ -20,6 +20,7 @@ _DISTRIBUTIONS = (
     "jax",
     "jaxlib",
 )
+_VARIABLES = ("TF_ENABLE", "TF_NUM", "TF_XLA", "XLA_FLAGS", "OMP_", "MALLOC_", "TF_CG_OPS")
 # What a run writes itself makes no tree dirty.
 _WRITTEN = (":!benchmarks/results", ":!docs/performance.md", ":!docs/figures")
 
@@ -47,6 +48,11 @@ def machine() -> dict[str, Any]:
         "huge_pages": pages.read_text().strip() if pages.exists() else None,
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def environment() -> dict[str, str]:
+    """The variables that change how fast the contenders are."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)}
 
 
 def _last_level_cache() -> int | None:

@@ -109,23 +109,26 @@ def cases(settings: Settings) -> list[Case]:
     sums = [(m, x_shape) for m in matrices for x_shape in ([m[1]], [m[0], 1], [])]
     sums.append(([b, h, t, w], [b, 1, t, 1]))
     accurate = [pair for pair in sums if pair[0] in (matrices[0], [b, h, t, w])]
-    return [
-        *[Case(SUBJECT, f"sum {s} to {x}", functools.partial(_sum, s, x, large), (KERNEL,)) for s, x in sums],
+    found = [
         Case(
             SUBJECT,
-            f"forward and backward, {matrices[0]} to {[matrices[0][1]]}",
-            functools.partial(_both, matrices[0], [matrices[0][1]]),
-            (EMBED, DECORATOR),
-        ),
-        *[
-            Case(SUBJECT, f"error of {s} to {x}", functools.partial(_error, s, x), (KERNEL,), "", rounds=1)
-            for s, x in accurate
-        ],
-        *[
-            Case(SUBJECT, f"results of {s} to {x}", functools.partial(_results, s, x), (KERNEL,), "", rounds=1)
-            for s, x in accurate
-        ],
+            f"sum {s} to {x}",
+            functools.partial(_sum, s, x, large),
+            (KERNEL,),
+            elements=math.prod(s),
+            bytes_moved=8 * math.prod(s),
+        )
+        for s, x in sums
     ]
+    (m, n), ours = matrices[0], (EMBED, DECORATOR)
+    both = functools.partial(_both, [m, n], [n])
+    found.append(Case(SUBJECT, f"forward and backward, {[m, n]} to {[n]}", both, ours, elements=m * n))
+    for name, build in (("error", _error), ("results", _results)):
+        for s, x in accurate:
+            found.append(
+                Case(SUBJECT, f"{name} of {s} to {x}", functools.partial(build, s, x), (KERNEL,), "", rounds=1)
+            )
+    return found
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Timed:
 
     def prepare(self, seconds: float) -> None:
         """Traces and compiles, then finds out how many calls fit."""
-        self._run(2)
+        self._run(1)
         self._calls = max(1, math.ceil(seconds / max(self._run(1), 1e-9)))
         if self._calls > 1:
             self._calls = max(1, math.ceil(self._calls * seconds / self._run(self._calls)))

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from .names import KERNEL, YARDSTICKS
+
+# Elements that are too many for a cache.
+LARGE = 4_000_000
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -57,6 +61,20 @@ def targets(run: dict[str, Any]) -> str:
     return rows(("target", "what is measured", "at most", "median (p20 to p80)", "reached"), *body)
 
 
+def memory(run: dict[str, Any]) -> str:
+    """What has to be moved, how fast the yardstick moves it, and how close the kernel comes."""
+    body = []
+    for case in run["cases"]:
+        found = [name for name in YARDSTICKS if name in case["contenders"]]
+        if case["elements"] >= LARGE and case["bytes_moved"] and found:
+            yardstick, kernel = case["contenders"][found[0]]["median"], case["contenders"][KERNEL]["median"]
+            times = [f"{quantity(t, 's')}, {case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
+            ratio = _ratio(case["ratios"][KERNEL][found[0]])
+            moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
+            body.append((f"{case['subject']}: {case['case']}", moved, found[0], *times, ratio))
+    return rows(("case", "moved at least", "yardstick", "its time", f"{KERNEL}", "ratio (p20 to p80)"), *body)
+
+
 def cases(run: dict[str, Any]) -> str:
     """All cases, one table a subject."""
     parts = []
@@ -70,7 +88,8 @@ def _case(case: dict[str, Any]) -> str:
     ours = list(case["ratios"])
     body = []
     for name, summary in case["contenders"].items():
-        spread = f"{quantity(summary['p20'], case['unit'])} to {quantity(summary['p80'], case['unit'])}"
+        unit = case["unit"] if case["unit"] == "s" else ""
+        spread = f"{quantity(summary['p20'], unit)} to {quantity(summary['p80'], unit)}"
         ratios = [_ratio(case["ratios"][our].get(name)) for our in ours]
         body.append((name, quantity(summary["median"], case["unit"]), spread, *ratios))
     absent = "".join(f"\nAbsent: {name} ({reason}).\n" for name, reason in case["absent"].items())
@@ -87,5 +106,5 @@ def document(run: dict[str, Any]) -> str:
     return (
         f"# Benchmarks\n\n{origin(run)}\n\n"
         "Written by `make bench`. Ratios are medians over pairs of samples from the same round.\n\n"
-        f"## Targets\n\n{targets(run)}\n## Cases\n\n{cases(run)}"
+        f"## Targets\n\n{targets(run)}\n## Against memory\n\n{memory(run)}\n## Cases\n\n{cases(run)}"
     )
