@@ -79,17 +79,15 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
             name: {**dataclasses.asdict(quantiles.summarize(values)), "samples": values}
             for name, values in samples.items()
         },
-        "ratios": {
-            ours: {
-                other: dataclasses.asdict(quantiles.ratio(samples[ours], samples[other]))
-                for other in samples
-                if other != ours
-            }
-            for ours in case.ours
-            if ours in samples
-        },
+        "ratios": {ours: _ratios(ours, samples) for ours in case.ours if ours in samples},
         "absent": {name: reason for name, reason in built.items() if isinstance(reason, str)},
     }
+
+
+def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Over each of the others; without those that are zero."""
+    found = {other: quantiles.ratio(samples[ours], samples[other]) for other in samples if other != ours}
+    return {other: dataclasses.asdict(ratio) for other, ratio in found.items() if ratio is not None}
 
 
 def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def cases(settings: Settings) -> list[Case]:
         ("backward with dy computed, tf.function", "computed", True),
     ]
     return [
-        Case(SUBJECT, name, functools.partial(_build, kind, traced, size), (EMBED,), "tensors", rounds=5)
+        Case(SUBJECT, name, functools.partial(_build, kind, traced, size), (EMBED,), "tensors", rounds=3)
         for name, kind, traced in kinds
     ]
 

@@ -26,7 +26,8 @@ Subject = Callable[[Settings], list[Case]]
 
 def run(*subjects: Subject) -> None:
     """Measures the cases of some subjects as the flags say; does not return."""
-    flags.adopt_module_key_flags(sys.modules[__name__])
+    for flag in flags.FLAGS.get_flags_for_module(__name__):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # For --help.
     app.run(lambda _: _main(subjects))
 
 
@@ -63,6 +64,6 @@ def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
 def write(results: dict[str, Any], folder: pathlib.Path) -> None:
     """The results as JSON, as a table, and as charts."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     (folder / "table.md").write_text(table.document(results))
     charts.draw(results, folder)

@@ -21,12 +21,11 @@ def summarize(samples: Sequence[float]) -> Summary:
     return Summary(median=median, p20=p20, p80=p80)
 
 
-def ratio(of: Sequence[float], over: Sequence[float]) -> Summary:
+def ratio(of: Sequence[float], over: Sequence[float]) -> Summary | None:
     """The quantiles of the ratios of samples from the same round.
 
     Pairs, since a machine that gets slower for a while does so for both samples of a round: the ratio of two medians
-    would compare the slow moments of one with the quick moments of the other. A value that is zero over another that is
-    zero counts as one.
+    would compare the slow moments of one with the quick moments of the other. None where one of them is over zero.
     """
-    pairs = zip(of, over, strict=True)
-    return summarize([1.0 if a == b else a / b if b else float("inf") for a, b in pairs])
+    pairs = list(zip(of, over, strict=True))
+    return summarize([a / b for a, b in pairs]) if all(over) else None

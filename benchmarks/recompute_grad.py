@@ -59,12 +59,12 @@ def _time(**arguments: int) -> Mapping[str, Sampler | str]:
 
 def cases(settings: Settings) -> list[Case]:
     """Memory and time, in eager mode and in a function."""
-    layers, size = settings.pick((10, 2_000_000), (2, 250_000))
+    layers, size = settings.pick((10, 1_000_000), (2, 250_000))
     found = []
     for name, traced in (("eager", False), ("tf.function", True)):
         arguments = {"traced": traced, "layers": layers, "size": size}
         memory = functools.partial(_memory, **arguments)
-        found.append(Case(SUBJECT, f"peak memory, {name}", memory, (OURS,), "MB", rounds=5))
+        found.append(Case(SUBJECT, f"peak memory, {name}", memory, (OURS,), "MB", rounds=2))
         found.append(Case(SUBJECT, f"time, {name}", functools.partial(_time, **arguments), (OURS,)))
     return found
 

@@ -17,7 +17,7 @@ from .record import ROOT
 
 
 class Worker:
-    """A process that builds samplers and takes samples when it is told to."""
+    """A process that builds samplers and takes samples when it is told to; it ends with this one."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -42,10 +42,6 @@ class Worker:
         if answer is None:
             raise RuntimeError(f"benchmarks: the worker ended with {self._process.wait()} at {request}")
         return json.loads(answer)
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.communicate()
 
 
 class Remote:

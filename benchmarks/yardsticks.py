@@ -27,6 +27,7 @@ def _library() -> ctypes.CDLL:
         path.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["g++", *_FLAGS, str(_SOURCE), "-o", str(path)], check=True)
     library = ctypes.CDLL(str(path))
+    library.Read.restype = ctypes.c_uint32
     library.Start(record.threads())
     return library
 
@@ -39,10 +40,10 @@ def _pointer(array: np.ndarray | None, count: int) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def read(a: np.ndarray, b: np.ndarray | None = None) -> None:
-    """Reads one array, or two of the same size, once."""
+def read(a: np.ndarray, b: np.ndarray | None = None) -> int:
+    """Reads one array, or two of the same size, once; the union of their bits shows that it did."""
     count = a.nbytes // 4
-    _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
+    return _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
 
 
 def multiply(a: np.ndarray, b: np.ndarray | None = None) -> None:
