@@ -45,12 +45,6 @@ _PANELS = (
     Panel("Forward, one element, eager", "dispatch", "forward, no tape"),
     Panel("Forward and backward, one element, eager", "dispatch", "forward and backward"),
     Panel(
-        "Inference with an expensive gradient, {elements:,} float32, tf.function",
-        "inference",
-        "tf.function",
-        ("inference", "tf.function", PLAIN, "no gradient at all"),
-    ),
-    Panel(
         "Forward and backward, {elements:,} float32, eager",
         "elementwise",
         "forward and backward",
@@ -61,6 +55,12 @@ _PANELS = (
         "reductions",
         "forward and backward",
         ("reductions", "sum", READ_BOTH, "reading both inputs"),
+    ),
+    Panel(
+        "Inference, expensive gradient, {elements:,} float32, tf.function",
+        "inference",
+        "tf.function",
+        ("inference", "tf.function", PLAIN, "no gradient at all"),
     ),
     Panel("Memory above the inputs, forward and backward, eager", "peak_memory", "backward, eager"),
 )
@@ -81,7 +81,7 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _save(figure: Any, run: dict[str, Any], path: pathlib.Path) -> None:
     width = figure.get_size_inches()[0]
-    note = "Medians; bars and lines over dots are the 20th to 80th percentile. " + table.origin(run)
+    note = f"Medians. {table.origin(run)}"
     figure.text(0.01, -0.01, textwrap.fill(note, int(width * 17)), fontsize=7, color=_DARK, va="top")
     # No version of matplotlib, no date: the same figures give the same bytes.
     figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None})
@@ -112,14 +112,15 @@ def _headline(cases: Cases) -> Any:
 
 def _bars(axis: Any, panel: Panel, case: dict[str, Any], cases: Cases) -> None:
     names = [name for name in (EMBED, DECORATOR, TF, FORMULA, TFP) if name in case["contenders"]]
-    summaries = [case["contenders"][name] for name in names]
-    values = [summary["median"] for summary in summaries]
-    errors = [[s["median"] - s["p20"] for s in summaries], [s["p80"] - s["median"] for s in summaries]]
+    values = [case["contenders"][name]["median"] for name in names]
     colours = [_COLOURS.get(name, _GREY) for name in names]
-    axis.barh(names, values, color=colours, xerr=errors, error_kw={"ecolor": _DARK, "elinewidth": 1})
-    for index, (value, high) in enumerate(zip(values, errors[1], strict=True)):
-        times = f"  ({value / values[0]:.1f} x)" if index and values[0] else ""
-        axis.text(value + high, index, f"  {table.quantity(value, case['unit'])}{times}", va="center", fontsize=8)
+    axis.barh(names, values, color=colours)
+    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+        ratio = case["ratios"].get(EMBED, {}).get(name)
+        times = f"  ({1 / ratio['median']:.3g} x)" if ratio and ratio["median"] else ""
+        label = f"{table.quantity(value, case['unit'])}{times}"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axis.annotate(label, (value, index), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=box)
     axis.set_title(panel.title.format(elements=case["elements"]))
     axis.set_xlim(0, max([*values, 1e-12]) * 1.32)
     axis.set_xticks([])
@@ -198,7 +199,14 @@ def _memory_limit(cases: Cases) -> Any:
         return None
     figure, axis = plt.subplots(figsize=(9, 0.27 * len(rows) + 1.4), layout="constrained")
     for index, (_, _, ratio, _, theirs) in enumerate(rows):
-        axis.plot([ratio["p20"], ratio["p80"]], [index, index], color=_LIGHT, linewidth=4, solid_capstyle="round")
+        axis.plot(
+            [ratio["p20"], ratio["p80"]],
+            [index, index],
+            color=_LIGHT,
+            linewidth=4,
+            solid_capstyle="round",
+            label=None if index else "20th to 80th percentile",
+        )
         axis.plot(ratio["median"], index, "o", color=_BLUE, label=None if index else KERNEL)
         axis.plot(theirs, index, "s", color=_GREY, label=None if index else f"{MULTIPLY} or {REDUCE_SUM}")
     axis.axvline(1, color=_LINE, linewidth=1, linestyle="--", label="the memory traffic alone")
@@ -210,6 +218,6 @@ def _memory_limit(cases: Cases) -> Any:
     axis.set_xlabel("time, in multiples of the yardstick")
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.25)
-    axis.legend(fontsize=8, frameon=False, loc="lower right")
-    axis.set_title("Backward pass against the memory limit", fontsize=12, fontweight="bold")
+    axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
+    figure.suptitle("Backward pass against the memory limit", x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure

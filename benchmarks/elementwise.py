@@ -14,7 +14,7 @@ import tensorflow as tf
 from . import foreign, program, yardsticks
 from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
-from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_INTO, TF
+from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_HUGE, STREAM_INTO, TF
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient, tensors
 
@@ -31,6 +31,7 @@ def _backward(size: int) -> Mapping[str, Sampler | str]:
         KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, [size])),
         MULTIPLY: Timed(lambda: tf.multiply(dy_tensor, gx_tensor)),
         STREAM: Timed(lambda: yardsticks.multiply(dy, gx)),
+        STREAM_HUGE: Timed(lambda: yardsticks.multiply(dy, gx, huge_pages=True)),
         STREAM_INTO: Timed(lambda: yardsticks.multiply_into(dy, gx, out)),
         "numpy.multiply": Timed(lambda: np.multiply(dy, gx)),
         "numpy.multiply into": Timed(lambda: np.multiply(dy, gx, out=out)),

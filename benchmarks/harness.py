@@ -17,7 +17,7 @@ class Settings:
 
     quick: bool = False
     # For the samples of one case; and the number of rounds that they are spread over.
-    seconds: float = 6.0
+    seconds: float = 5.0
     most_rounds: int = 31
     fewest_rounds: int = 5
 
@@ -26,7 +26,7 @@ class Settings:
         return quick if self.quick else full
 
 
-QUICK = Settings(quick=True, seconds=0.02, most_rounds=3, fewest_rounds=2)
+QUICK = Settings(quick=True, seconds=0.01, most_rounds=2, fewest_rounds=2)
 
 
 @dataclasses.dataclass(frozen=True)

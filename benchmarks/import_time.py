@@ -42,7 +42,7 @@ def _build(with_probability: bool) -> Mapping[str, Sampler | str]:
 def cases(settings: Settings) -> list[Case]:
     """One case."""
     build = functools.partial(_build, settings.pick(True, False))
-    return [Case(SUBJECT, "import", build, (OURS,), rounds=settings.pick(5, 1))]
+    return [Case(SUBJECT, "import", build, (OURS,), rounds=settings.pick(3, 1))]
 
 
 if __name__ == "__main__":

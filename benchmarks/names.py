@@ -15,6 +15,7 @@ REDUCE_SUM = "tf.reduce_sum"
 
 # The yardsticks.
 STREAM = "streaming multiply"
+STREAM_HUGE = "streaming multiply, huge pages"
 STREAM_INTO = "streaming multiply into"
 READ_BOTH = "read both"
 TRAFFIC = "traffic of the large operand"

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import app, flags
 
-from . import charts, harness, record, table, targets
+from . import harness, record, table, targets
 from .harness import Case, Settings
 
 _QUICK = flags.DEFINE_bool(
@@ -63,6 +63,8 @@ def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
 
 def write(results: dict[str, Any], folder: pathlib.Path) -> None:
     """The results as JSON, as a table, and as charts."""
+    from . import charts  # Who wants no charts needs no matplotlib.
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     (folder / "table.md").write_text(table.document(results))

@@ -35,9 +35,11 @@ class Timed:
             self._calls = max(1, math.ceil(self._calls * seconds / self._run(self._calls)))
 
     def sample(self) -> float:
-        """The seconds of one call, on average."""
-        # Nobody pays for the garbage of another; everybody pays for the collections that the own garbage causes.
+        """The seconds of one call, on average, after one that is not timed."""
+        # Nobody pays for what another leaves behind: garbage, cold caches, pages that the system took back. Everybody
+        # pays for the collections that the own garbage causes.
         gc.collect()
+        self._run(1)
         return self._run(self._calls) / self._calls
 
     def _run(self, calls: int) -> float:

@@ -46,9 +46,9 @@ def read(a: np.ndarray, b: np.ndarray | None = None) -> int:
     return _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
 
 
-def multiply(a: np.ndarray, b: np.ndarray | None = None) -> None:
+def multiply(a: np.ndarray, b: np.ndarray | None = None, huge_pages: bool = False) -> None:
     """Multiplies two float32 arrays, or one with a number, into a new array."""
-    _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), ctypes.c_int64(a.size))
+    _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), ctypes.c_int64(a.size), huge_pages)
 
 
 def multiply_into(a: np.ndarray, b: np.ndarray | None, out: np.ndarray) -> None:
