@@ -24,7 +24,7 @@ def page(text: str, run: dict[str, Any]) -> str:
     parts = {"origin": table.origin(run) + "\n", "targets": table.targets(run), "memory": table.memory(run)}
     for name, part in parts.items():
         text, found = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- end -->\n)", lambda m, part=part: m[1] + part + m[2], text, flags=re.DOTALL
+            rf"(?<=<!-- {name} -->\n).*?(?=<!-- end -->\n)", lambda _, part=part: f"\n{part}\n", text, flags=re.DOTALL
         )
         if found != 1:
             raise ValueError(f"benchmarks: the marks of '{name}' stand {found} times in {PAGE.name}; expected once")
