@@ -3,6 +3,7 @@
 A worker does nothing while it waits, so that its samples can take turns with those of other processes.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -28,6 +29,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
+        atexit.register(self._process.communicate)
         self._answers: Iterator[str] = iter(self._process.stdout or ())
 
     def build(self, function: str, **arguments: Any) -> dict[str, "Remote"]:
