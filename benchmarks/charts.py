@@ -24,7 +24,6 @@ _STYLE = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "svg.hashsalt": "",
 }
 Cases = dict[tuple[str, str], dict[str, Any]]
 

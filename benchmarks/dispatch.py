@@ -5,7 +5,7 @@ processes of their own.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -29,7 +29,7 @@ def _forward() -> Mapping[str, Sampler | str]:
 def _recorded() -> Mapping[str, Sampler | str]:
     fx, gx, x = tensors([], [], [])
 
-    def record(function: functools.partial) -> None:
+    def record(function: Callable[[], object]) -> None:
         with tf.GradientTape() as tape:
             tape.watch(x)
             function()

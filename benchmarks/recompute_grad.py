@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +37,7 @@ def _steps(traced: bool, layers: int, size: int) -> dict[str, Callable[[], tf.Te
                 y = function(y)
         return tape.gradient(y, x)
 
-    steps = {}
+    steps: dict[str, Callable[[], tf.Tensor]] = {}
     x = tf.ones([size])
     for name, wrap in _VARIANTS.items():
         function = functools.partial(step, [wrap(block) for _ in range(4)])
@@ -49,11 +50,11 @@ def in_worker(traced: bool, layers: int, size: int) -> dict[str, Sampler]:
     return {name: peaks.Peak(step, 1_000_000) for name, step in _steps(traced, layers, size).items()}
 
 
-def _memory(**arguments: int) -> Mapping[str, Sampler | str]:
+def _memory(**arguments: Any) -> Mapping[str, Sampler | str]:
     return peaks.worker().build(f"{__spec__.name}:in_worker", **arguments)
 
 
-def _time(**arguments: int) -> Mapping[str, Sampler | str]:
+def _time(**arguments: Any) -> Mapping[str, Sampler | str]:
     return {name: Timed(step) for name, step in _steps(**arguments).items()}
 
 
