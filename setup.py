@@ -44,12 +44,15 @@ SOURCES = (
     "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
     "cc/lib/alignment.cc",
+    "cc/lib/block_kernels.cc",
+    "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
 )
 
 # NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
-COMPILE_FLAGS = ("-O3", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
+# -ffp-contract=off: fused operations round otherwise, and only some machines have them.
+COMPILE_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
 
 
 def installed_tensorflow() -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 #include "cc/kernels/kernel_shapes.h"
 #include "cc/lib/alignment.h"
+#include "cc/lib/arithmetic.h"
+#include "cc/lib/block_kernels.h"
 #include "cc/lib/contraction.h"
 #include "cc/lib/contraction_plan.h"
 #include "cc/lib/messages.h"
@@ -21,6 +23,20 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::thread::ThreadPool;
 
+// The type of cc/lib that has the layout of TensorFlow's T.
+template <typename T>
+struct ElementOf {
+  using Type = T;
+};
+template <>
+struct ElementOf<Eigen::half> {
+  using Type = Half;
+};
+template <>
+struct ElementOf<Eigen::bfloat16> {
+  using Type = BFloat16;
+};
+
 template <typename T>
 class CustomGradientEmbedGradKernel : public OpKernel {
  public:
@@ -33,13 +49,19 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     const Tensor& rhs = context->input(1);
     TensorShape out_shape;
     OP_REQUIRES_OK(context, ShapeFromTensor(context->input(2), EmbedGradNames().api, &out_shape));
-    Alignment alignment;
-    const std::string error =
-        Align(InRoleOrder(attributes_.wrt, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
-              attributes_.axis, EmbedGradNames(), &alignment);
-    OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
-
-    ContractionPlan plan = PlanContraction(alignment, attributes_.wrt);
+    ContractionPlan plan;
+    if (attributes_.axis.dims.empty() && !attributes_.axis.all && lhs.shape() == rhs.shape() &&
+        lhs.shape() == out_shape && out_shape.num_elements() > 0) {
+      // By far the most frequent case, and always right.
+      plan = PlanElementwise(out_shape.num_elements());
+    } else {
+      Alignment alignment;
+      const std::string error =
+          Align(InRoleOrder(attributes_.wrt, ToDims(lhs.shape()), ToDims(rhs.shape()), ToDims(out_shape)),
+                attributes_.axis, EmbedGradNames(), &alignment);
+      OP_REQUIRES(context, error.empty(), absl::InvalidArgumentError(error));
+      plan = PlanContraction(alignment, attributes_.wrt);
+    }
     if (attributes_.zero_x) plan.reduced_size = 0;
     std::vector<int> reusable;
     if (plan.LhsIsElementwise()) reusable.push_back(0);
@@ -51,17 +73,15 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     const ParallelFor parallel_for = [workers](int64_t total, int64_t cost, const auto& work) {
       workers->ParallelFor(total, ThreadPool::SchedulingParams::Adaptive(cost), work);
     };
-    const T* l = lhs.flat<T>().data();
-    const T* r = rhs.flat<T>().data();
-    T* o = out->flat<T>().data();
-    if (attributes_.wrt == kFx) {
-      Contraction<T, /*conjugate=*/false>(plan, l, r, o).Run(parallel_for);
-    } else {
-      Contraction<T, /*conjugate=*/true>(plan, l, r, o).Run(parallel_for);
-    }
+    const auto* l = static_cast<const Element*>(lhs.data());
+    const auto* r = static_cast<const Element*>(rhs.data());
+    auto* o = static_cast<Element*>(out->data());
+    Contract(plan, /*conjugate=*/attributes_.wrt != kFx, l, r, o, WidestVectors(), parallel_for);
   }
 
  private:
+  using Element = typename ElementOf<T>::Type;
+
   GradAttributes attributes_;
 };
 

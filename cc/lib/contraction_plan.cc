@@ -61,4 +61,11 @@ ContractionPlan PlanContraction(const Alignment& alignment, Role wrt) {
   return plan;
 }
 
+ContractionPlan PlanElementwise(int64_t size) {
+  ContractionPlan plan;
+  plan.kept.push_back({size, 1, 1, 1});
+  plan.kept_size = size;
+  return plan;
+}
+
 }  // namespace tf_cg_ops

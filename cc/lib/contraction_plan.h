@@ -35,6 +35,9 @@ struct ContractionPlan {
 // `wrt` is the operand whose shape out has; lhs and rhs are the two others, in the order of Role.
 ContractionPlan PlanContraction(const Alignment& alignment, Role wrt);
 
+// The plan for operands of one shape with so many elements, at least one.
+ContractionPlan PlanElementwise(int64_t size);
+
 }  // namespace tf_cg_ops
 
 #endif  // TF_CG_OPS_CC_LIB_CONTRACTION_PLAN_H_

@@ -1,0 +1,538 @@
+// The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES; block_kernels.cc includes this in a namespace for each
+// kind, hence no include guard. Only templates and functions of this file are called here, so that each is compiled for
+// its kind alone.
+//
+// Every loop has one shape: full vectors, then what is left, by way of a buffer that is filled up with zeros.
+
+// Vectors of W, the type in which products (W = Product) or sums (W = Sum) are computed: float or double.
+template <typename W>
+struct VectorOf {
+  typedef W Type __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+  static constexpr int kLanes = TF_CG_OPS_VECTOR_BYTES / sizeof(W);
+};
+template <typename W>
+using Vector = typename VectorOf<W>::Type;
+
+// As many bytes in memory as become a full vector.
+typedef float FloatsToWiden __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
+typedef uint16_t Bits16 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
+typedef uint32_t Bits32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+typedef int32_t Int32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+
+template <typename V, typename R>
+inline V LoadAs(const R* from) {
+  V v;
+  __builtin_memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <typename V, typename R>
+inline void StoreAs(V v, R* to) {
+  __builtin_memcpy(to, &v, sizeof(V));
+}
+
+template <typename To, typename From>
+inline To BitCast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a vector of the same size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+// The lower half of each lane; the upper halves are zero.
+inline Bits16 Lower(Bits32 v) {
+#if TF_CG_OPS_VECTOR_BYTES == 32
+  const __m256i packed =
+      _mm256_packus_epi32(BitCast<__m256i>(v), BitCast<__m256i>(v));  // In each half of the register.
+  return BitCast<Bits16>(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#elif TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
+  // Only signed numbers can be packed, hence the sign of the 16 bits in the upper half.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitCast<__m128i>(v), 16), 16);
+  const __m128i packed = _mm_packs_epi32(extended, extended);
+  Bits16 lower;
+  __builtin_memcpy(&lower, &packed, sizeof(lower));
+  return lower;
+#else
+  return __builtin_convertvector(v, Bits16);
+#endif
+}
+
+// The 16-bit numbers as 32-bit ones.
+inline Bits32 Widened(Bits16 v) {
+#if TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
+  int64_t bits;
+  __builtin_memcpy(&bits, &v, sizeof(bits));
+  return BitCast<Bits32>(_mm_unpacklo_epi16(_mm_cvtsi64_si128(bits), _mm_setzero_si128()));
+#else
+  return __builtin_convertvector(v, Bits32);
+#endif
+}
+
+inline Bits32 Select(Bits32 mask, Bits32 yes, Bits32 no) { return (mask & yes) | (~mask & no); }
+
+inline void Load(const float* from, Vector<float>* to) { *to = LoadAs<Vector<float>>(from); }
+inline void Load(const double* from, Vector<double>* to) { *to = LoadAs<Vector<double>>(from); }
+inline void Load(const float* from, Vector<double>* to) {
+  *to = __builtin_convertvector(LoadAs<FloatsToWiden>(from), Vector<double>);
+}
+inline void Load(const BFloat16* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(Widened(LoadAs<Bits16>(from)) << 16);
+}
+
+inline void Store(Vector<float> v, float* to) { StoreAs(v, to); }
+inline void Store(Vector<double> v, double* to) { StoreAs(v, to); }
+inline void Store(Vector<double> v, float* to) { StoreAs(__builtin_convertvector(v, FloatsToWiden), to); }
+inline void Store(Vector<float> v, BFloat16* to) {
+  const Bits32 bits = BitCast<Bits32>(v);
+  // To the nearest, ties to even: half of the last place that stays, less what would carry a tie up to an odd one.
+  const Bits32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const Bits32 nan = (bits & 0x80000000u) | 0x7fc00000u;
+  const Bits32 is_nan = BitCast<Bits32>(v != v);
+  StoreAs(Lower(Select(is_nan, nan, rounded) >> 16), to);
+}
+
+#if TF_CG_OPS_VECTOR_BYTES == 64
+inline void Load(const Half* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(_mm512_maskz_cvtph_ps(0xffff, LoadAs<__m256i>(from)));
+}
+inline void Store(Vector<float> v, Half* to) {
+  // Masked, though every lane is taken: GCC's header for the other form makes it warn.
+  StoreAs(_mm512_maskz_cvtps_ph(0xffff, BitCast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), to);
+}
+#elif TF_CG_OPS_VECTOR_BYTES == 32
+inline void Load(const Half* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(_mm256_cvtph_ps(LoadAs<__m128i>(from)));
+}
+inline void Store(Vector<float> v, Half* to) {
+  StoreAs(_mm256_cvtps_ph(BitCast<__m256>(v), _MM_FROUND_TO_NEAREST_INT), to);
+}
+#else
+// By integers as far as a number may be subnormal as a float: TensorFlow's threads take such floats for zero.
+inline void Load(const Half* from, Vector<float>* to) {
+  const Bits32 bits = Widened(LoadAs<Bits16>(from));
+  const Bits32 magnitude = (bits & 0x7fff) << 13;
+  const Bits32 exponent = magnitude & (0x1fu << 23);
+  const Bits32 is_special = BitCast<Bits32>(exponent == (0x1fu << 23));
+  const Bits32 is_subnormal = BitCast<Bits32>(exponent == 0);
+  // From half's bias of 15 to float's of 127, for infinities and nans up to the largest exponent.
+  const Bits32 normal = magnitude + ((127u - 15u) << 23) + (is_special & ((128u - 16u) << 23));
+  // A subnormal half as the fraction of a number of the exponent -14, from which that number is taken away.
+  const Bits32 one = (Bits32{} + (113u << 23));
+  const Bits32 subnormal = BitCast<Bits32>(BitCast<Vector<float>>(magnitude + one) - BitCast<Vector<float>>(one));
+  *to = BitCast<Vector<float>>(Select(is_subnormal, subnormal, normal) | ((bits & 0x8000) << 16));
+}
+inline void Store(Vector<float> v, Half* to) {
+  const Bits32 bits = BitCast<Bits32>(v);
+  const Bits32 magnitude = bits & 0x7fffffffu;
+  const Bits32 is_nan = BitCast<Bits32>(v != v);
+  // From 65520 on, which is half way to the next power of two, numbers round to infinity.
+  const Bits32 is_large = BitCast<Bits32>(BitCast<Int32>(magnitude) >= 0x477ff000);
+  const Bits32 is_small = BitCast<Bits32>(BitCast<Int32>(magnitude) < (113 << 23));
+  // To the nearest, ties to even, with the new bias.
+  const Bits32 normal = (magnitude - ((127u - 15u) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // Adding 0.5 brings the last place of a subnormal half to that of a float, and the addition rounds.
+  const Bits32 half = Bits32{} + (126u << 23);
+  const Bits32 small = BitCast<Bits32>(BitCast<Vector<float>>(magnitude) + BitCast<Vector<float>>(half)) - half;
+  Bits32 result = Select(is_small, small, normal);
+  result = Select(is_large, Bits32{} + 0x7c00u, result);
+  result = Select(is_nan, Bits32{} + 0x7e00u, result);
+  StoreAs(Lower(result | ((bits >> 16) & 0x8000u)), to);
+}
+#endif
+
+// The first `count` numbers of a vector.
+template <typename V, typename R>
+inline void StoreFirst(V v, int64_t count, R* to) {
+  R all[sizeof(V) / sizeof(v[0])];
+  Store(v, all);
+  for (int64_t i = 0; i < count; ++i) to[i] = all[i];
+}
+
+// Writes a vector past the caches, to an address that is a multiple of what it takes in memory.
+template <typename V, typename R>
+inline void Stream(V v, R* to) {
+  R form[sizeof(V) / sizeof(v[0])];
+  Store(v, form);
+#if defined(__x86_64__)
+#if TF_CG_OPS_VECTOR_BYTES == 64
+  if constexpr (sizeof(form) == 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), LoadAs<__m512i>(form));
+    return;
+  }
+#endif
+#if TF_CG_OPS_VECTOR_BYTES >= 32
+  if constexpr (sizeof(form) == 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), LoadAs<__m256i>(form));
+    return;
+  }
+#endif
+  if constexpr (sizeof(form) == 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), LoadAs<__m128i>(form));
+    return;
+  }
+#endif
+  __builtin_memcpy(to, form, sizeof(form));
+}
+
+// One operand along a row, as vectors of W. `is_row` as in Strided. Complex numbers are pairs of lanes.
+template <typename T, typename W, bool is_row>
+class Row {
+ public:
+  using Real = typename Arithmetic<T>::Real;
+  static constexpr int kLanes = VectorOf<W>::kLanes;
+  static constexpr int kReals = Arithmetic<T>::kReals;
+
+  explicit Row(const Real* data) : data_(data) {
+    if constexpr (!is_row) same_ = Last(kLanes, data);
+  }
+
+  // The vector from the i-th real on.
+  Vector<W> At(int64_t i) const {
+    if constexpr (!is_row) return same_;
+    Vector<W> v;
+    Load(data_ + i, &v);
+    return v;
+  }
+
+  // The same where only `count` reals are left, with zeros behind.
+  Vector<W> LastAt(int64_t i, int64_t count) const { return Last(count, is_row ? data_ + i : data_); }
+
+ private:
+  static Vector<W> Last(int64_t count, const Real* data) {
+    Real left[kLanes] = {};
+    for (int64_t k = 0; k < count; ++k) left[k] = data[is_row ? k : k % kReals];
+    Vector<W> v;
+    Load(left, &v);
+    return v;
+  }
+
+  const Real* data_;
+  Vector<W> same_;
+};
+
+template <int... lanes>
+struct Lanes {
+  // (re, re) and (im, im) and (im, re) of each pair.
+  template <typename V>
+  static V Reals(V v) {
+    return __builtin_shufflevector(v, v, (lanes & ~1)...);
+  }
+  template <typename V>
+  static V Imaginaries(V v) {
+    return __builtin_shufflevector(v, v, (lanes | 1)...);
+  }
+  template <typename V>
+  static V Swapped(V v) {
+    return __builtin_shufflevector(v, v, (lanes ^ 1)...);
+  }
+  // Changes the sign of the real or of the imaginary parts.
+  template <int part, typename V>
+  static V Negated(V v) {
+    return v * V{(lanes % 2 == part ? -1 : 1)...};
+  }
+};
+
+template <int count, int... lanes>
+struct LanesUpTo : LanesUpTo<count - 1, count - 1, lanes...> {};
+template <int... lanes>
+struct LanesUpTo<0, lanes...> : Lanes<lanes...> {};
+
+// The products of a with b, or with b's conjugate. operator* of std::complex would call a library function that repairs
+// infinities: it costs several times as much, and NumPy does not do it either.
+template <typename T, bool conjugate, typename W>
+inline Vector<W> Product(Vector<W> a, Vector<W> b) {
+  if constexpr (Arithmetic<T>::kReals == 1) {
+    return a * b;
+  } else {
+    using Pairs = LanesUpTo<VectorOf<W>::kLanes>;
+    const Vector<W> by_real = Pairs::Reals(a) * b;
+    const Vector<W> by_imaginary = Pairs::Imaginaries(a) * Pairs::Swapped(b);
+    if constexpr (conjugate) return Pairs::template Negated<1>(by_real) + by_imaginary;
+    return by_real + Pairs::template Negated<0>(by_imaginary);
+  }
+}
+
+// Calls run with the block's form as types: whether lhs and rhs move along a row, and whether to conjugate.
+template <typename T, typename F>
+inline void WithForm(const Block<T>& block, const F& run) {
+  const auto with_rhs = [&](auto lhs, auto rhs) {
+    if (Arithmetic<T>::kReals == 2 && block.conjugate) {
+      run(lhs, rhs, std::bool_constant<Arithmetic<T>::kReals == 2>());
+    } else {
+      run(lhs, rhs, std::false_type());
+    }
+  };
+  const auto with_lhs = [&](auto lhs) {
+    if (block.rhs.is_row) {
+      with_rhs(lhs, std::true_type());
+    } else {
+      with_rhs(lhs, std::false_type());
+    }
+  };
+  if (block.lhs.is_row) {
+    with_lhs(std::true_type());
+  } else {
+    with_lhs(std::false_type());
+  }
+}
+
+template <typename T>
+inline const typename Arithmetic<T>::Real* RowData(const Strided<T>& operand, int64_t row) {
+  return reinterpret_cast<const typename Arithmetic<T>::Real*>(operand.data + row * operand.row_step);
+}
+
+// Narrow rows are laid side by side, in as many whole rows as go into so many reals.
+constexpr int64_t kPacked = 256;
+
+// The rows [first, first + rows) of an operand with narrow rows, side by side: in place where they lie so.
+template <typename T>
+inline const T* Pack(const Strided<T>& operand, int64_t columns, int64_t first, int64_t rows, T* buffer) {
+  const T* from = operand.data + first * operand.row_step;
+  if (operand.is_row && operand.row_step == columns) return from;
+  T* to = buffer;
+  for (int64_t row = 0; row < rows; ++row, from += operand.row_step, to += columns) {
+    if (operand.is_row) {
+      for (int64_t column = 0; column < columns; ++column) to[column] = from[column];
+    } else {
+      // Always as many, which are a few vectors; the next row overwrites what is too many.
+      for (int64_t column = 0; column < kNarrow; ++column) to[column] = *from;
+    }
+  }
+  return buffer;
+}
+
+// Calls run(first row, number of rows, block) with blocks of a single row that several narrow rows make up.
+template <typename T, typename F>
+inline void ForPacked(const Block<T>& block, const F& run) {
+  constexpr int64_t kElements = kPacked / Arithmetic<T>::kReals;
+  T lhs[kElements + kNarrow], rhs[kElements + kNarrow];
+  const int64_t at_once = kElements / block.columns;
+  for (int64_t first = 0; first < block.rows; first += at_once) {
+    const int64_t rows = block.rows - first < at_once ? block.rows - first : at_once;
+    const Strided<T> packed_lhs = {Pack(block.lhs, block.columns, first, rows, lhs), 0, true};
+    const Strided<T> packed_rhs = {Pack(block.rhs, block.columns, first, rows, rhs), 0, true};
+    run(first, rows, Block<T>{packed_lhs, packed_rhs, 1, rows * block.columns, /*is_narrow=*/false, block.conjugate});
+  }
+}
+
+template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate>
+inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, typename Arithmetic<T>::Real* out) {
+  using W = typename Arithmetic<T>::Product;
+  constexpr int kLanes = VectorOf<W>::kLanes;
+  const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
+  const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));
+  const int64_t count = block.columns * Arithmetic<T>::kReals;
+  const auto some = [&](int64_t i, int64_t n) {
+    StoreFirst(Product<T, conjugate, W>(lhs.LastAt(i, n), rhs.LastAt(i, n)), n, out + i);
+  };
+  int64_t i = 0;
+  if (stream) {
+    const int64_t bytes = kLanes * sizeof(*out);
+    const int64_t to_boundary = (bytes - reinterpret_cast<uintptr_t>(out) % bytes) % bytes / sizeof(*out);
+    if (to_boundary < count && to_boundary % Arithmetic<T>::kReals == 0 &&
+        reinterpret_cast<uintptr_t>(out) % sizeof(*out) == 0) {
+      some(0, to_boundary);
+      for (i = to_boundary; i + kLanes <= count; i += kLanes) {
+        Stream(Product<T, conjugate, W>(lhs.At(i), rhs.At(i)), out + i);
+      }
+    }
+  }
+  for (; i + kLanes <= count; i += kLanes) Store(Product<T, conjugate, W>(lhs.At(i), rhs.At(i)), out + i);
+  if (i < count) some(i, count - i);
+}
+
+// Narrow rows of which one operand is the same all along: full vectors reach into the rows that come next, which then
+// overwrite what was too much. out is neither operand here.
+template <typename T>
+inline void MultiplyNarrowRows(const Block<T>& block, T* out) {
+  using W = typename Arithmetic<T>::Product;
+  constexpr int kLanes = VectorOf<W>::kLanes;
+  const int64_t reals = block.columns * Arithmetic<T>::kReals;
+  const int64_t reach = (reals + kLanes - 1) / kLanes * kLanes;
+  WithForm(block, [&](auto lhs_is_row, auto rhs_is_row, auto conjugate) {
+    auto* to = reinterpret_cast<typename Arithmetic<T>::Real*>(out);
+    int64_t row = 0;
+    for (; (block.rows - row) * reals >= reach; ++row, to += reals) {
+      const Row<T, W, lhs_is_row.value> lhs(RowData(block.lhs, row));
+      const Row<T, W, rhs_is_row.value> rhs(RowData(block.rhs, row));
+      for (int64_t i = 0; i < reals; i += kLanes) {
+        Store(Product<T, conjugate.value, W>(lhs.At(i), rhs.At(i)), to + i);
+      }
+    }
+    for (; row < block.rows; ++row, to += reals) {
+      MultiplyRow<T, lhs_is_row.value, rhs_is_row.value, conjugate.value>(block, row, /*stream=*/false, to);
+    }
+  });
+}
+
+template <typename T>
+void MultiplyBlock(const Block<T>& block, bool stream, T* out) {
+  using Real = typename Arithmetic<T>::Real;
+  if (block.is_narrow) {
+    const auto may_be_overrun = [&](const Strided<T>& operand) {
+      return !operand.is_row || operand.row_step == block.columns;
+    };
+    if (may_be_overrun(block.lhs) && may_be_overrun(block.rhs)) {
+      MultiplyNarrowRows(block, out);
+    } else {
+      ForPacked(block, [&](int64_t first, int64_t, const Block<T>& packed) {
+        MultiplyBlock(packed, stream, out + first * block.columns);
+      });
+    }
+    return;
+  }
+  WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
+    for (int64_t row = 0; row < block.rows; ++row) {
+      Real* to = reinterpret_cast<Real*>(out + row * block.columns);
+      MultiplyRow<T, lhs.value, rhs.value, conjugate.value>(block, row, stream, to);
+    }
+  });
+#if defined(__x86_64__)
+  if (stream) _mm_sfence();
+#endif
+}
+
+// sums[column] += the products of `kRows` rows, added one after the other.
+template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate, int kRows>
+inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithmetic<T>::Sum* sums) {
+  using W = typename Arithmetic<T>::Sum;
+  constexpr int kLanes = VectorOf<W>::kLanes;
+  struct Pair {
+    Row<T, W, lhs_is_row> lhs;
+    Row<T, W, rhs_is_row> rhs;
+  };
+  const auto pair = [&](int64_t r) {
+    return Pair{Row<T, W, lhs_is_row>(RowData(block.lhs, r)), Row<T, W, rhs_is_row>(RowData(block.rhs, r))};
+  };
+  // Written out: a loop over an array of rows would keep them in memory.
+  const Pair r0 = pair(row), r1 = pair(row + (kRows > 1)), r2 = pair(row + 2 * (kRows > 1)),
+             r3 = pair(row + 3 * (kRows > 1));
+  const int64_t count = block.columns * Arithmetic<T>::kReals;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vector<W> sum;
+    Load(sums + i, &sum);
+    sum += Product<T, conjugate, W>(r0.lhs.At(i), r0.rhs.At(i));
+    if constexpr (kRows > 1) {
+      sum += Product<T, conjugate, W>(r1.lhs.At(i), r1.rhs.At(i));
+      sum += Product<T, conjugate, W>(r2.lhs.At(i), r2.rhs.At(i));
+      sum += Product<T, conjugate, W>(r3.lhs.At(i), r3.rhs.At(i));
+    }
+    Store(sum, sums + i);
+  }
+  if (const int64_t n = count - i; n > 0) {
+    W left[kLanes] = {};
+    for (int64_t k = 0; k < n; ++k) left[k] = sums[i + k];
+    Vector<W> sum;
+    Load(left, &sum);
+    sum += Product<T, conjugate, W>(r0.lhs.LastAt(i, n), r0.rhs.LastAt(i, n));
+    if constexpr (kRows > 1) {
+      sum += Product<T, conjugate, W>(r1.lhs.LastAt(i, n), r1.rhs.LastAt(i, n));
+      sum += Product<T, conjugate, W>(r2.lhs.LastAt(i, n), r2.rhs.LastAt(i, n));
+      sum += Product<T, conjugate, W>(r3.lhs.LastAt(i, n), r3.rhs.LastAt(i, n));
+    }
+    StoreFirst(sum, n, sums + i);
+  }
+}
+
+template <typename T>
+void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
+  if (block.is_narrow) {
+    // Position by position in the packed rows first, then the positions of one column.
+    typename Arithmetic<T>::Sum packed_sums[kPacked] = {};
+    const int64_t reals = block.columns * Arithmetic<T>::kReals;
+    const int64_t at_once = kPacked / reals;
+    ForPacked(block, [&](int64_t, int64_t, const Block<T>& packed) { AddToColumns(packed, packed_sums); });
+    for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
+    return;
+  }
+  // Rows that follow one another are read best as they come. Where there are gaps, several at once are faster, since
+  // the sums are then read and written less often.
+  const auto has_gaps = [&](const Strided<T>& operand) { return operand.is_row && operand.row_step != block.columns; };
+  const bool by_four = has_gaps(block.lhs) || has_gaps(block.rhs);
+  WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
+    int64_t row = 0;
+    for (; by_four && row + 4 <= block.rows; row += 4) {
+      AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 4>(block, row, sums);
+    }
+    for (; row < block.rows; ++row) {
+      AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 1>(block, row, sums);
+    }
+  });
+}
+
+// The sum of the products in one row, of complex numbers as a pair.
+template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate>
+inline void AddRowTo(const Block<T>& block, int64_t row, typename Arithmetic<T>::Sum* sum) {
+  using W = typename Arithmetic<T>::Sum;
+  constexpr int kLanes = VectorOf<W>::kLanes;
+  // Independent sums, so that the additions overlap; as many for each kind of vectors.
+  constexpr int kSums = 128 / sizeof(W);
+  constexpr int kVectors = kSums / kLanes;
+  // The sums of so many products are folded into one, so that rounding errors do not pile up along a row.
+  constexpr int64_t kFolded = 8192;
+  const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
+  const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));
+  const int64_t count = block.columns * Arithmetic<T>::kReals;
+  for (int64_t i = 0; i < count;) {
+    const int64_t end = count - i > kFolded ? i + kFolded : count;
+    Vector<W> vectors[kVectors] = {};
+    for (; i + kSums <= end; i += kSums) {
+      for (int v = 0; v < kVectors; ++v) {
+        vectors[v] += Product<T, conjugate, W>(lhs.At(i + v * kLanes), rhs.At(i + v * kLanes));
+      }
+    }
+    for (int v = 0; v < kVectors && i < end; ++v) {
+      const int64_t n = end - i < kLanes ? end - i : kLanes;
+      vectors[v] += Product<T, conjugate, W>(lhs.LastAt(i, n), rhs.LastAt(i, n));
+      i += n;
+    }
+    W sums[kSums];
+    for (int v = 0; v < kVectors; ++v) Store(vectors[v], sums + v * kLanes);
+    for (int width = kSums / 2; width >= Arithmetic<T>::kReals; width /= 2) {
+      for (int k = 0; k < width; ++k) sums[k] += sums[k + width];
+    }
+    for (int k = 0; k < Arithmetic<T>::kReals; ++k) sum[k] += sums[k];
+  }
+}
+
+template <typename T>
+void AddToRows(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
+  constexpr int kReals = Arithmetic<T>::kReals;
+  if (block.is_narrow) {
+    ForPacked(block, [&](int64_t first, int64_t rows, const Block<T>& packed) {
+      typename Arithmetic<T>::Sum products[kPacked] = {};
+      AddToColumns(packed, products);
+      const int64_t reals = block.columns * kReals;
+      for (int64_t i = 0; i < reals; ++i) {
+        for (int64_t row = 0; row < rows; ++row) {
+          sums[(first + row) * kReals + i % kReals] += products[row * reals + i];
+        }
+      }
+    });
+    return;
+  }
+  WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
+    for (int64_t row = 0; row < block.rows; ++row) {
+      AddRowTo<T, lhs.value, rhs.value, conjugate.value>(block, row, sums + row * kReals);
+    }
+  });
+}
+
+template <typename T>
+void Round(const typename Arithmetic<T>::Sum* sums, int64_t count, T* out) {
+  using W = typename Arithmetic<T>::Sum;
+  constexpr int kLanes = VectorOf<W>::kLanes;
+  typename Arithmetic<T>::Real* const to = reinterpret_cast<typename Arithmetic<T>::Real*>(out);
+  const int64_t reals = count * Arithmetic<T>::kReals;
+  int64_t i = 0;
+  for (; i + kLanes <= reals; i += kLanes) Store(LoadAs<Vector<W>>(sums + i), to + i);
+  if (i < reals) {
+    W left[kLanes] = {};
+    for (int64_t k = 0; i + k < reals; ++k) left[k] = sums[i + k];
+    StoreFirst(LoadAs<Vector<W>>(left), reals - i, to + i);
+  }
+}
+
+template <typename T>
+constexpr BlockKernels<T> kKernels = {MultiplyBlock<T>, AddToColumns<T>, AddToRows<T>, Round<T>};
