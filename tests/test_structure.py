@@ -30,7 +30,9 @@ MAY_INCLUDE = {
     "cc/gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|xla/hlo/builder/",
-    "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|tensorflow/core/(common_runtime/optimization_registry\.h|framework/|graph/)",
+    "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|"
+    r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
+    r"public/session_options\.h|util/env_var\.h)",
     "cc/kernels": r"cc/lib/|tensorflow/core/(framework|platform)/",
 }
 
