@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -101,17 +102,45 @@ def test_shapes_that_do_not_fit_while_tracing(case):
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("case", SHAPES)
-def test_shapes_that_do_not_fit_at_run_time(case):
-    (fx, gx, x, axis), message = SHAPES[case]
+def with_unknown_shapes(function):
+    return tf.function(function, input_signature=[tf.TensorSpec(None)] * 3)
 
-    @tf.function(input_signature=[tf.TensorSpec(None)] * 3)
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_at_run_time(case, monkeypatch):
+    """The op compares them, where it is left in the graph."""
+    (fx, gx, x, axis), message = SHAPES[case]
+    monkeypatch.setenv("TF_CG_OPS_KEEP_OPS", "1")
+
+    @with_unknown_shapes
     def run(fx, gx, x):
         return cg.embed_gradient(fx, gx, x, axis)
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         run(ones(fx), ones(gx), ones(x))
     assert f"\n{message}\n" in caught.value.message
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_at_run_time_where_a_gradient_is_taken(case):
+    """Without one there is nothing left that could compare them; with one, it is its own op that does."""
+    (fx, gx, x, axis), message = SHAPES[case]
+    embed = with_unknown_shapes(lambda fx, gx, x: cg.embed_gradient(fx, gx, x, axis))
+    np.testing.assert_array_equal(embed(ones(fx), ones(gx), ones(x)), ones(fx))
+
+    @with_unknown_shapes
+    def gradient(fx, gx, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(fx, gx, x, axis)
+        return tape.gradient(h, x)
+
+    of_the_gradient = re.sub(
+        r"\bfx\b", "fx (or its upstream)", message.replace("embed_gradient", "CustomGradientEmbedGrad")
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        gradient(ones(fx), ones(gx), ones(x))
+    assert f"\n{of_the_gradient}\n" in caught.value.message
 
 
 def test_the_message_names_the_pair_that_is_wrong():

@@ -1,0 +1,64 @@
+"""Counts how often something is computed, and lists the ops that ran."""
+
+import collections
+import itertools
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+COUNTS = collections.Counter()
+ORDER = []
+_NUMBERS = itertools.count()
+OURS = {"CustomGradientEmbed", "CustomGradientRule"}
+
+
+def counted(x, name="gx", stateful=False):
+    """x, by way of a Python function that counts its calls."""
+
+    def count(array):
+        COUNTS[name] += 1
+        ORDER.append(name)
+        return array
+
+    y = tf.numpy_function(count, [x], x.dtype, stateful=stateful)
+    y.set_shape(x.shape)
+    return y
+
+
+def start_counting():
+    COUNTS.clear()
+    ORDER.clear()
+
+
+def ops_that_ran(folder, function, x):
+    """The types of the operations that run in a call of the function once it is traced, as often as they do."""
+    # TensorFlow also writes what ran before, so that the graph has to be found again.
+    name = f"argument_{next(_NUMBERS)}"
+    traced = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype, name))
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default():
+        tf.summary.trace_on(graph=True, profiler=False)
+        traced(x)
+        tf.summary.trace_export("graphs", step=0)
+    writer.close()
+    [path] = folder.iterdir()
+    found = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
+            for text in value.tensor.string_val:
+                found += config_pb2.RunMetadata.FromString(text).function_graphs
+    [graphs] = [graphs for graphs in found if any(node.name == name for node in graphs.pre_optimization_graph.node)]
+    return ops_of(graphs)
+
+
+def ops_of(run_metadata):
+    """The same for what a session ran, with RunOptions(output_partition_graphs=True)."""
+    ops = collections.Counter()
+    for graph in run_metadata.partition_graphs:
+        ops.update(node.op for node in graph.node)
+    return ops
+
+
+def bits(tensors):
+    return [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(tensors)]
