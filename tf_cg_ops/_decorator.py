@@ -35,8 +35,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a
     `grad_fn` that cannot be traced does not keep a model from being saved.
 
-    What `grad_fn` reads of its surroundings is kept for it, and in a graph computed in the forward pass even if nobody
-    asks for a gradient: compute inside `grad_fn` what is expensive and not needed for `y`.
+    What `grad_fn` reads of its surroundings is kept for it. In a graph it is computed only where a gradient is taken.
+    In eager mode it always is: compute inside `grad_fn` what is expensive and not needed for `y`.
 
     What it does not do: check that the gradient is right, or differentiate `f` itself.
 
