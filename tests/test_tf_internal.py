@@ -3,6 +3,7 @@
 import gc
 import inspect
 
+import pytest
 import tensorflow as tf
 
 from tf_cg_ops import _tf_internal
@@ -14,13 +15,20 @@ def test_every_name_is_there():
         "Any",
         "Callable",
         "ConversionNotImplementedError",
+        "EagerTensor",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
         "add_python_function",
+        "autograph_artifact",
         "cond_v2",
+        "context",
         "control_flow_util",
+        "core",
+        "could_possibly_record",
         "definition_of",
+        "execute",
+        "execute_unrecorded",
         "find_function",
         "from_func_graph",
         "func_graph_from_py_func",
@@ -33,9 +41,12 @@ def test_every_name_is_there():
         "op_def_registry",
         "ops",
         "parse_saved_model",
+        "possible_gradient_types",
+        "pywrap_tfe",
         "record_operation",
         "replace_flat_tensors_for_gradients",
         "script_ops",
+        "shape_of",
         "should_record_backprop",
         "stop_recording",
         "weakref",
@@ -69,6 +80,48 @@ def test_record_operation_puts_a_closure_on_the_tape():
             y = tf.identity(x)
         _tf_internal.record_operation("name", [y], [x], lambda dy: [3.0 * dy])
     assert tape.gradient(y, x) == 3.0
+
+
+def test_execute_runs_an_op_and_raises_its_errors():
+    assert _tf_internal.execute("Add", tf.constant(1.0), tf.constant(2.0)) == 3.0
+    assert _tf_internal.execute("Sum", tf.ones([1, 2]), tf.constant(0), "keep_dims", True).shape == [1, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
+        _tf_internal.execute("Add", tf.ones([2]), tf.ones([3]))
+
+
+def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
+    x = tf.constant(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        unseen = _tf_internal.execute_unrecorded("Neg", x)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            _tf_internal.execute_unrecorded("Add", tf.ones([2]), tf.ones([3]))
+        seen = 2.0 * x
+    assert tape.gradient(unseen, x) is None
+    assert tape.gradient(seen, x) == 2.0
+
+
+def test_what_may_record_and_what_is_watched():
+    x, other = tf.constant(1.0), tf.constant(1.0)
+    assert not _tf_internal.could_possibly_record()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        assert _tf_internal.could_possibly_record()
+        assert _tf_internal.possible_gradient_types([x])
+        assert not _tf_internal.possible_gradient_types([other])
+        with tape.stop_recording():
+            assert not _tf_internal.could_possibly_record()
+        with _tf_internal.stop_recording():
+            assert not _tf_internal.could_possibly_record()
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)):
+        assert _tf_internal.could_possibly_record()
+        assert _tf_internal.possible_gradient_types([x])
+        assert not _tf_internal.possible_gradient_types([other])
+
+
+def test_shape_of_an_eager_tensor_is_a_tuple():
+    assert type(tf.constant(1.0)) is _tf_internal.EagerTensor
+    assert [_tf_internal.shape_of(tf.zeros(shape)) for shape in ([], [2, 0])] == [(), (2, 0)]
 
 
 def test_variable_watcher_sees_trainable_variables_in_inner_graphs():

@@ -4,10 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _dynamic_shapes, _keras, _library
+from . import _convert, _dynamic_shapes, _eager, _keras, _library, _tf_internal
+from ._tf_internal import EagerTensor
 
 
-@_keras.takes_keras_tensors("embed_gradient")
+@_tf_internal.autograph_artifact
 def embed_gradient(
     fx: Any,
     gx: Any,
@@ -97,6 +98,21 @@ def embed_gradient(
 
     The formula with stop_gradient is that of TensorFlow Probability's and TensorFlow 1's `custom_gradient`.
     """
+    if (
+        type(fx) is type(gx) is type(x) is EagerTensor
+        and type(axis) is tuple
+        and not axis
+        and fx_gx_manually_stopped is False
+        and tf.executing_eagerly()
+    ):
+        h = _eager.embed_elementwise(fx, gx, x)
+        if h is not None:
+            return h
+    return _embed_gradient(fx, gx, x, axis, fx_gx_manually_stopped, name)
+
+
+@_keras.takes_keras_tensors("embed_gradient")
+def _embed_gradient(fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None) -> tf.Tensor:
     api = "embed_gradient"
     stopped = _convert.to_bool(api, fx_gx_manually_stopped)
     static_axis = _convert.to_axis(api, axis)
@@ -115,6 +131,12 @@ def embed(
     fx: tf.Tensor, gx: list[tf.Tensor], x: list[tf.Tensor], axis: list[int] | None, stopped: bool, name: str | None
 ) -> tf.Tensor:
     """Calls the op with arguments that are converted already."""
+    all_axes, axis = axis is None, axis or []
+    if not stopped and _tf_internal.could_possibly_record() and tf.executing_eagerly():
+        return _eager.embed(fx, gx, x, axis, all_axes, name)
     return _library.custom_gradient_embed(
-        fx, gx, x, fx_gx_manually_stopped=stopped, axis=axis or [], all_axes=axis is None, name=name
+        fx, gx, x, fx_gx_manually_stopped=stopped, axis=axis, all_axes=all_axes, name=name
     )
+
+
+_keras.functions["embed_gradient"] = embed_gradient

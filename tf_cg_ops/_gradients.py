@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library, _rule
+from . import _eager, _errors, _library, _rule
 
 _ROLES = ("fx", "gx", "x")
 
@@ -29,7 +29,7 @@ def _alignment_attributes(op: Any) -> dict[str, Any]:
 def _gradient_of_form(wrt: str, operands: dict[str, Any], like: Any, zero_x: bool, attributes: dict[str, Any]) -> Any:
     """The gradient of L with respect to `wrt`, which has the shape of `like`. Only that shape is used of `like`."""
     lhs, rhs = (operands[role] for role in _ROLES if role != wrt)
-    shape = tf.shape(like, out_type=tf.int64)
+    shape = _eager.shape_tensor_of(like)
     return _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, zero_x=zero_x, **attributes)
 
 

@@ -32,7 +32,7 @@ def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             package = package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
             if package:
-                return call(package, wrapper, args, kwargs)
+                return call(package, functions[name], args, kwargs)
             return function(*args, **kwargs)
 
         functions[name] = wrapper
