@@ -19,7 +19,7 @@ _BOOLS = (bool, np.bool_)
 _NUMPY = (np.ndarray, np.generic)
 
 
-def _to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
+def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
     """The gx, the x, and the suffix by which messages tell the pairs apart."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
@@ -64,7 +64,7 @@ def to_tensor_pairs(
     api: str, fx: Any, gx: Any, x: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[str]]:
     """`fx`, the lists of `gx` and `x` as Tensors of one dtype, and the suffixes that tell the pairs apart."""
-    gx, x, suffixes = _to_pairs(api, gx, x)
+    gx, x, suffixes = to_pairs(api, gx, x)
     names = ["fx", *("gx" + suffix for suffix in suffixes), *("x" + suffix for suffix in suffixes)]
     fx, *rest = to_tensors(api, names, [fx, *gx, *x])
     return fx, rest[: len(gx)], rest[len(gx) :], suffixes
@@ -92,10 +92,11 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
     except (TypeError, ValueError) as error:
-        raise _not_convertible(api, name, value) from error
+        raise not_convertible(api, name, value) from error
 
 
-def _not_convertible(api: str, name: str, value: Any) -> TypeError:
+def not_convertible(api: str, name: str, value: Any) -> TypeError:
+    """The error for a value that is no dense tensor."""
     remedy = _errors.REMEDY_CALL if callable(value) else _errors.REMEDY_CONVERT
     return TypeError(_errors.NOT_CONVERTIBLE.format(api=api, argument=name, value=describe(value), remedy=remedy))
 

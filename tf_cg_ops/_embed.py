@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _dynamic_shapes, _eager, _keras, _library, _tf_internal
+from . import _convert, _deferred, _dynamic_shapes, _eager, _keras, _library, _tf_internal
 from ._tf_internal import EagerTensor
 
 
@@ -54,6 +54,16 @@ def embed_gradient(
     same arguments and compute `fx + gx * (x - stop_gradient(x))`, which turns into `nan` where `x` or `gx` is not
     finite. `tf_cg_ops.compat` has both with their own signatures. `tf.custom_gradient` takes a function instead.
 
+    `gx` may be a function without arguments that returns the derivative, for where it costs something to compute:
+
+        dx = sum_to_shape_of_x(dy * conj(gx()))
+
+    In eager mode it is called where a gradient is first asked for, once for each call of `embed_gradient`: never in
+    inference, and once for all gradients of a persistent tape, Jacobians and forward mode included. It runs on no tape
+    and reads variables as they are then; what it refers to is kept until no tape may ask for a gradient any more. With
+    `fx_gx_manually_stopped` it is differentiated, and so is called at once where a tape or accumulator records. In a
+    graph, and for KerasTensors, it is called at once, while tracing.
+
     What it does not do: differentiate `gx` (unless `fx_gx_manually_stopped`), or check that `gx` is right.
 
     >>> import tensorflow as tf
@@ -65,10 +75,22 @@ def embed_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [2.0, 40.0, 600.0]
 
+    With a function, inference computes no derivative:
+
+    >>> cg.embed_gradient(x**2, lambda: print("called") or 2 * x, x).numpy().tolist()
+    [1.0, 4.0, 9.0]
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     h = cg.embed_gradient(x**2, lambda: print("called") or 2 * x, x)
+    >>> tape.gradient(h, x).numpy().tolist()
+    called
+    [2.0, 4.0, 6.0]
+
     Args:
       fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
         one. Python numbers and NumPy arrays take the dtype of the Tensors among the arguments.
       gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple where `x` is one.
+        Or a function without arguments that returns that, or a list or tuple with such functions for single `x`.
       x: What `gx` is the derivative with respect to, in the dtype of `fx`. A Tensor or Variable, or a list or tuple of
         them.
       axis: The dimensions of each `x` that are the domain of one function: an int, a sequence of ints, or an integer
@@ -96,6 +118,8 @@ def embed_gradient(
       tf.errors.InvalidArgumentError: The shapes do not broadcast, `fx` is not of their broadcast shape without `axis`
         (nor a scalar where that is the shape of `x`), or `axis` names a dimension that `x` does not have, or one twice.
 
+    What a function `gx` returns is checked in the same way, once it was called.
+
     The formula with stop_gradient is that of TensorFlow Probability's and TensorFlow 1's `custom_gradient`.
     """
     if (
@@ -108,6 +132,8 @@ def embed_gradient(
         h = _eager.embed_elementwise(fx, gx, x)
         if h is not None:
             return h
+    if _deferred.is_deferred(gx):
+        gx = _deferred.call_if_due("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
     return _embed_gradient(fx, gx, x, axis, fx_gx_manually_stopped, name)
 
 
@@ -116,6 +142,8 @@ def _embed_gradient(fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped:
     api = "embed_gradient"
     stopped = _convert.to_bool(api, fx_gx_manually_stopped)
     static_axis = _convert.to_axis(api, axis)
+    if not isinstance(static_axis, tf.Tensor) and _deferred.is_deferred(gx):
+        return _deferred.embed(api, fx, gx, x, static_axis, name)
     fx, gx, x, suffixes = _convert.to_tensor_pairs(api, fx, gx, x)
     if isinstance(static_axis, tf.Tensor):
         pairs = [
