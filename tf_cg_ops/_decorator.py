@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _errors, _keras, _rule, _structure, _tapes, _tf_internal
+from . import _checks, _eager, _errors, _keras, _rule, _structure, _tapes, _tf_internal
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -132,10 +132,15 @@ def run(
     arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
-    in_session_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+    eagerly = tf.executing_eagerly()
+    in_session_graph = not eagerly and not tf.compat.v1.get_default_graph().building_function
     known = len(tf.compat.v1.get_default_graph().get_operations()) if in_session_graph else 0
-    with _tf_internal.VariableWatcher() as watcher:
-        result, grad_fn = _unpack(api, name, function(*args, **kwargs))
+    try:
+        with _tf_internal.VariableWatcher() as watcher:
+            result, grad_fn = _unpack(api, name, function(*args, **kwargs))
+    except TypeError:
+        _structure.check_arguments(api, written, args, kwargs)
+        raise
     if in_session_graph:
         operations = tf.compat.v1.get_default_graph().get_operations()[known:]
         _checks.no_reference_variables(api, name, operations, arguments)
@@ -144,8 +149,9 @@ def run(
     checks.takes_variables(grad_fn)
     reads = [tf.convert_to_tensor(variable) for variable in variables]
 
-    leaves = tf.nest.flatten(result)
-    if _keras.package_of_keras_tensors(leaves):  # Behind a closure, or in an object.
+    is_tensor = isinstance(result, tf.Tensor)
+    leaves = [result] if is_tensor else tf.nest.flatten(result)
+    if not is_tensor and _keras.package_of_keras_tensors(leaves):  # Behind a closure, or in an object.
         raise TypeError(_errors.KERAS_TENSOR_IN_RESULT.format(api=api, function=name))
     outputs = [_structure.to_output(leaf) for leaf in leaves]
     components = [_structure.tensors_for_gradients(leaf) for leaf in outputs]
@@ -165,12 +171,14 @@ def run(
     flat_results = [tensor for tensors in components for tensor in tensors]
     if not flat_results:
         return result
-    if tf.executing_eagerly():
-        with _tf_internal.stop_recording():  # Or forward mode would take the tangent of `y`.
-            flat_outputs = [tf.identity(tensor) for tensor in flat_results]
+    if eagerly:
+        # Unrecorded, or forward mode would take the tangent of `y`.
+        flat_outputs = [_eager.identity(tensor) for tensor in flat_results]
         _tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
     else:
         flat_outputs = _rule.attach(api, name, flat_results, flat_inputs, backward)
+    if is_tensor:
+        return flat_outputs[0]
     return tf.nest.pack_sequence_as(result, _structure.replace_tensors(outputs, components, flat_outputs))
 
 

@@ -27,9 +27,9 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
     dtype, shape = fx.dtype, shape_of(fx)
     if not (gx.dtype is dtype is x.dtype and id(dtype) in _SUPPORTED and shape_of(gx) == shape == shape_of(x)):
         return None
+    h = identity(fx)
     if not _tf_internal.could_possibly_record():
-        return _tf_internal.execute("Identity", fx)
-    h = _tf_internal.execute_unrecorded("Identity", fx)
+        return h
 
     def backward(dy: Any) -> tuple[tf.Tensor]:
         is_plain = type(dy) is EagerTensor and shape_of(dy) == shape and tf.executing_eagerly()
@@ -39,6 +39,15 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
 
     _tf_internal.record_operation("CustomGradientEmbed", (h,), (x,), backward)
     return h
+
+
+def identity(tensor: tf.Tensor) -> tf.Tensor:
+    """Another EagerTensor of the same value and buffer, of which no tape knows."""
+    if tensor.dtype is tf.resource or tensor.dtype is tf.variant:
+        with _tf_internal.stop_recording():
+            return tf.identity(tensor)  # What it refers to has a shape and dtype that go along.
+    recorded = _tf_internal.could_possibly_record()
+    return (_tf_internal.execute_unrecorded if recorded else _tf_internal.execute)("Identity", tensor)
 
 
 def embed(

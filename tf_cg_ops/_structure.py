@@ -1,6 +1,6 @@
 """The arguments and results of a decorated function as flat lists, with names for messages."""
 
-import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -11,12 +11,17 @@ import tensorflow as tf
 from . import _errors, _tf_internal
 
 
-@dataclasses.dataclass(frozen=True)
 class Leaves:
     """Flattened values and, for each, what the user calls it: `x`, `x[0]`, `options['rate']`."""
 
-    values: list[Any]
-    names: list[str]
+    def __init__(self, values: list[Any], find_names: Callable[[], list[str]]) -> None:
+        self.values = values
+        self._find_names = find_names
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Found where they are first needed: it takes longer than a call."""
+        return self._find_names()
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -31,7 +36,25 @@ def flatten_arguments(
     kwargs: dict[str, Any],
     constants: Collection[str] = (),
 ) -> Leaves:
-    """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`."""
+    """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`.
+
+    TypeError if they do not fit the signature. Not so for positional Tensors alone, which are in its order: whoever
+    calls the function finds out, and `check_arguments` then has the message.
+    """
+    if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
+        return Leaves(list(args), lambda: _flatten(api, function, args, kwargs, constants)[1])
+    values, names = _flatten(api, function, args, kwargs, constants)
+    return Leaves(values, lambda: names)
+
+
+def check_arguments(api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError if the arguments do not fit the signature."""
+    _flatten(api, function, args, kwargs, ())
+
+
+def _flatten(
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
+) -> tuple[list[Any], list[str]]:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # Some callables written in C have none.
@@ -41,7 +64,8 @@ def flatten_arguments(
         named += sorted(kwargs.items())
     else:
         named = list(_bind(api, function, signature, args, kwargs).arguments.items())
-    leaves = Leaves([], [])
+    all_values: list[Any] = []
+    all_names: list[str] = []
     for name, value in named:
         if name in constants:
             continue
@@ -49,9 +73,9 @@ def flatten_arguments(
         names = tf.nest.flatten(_paths(name, value))
         if len(names) != len(values):  # A structure of which only tf.nest knows the inside.
             names = [f"{name}[{i}]" for i in range(len(values))]
-        leaves.values.extend(values)
-        leaves.names.extend(names)
-    return leaves
+        all_values.extend(values)
+        all_names.extend(names)
+    return all_values, all_names
 
 
 def _bind(
@@ -118,6 +142,8 @@ def upstream_of(outputs: list[Any], components: list[list[tf.Tensor]], tensors: 
 
 def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
     """The values with new Tensors in the place of their components."""
+    if all(isinstance(value, tf.Tensor) for value in values):
+        return list(tensors)
     remaining = iter(tensors)
     replaced = []
     for value, own in zip(values, components, strict=True):
@@ -154,6 +180,8 @@ def to_dense(gradient: Any) -> Any:
 
 def to_output(leaf: Any) -> Any:
     """An output is a value: what a Variable holds, and a Tensor for an array or a number, as it comes from NumPy."""
+    if isinstance(leaf, tf.Tensor):
+        return leaf
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
     return tf.convert_to_tensor(leaf) if is_number or as_variable(leaf) is not None else leaf
 
@@ -168,6 +196,8 @@ def as_variable(value: Any) -> tf.Variable | None:
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
     """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
+    if not watched:
+        return []
     passed = {i for variable in map(as_variable, arguments) if variable is not None for i in _identities(variable)}
     return [variable for variable in watched if not passed & _identities(variable)]
 
