@@ -136,12 +136,12 @@ class GradientChecks:
 
 
 def _fits(gradient: Any, like: tf.Tensor) -> bool:
-    """Whether this is an EagerTensor that needs no closer look. False says nothing."""
-    return (
-        type(gradient) is type(like) is EagerTensor
-        and gradient.dtype is like.dtype
-        and shape_of(gradient) == shape_of(like)
-    )
+    """Whether this is a Tensor that needs no closer look. False says nothing."""
+    if type(gradient) is type(like) is EagerTensor:
+        return gradient.dtype is like.dtype and shape_of(gradient) == shape_of(like)
+    if not isinstance(gradient, tf.Tensor) or gradient.dtype != like.dtype:
+        return False
+    return gradient.shape.is_fully_defined() and gradient.shape == like.shape
 
 
 def no_reference_variables(
