@@ -13,9 +13,11 @@ def test_every_name_is_there():
     names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
+        "AutomaticControlDependencies",
         "Callable",
         "ConversionNotImplementedError",
         "EagerTensor",
+        "FuncGraph",
         "RegisterPFor",
         "VariableWatcher",
         "add_function",
@@ -31,7 +33,6 @@ def test_every_name_is_there():
         "execute_unrecorded",
         "find_function",
         "from_func_graph",
-        "func_graph_from_py_func",
         "function_def_to_graph_def",
         "get_flat_tensors_for_gradients",
         "gradient_function_of",
@@ -67,7 +68,8 @@ def test_signatures_are_those_that_are_called():
         "input_tensors",
         "backward_function",
     ]
-    assert parameters(_tf_internal.func_graph_from_py_func)[:4] == ["name", "python_func", "args", "kwargs"]
+    assert parameters(_tf_internal.FuncGraph)[0] == "name"
+    assert parameters(_tf_internal.AutomaticControlDependencies.mark_as_return) == ["self", "tensor"]
     assert parameters(_tf_internal.from_func_graph)[:3] == ["name", "graph", "attrs"]
     assert parameters(_tf_internal.function_def_to_graph_def)[0] == "fdef"
 
@@ -134,8 +136,15 @@ def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
 def test_a_traced_function_tells_its_captures_and_its_body():
     with tf.Graph().as_default() as graph:
         captured = tf.constant(2.0)
-        inner = _tf_internal.func_graph_from_py_func("f", lambda x: x * captured, [tf.TensorSpec([])], {})
-        assert inner.external_captures == [captured] or inner.external_captures[0] is captured
+        inner = _tf_internal.FuncGraph("f")
+        with inner.as_default():
+            x = tf.compat.v1.placeholder(tf.float32, [])
+            inner.inputs = [x]
+            inner.outputs.append(x * captured)
+            inner.structured_outputs = inner.outputs
+            inner.structured_input_signature = ((tf.TensorSpec([]),), {})
+            inner.inputs = [x, *inner.internal_captures]
+        assert [capture is captured for capture in inner.external_captures] == [True]
         function = _tf_internal.from_func_graph("f", inner, {})
         _tf_internal.add_function(graph, function)
         assert _tf_internal.find_function(graph, function.name) is function

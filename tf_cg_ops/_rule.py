@@ -91,9 +91,36 @@ def _trace(
 
     specs = [tf.TensorSpec(results[i].shape, results[i].dtype) for i in differentiated]
     unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
-    graph = _tf_internal.func_graph_from_py_func(unique, rule, specs, {})
+    graph = _graph_of(unique, rule, specs)
     function = _tf_internal.from_func_graph(unique, graph, {})
     return function, list(graph.external_captures), positions, sliced
+
+
+def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
+    """The function as a graph: a third of the time of TensorFlow's own tracing, which every call of ours waits for.
+
+    That looks at each op once more, to put those with a state into their order. Most rules have none.
+    """
+    graph = _tf_internal.FuncGraph(name)
+    with graph.as_default():
+        order = _tf_internal.AutomaticControlDependencies()
+        order.__enter__()
+        parameters = [tf.compat.v1.placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
+        graph.inputs = list(parameters)
+        outputs = function(*parameters)
+        if any(_tf_internal.op_def_registry.get(op.type).is_stateful for op in graph.get_operations()):
+            outputs = [order.mark_as_return(output) for output in outputs]
+            order.__exit__(None, None, None)
+        else:
+            outputs = [graph.capture(output) for output in outputs]
+            given = {id(t) for t in (*parameters, *graph.internal_captures)}  # Which a function cannot return.
+            outputs = [tf.identity(output) if id(output) in given else output for output in outputs]
+        graph.structured_input_signature = (tuple(specs), {})
+        graph.structured_outputs = outputs
+        graph.outputs.extend(outputs)
+        graph.inputs = parameters + graph.internal_captures
+    graph.control_outputs.extend(order.ops_which_must_run)
+    return graph
 
 
 def _next_seed(graph: tf.Graph) -> int | None:

@@ -44,8 +44,10 @@ from tensorflow.python.framework.ops import EagerTensor
 # What an op is: whether it is stateful, and its definition for the list of ops in a SavedModel.
 from tensorflow.python.framework import op_def_registry
 
-# Traces a function whose captures are then known one by one: tf.function hides them in its calls.
-from tensorflow.python.framework.func_graph import func_graph_from_py_func
+# A graph whose captures are then known one by one, where tf.function hides them in its calls; and what orders those of
+# its ops that have a state.
+from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
+from tensorflow.python.framework.func_graph import FuncGraph
 
 # The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
