@@ -25,6 +25,23 @@ def test_nothing_flows_into_fx_and_gx_by_default(regime, rng):
     np.testing.assert_allclose(dx, dy * np.sin(b))
 
 
+@pytest.mark.parametrize("shape", [[4], []])
+@pytest.mark.parametrize("traced", [False, True])
+def test_nothing_flows_into_fx_and_gx_where_x_is_not_watched(traced, shape, rng):
+    a, dy = (tf.constant(random_array(rng, [4])) for _ in range(2))
+    x = tf.constant(random_array(rng, shape))
+
+    def derivatives():
+        with tf.autodiff.ForwardAccumulator(a, dy) as accumulator, tf.GradientTape() as tape:
+            tape.watch(a)
+            h = cg.embed_gradient(tf.exp(a), tf.sin(a), x)
+        tangent = accumulator.jvp(h, unconnected_gradients="zero")
+        return tangent, tape.gradient(h, a, unconnected_gradients="zero")
+
+    for derivative in (tf.function(derivatives) if traced else derivatives)():
+        np.testing.assert_array_equal(derivative, np.zeros(4))
+
+
 def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(regime, rng):
     a, b, dy, (da, db, dx) = gradients_behind(True, regime, rng)
     np.testing.assert_allclose(da, dy * np.exp(a))
