@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <complex>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

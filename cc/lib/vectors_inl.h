@@ -1,0 +1,250 @@
+// Vectors of TF_CG_OPS_VECTOR_BYTES: how they are read, multiplied and written. Included by block_kernels_inl.h alone,
+// once for each kind of vector registers.
+
+// Vectors of W, the type in which products (W = Product) or sums (W = Sum) are computed: float or double.
+template <typename W>
+struct VectorOf {
+  typedef W Type __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+  static constexpr int kLanes = TF_CG_OPS_VECTOR_BYTES / sizeof(W);
+};
+template <typename W>
+using Vector = typename VectorOf<W>::Type;
+
+// As many bytes in memory as become a full vector.
+typedef float FloatsToWiden __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
+typedef uint16_t Bits16 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
+typedef uint32_t Bits32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+typedef int32_t Int32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
+
+template <typename V, typename R>
+inline V LoadAs(const R* from) {
+  V v;
+  __builtin_memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <typename V, typename R>
+inline void StoreAs(V v, R* to) {
+  __builtin_memcpy(to, &v, sizeof(V));
+}
+
+template <typename To, typename From>
+inline To BitCast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a vector of the same size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+// The lower half of each lane; the upper halves are zero.
+inline Bits16 Lower(Bits32 v) {
+#if TF_CG_OPS_VECTOR_BYTES == 32
+  const __m256i packed =
+      _mm256_packus_epi32(BitCast<__m256i>(v), BitCast<__m256i>(v));  // In each half of the register.
+  return BitCast<Bits16>(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#elif TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
+  // Only signed numbers can be packed, hence the sign of the 16 bits in the upper half.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitCast<__m128i>(v), 16), 16);
+  const __m128i packed = _mm_packs_epi32(extended, extended);
+  Bits16 lower;
+  __builtin_memcpy(&lower, &packed, sizeof(lower));
+  return lower;
+#else
+  return __builtin_convertvector(v, Bits16);
+#endif
+}
+
+// The 16-bit numbers as 32-bit ones.
+inline Bits32 Widened(Bits16 v) {
+#if TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
+  int64_t bits;
+  __builtin_memcpy(&bits, &v, sizeof(bits));
+  return BitCast<Bits32>(_mm_unpacklo_epi16(_mm_cvtsi64_si128(bits), _mm_setzero_si128()));
+#else
+  return __builtin_convertvector(v, Bits32);
+#endif
+}
+
+inline Bits32 Select(Bits32 mask, Bits32 yes, Bits32 no) { return (mask & yes) | (~mask & no); }
+
+inline void Load(const float* from, Vector<float>* to) { *to = LoadAs<Vector<float>>(from); }
+inline void Load(const double* from, Vector<double>* to) { *to = LoadAs<Vector<double>>(from); }
+inline void Load(const float* from, Vector<double>* to) {
+  *to = __builtin_convertvector(LoadAs<FloatsToWiden>(from), Vector<double>);
+}
+inline void Load(const BFloat16* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(Widened(LoadAs<Bits16>(from)) << 16);
+}
+
+inline void Store(Vector<float> v, float* to) { StoreAs(v, to); }
+inline void Store(Vector<double> v, double* to) { StoreAs(v, to); }
+inline void Store(Vector<double> v, float* to) { StoreAs(__builtin_convertvector(v, FloatsToWiden), to); }
+inline void Store(Vector<float> v, BFloat16* to) {
+  const Bits32 bits = BitCast<Bits32>(v);
+  // To the nearest, ties to even: half of the last place that stays, less what would carry a tie up to an odd one.
+  const Bits32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const Bits32 nan = (bits & 0x80000000u) | 0x7fc00000u;
+  const Bits32 is_nan = BitCast<Bits32>(v != v);
+  StoreAs(Lower(Select(is_nan, nan, rounded) >> 16), to);
+}
+
+#if TF_CG_OPS_VECTOR_BYTES == 64
+inline void Load(const Half* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(_mm512_maskz_cvtph_ps(0xffff, LoadAs<__m256i>(from)));
+}
+inline void Store(Vector<float> v, Half* to) {
+  // Masked, though every lane is taken: GCC's header for the other form makes it warn.
+  StoreAs(_mm512_maskz_cvtps_ph(0xffff, BitCast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), to);
+}
+#elif TF_CG_OPS_VECTOR_BYTES == 32
+inline void Load(const Half* from, Vector<float>* to) {
+  *to = BitCast<Vector<float>>(_mm256_cvtph_ps(LoadAs<__m128i>(from)));
+}
+inline void Store(Vector<float> v, Half* to) {
+  StoreAs(_mm256_cvtps_ph(BitCast<__m256>(v), _MM_FROUND_TO_NEAREST_INT), to);
+}
+#else
+// By integers as far as a number may be subnormal as a float: TensorFlow's threads take such floats for zero.
+inline void Load(const Half* from, Vector<float>* to) {
+  const Bits32 bits = Widened(LoadAs<Bits16>(from));
+  const Bits32 magnitude = (bits & 0x7fff) << 13;
+  const Bits32 exponent = magnitude & (0x1fu << 23);
+  const Bits32 is_special = BitCast<Bits32>(exponent == (0x1fu << 23));
+  const Bits32 is_subnormal = BitCast<Bits32>(exponent == 0);
+  // From half's bias of 15 to float's of 127, for infinities and nans up to the largest exponent.
+  const Bits32 normal = magnitude + ((127u - 15u) << 23) + (is_special & ((128u - 16u) << 23));
+  // A subnormal half as the fraction of a number of the exponent -14, from which that number is taken away.
+  const Bits32 one = (Bits32{} + (113u << 23));
+  const Bits32 subnormal = BitCast<Bits32>(BitCast<Vector<float>>(magnitude + one) - BitCast<Vector<float>>(one));
+  *to = BitCast<Vector<float>>(Select(is_subnormal, subnormal, normal) | ((bits & 0x8000) << 16));
+}
+inline void Store(Vector<float> v, Half* to) {
+  const Bits32 bits = BitCast<Bits32>(v);
+  const Bits32 magnitude = bits & 0x7fffffffu;
+  const Bits32 is_nan = BitCast<Bits32>(v != v);
+  // From 65520 on, which is half way to the next power of two, numbers round to infinity.
+  const Bits32 is_large = BitCast<Bits32>(BitCast<Int32>(magnitude) >= 0x477ff000);
+  const Bits32 is_small = BitCast<Bits32>(BitCast<Int32>(magnitude) < (113 << 23));
+  // To the nearest, ties to even, with the new bias.
+  const Bits32 normal = (magnitude - ((127u - 15u) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // Adding 0.5 brings the last place of a subnormal half to that of a float, and the addition rounds.
+  const Bits32 half = Bits32{} + (126u << 23);
+  const Bits32 small = BitCast<Bits32>(BitCast<Vector<float>>(magnitude) + BitCast<Vector<float>>(half)) - half;
+  Bits32 result = Select(is_small, small, normal);
+  result = Select(is_large, Bits32{} + 0x7c00u, result);
+  result = Select(is_nan, Bits32{} + 0x7e00u, result);
+  StoreAs(Lower(result | ((bits >> 16) & 0x8000u)), to);
+}
+#endif
+
+// The first `count` numbers of a vector.
+template <typename V, typename R>
+inline void StoreFirst(V v, int64_t count, R* to) {
+  R all[sizeof(V) / sizeof(v[0])];
+  Store(v, all);
+  for (int64_t i = 0; i < count; ++i) to[i] = all[i];
+}
+
+// Writes a vector past the caches, to an address that is a multiple of what it takes in memory.
+template <typename V, typename R>
+inline void Stream(V v, R* to) {
+  R form[sizeof(V) / sizeof(v[0])];
+  Store(v, form);
+#if defined(__x86_64__)
+#if TF_CG_OPS_VECTOR_BYTES == 64
+  if constexpr (sizeof(form) == 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), LoadAs<__m512i>(form));
+    return;
+  }
+#endif
+#if TF_CG_OPS_VECTOR_BYTES >= 32
+  if constexpr (sizeof(form) == 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), LoadAs<__m256i>(form));
+    return;
+  }
+#endif
+  if constexpr (sizeof(form) == 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), LoadAs<__m128i>(form));
+    return;
+  }
+#endif
+  __builtin_memcpy(to, form, sizeof(form));
+}
+
+// One operand along a row, as vectors of W. `is_row` as in Strided. Complex numbers are pairs of lanes.
+template <typename T, typename W, bool is_row>
+class Row {
+ public:
+  using Real = typename Arithmetic<T>::Real;
+  static constexpr int kLanes = VectorOf<W>::kLanes;
+  static constexpr int kReals = Arithmetic<T>::kReals;
+
+  explicit Row(const Real* data) : data_(data) {
+    if constexpr (!is_row) same_ = Last(kLanes, data);
+  }
+
+  // The vector from the i-th real on.
+  Vector<W> At(int64_t i) const {
+    if constexpr (!is_row) return same_;
+    Vector<W> v;
+    Load(data_ + i, &v);
+    return v;
+  }
+
+  // The same where only `count` reals are left, with zeros behind.
+  Vector<W> LastAt(int64_t i, int64_t count) const { return Last(count, is_row ? data_ + i : data_); }
+
+ private:
+  static Vector<W> Last(int64_t count, const Real* data) {
+    Real left[kLanes] = {};
+    for (int64_t k = 0; k < count; ++k) left[k] = data[is_row ? k : k % kReals];
+    Vector<W> v;
+    Load(left, &v);
+    return v;
+  }
+
+  const Real* data_;
+  Vector<W> same_;
+};
+
+template <int... lanes>
+struct Lanes {
+  // (re, re) and (im, im) and (im, re) of each pair.
+  template <typename V>
+  static V Reals(V v) {
+    return __builtin_shufflevector(v, v, (lanes & ~1)...);
+  }
+  template <typename V>
+  static V Imaginaries(V v) {
+    return __builtin_shufflevector(v, v, (lanes | 1)...);
+  }
+  template <typename V>
+  static V Swapped(V v) {
+    return __builtin_shufflevector(v, v, (lanes ^ 1)...);
+  }
+  // Changes the sign of the real or of the imaginary parts.
+  template <int part, typename V>
+  static V Negated(V v) {
+    return v * V{(lanes % 2 == part ? -1 : 1)...};
+  }
+};
+
+template <int count, int... lanes>
+struct LanesUpTo : LanesUpTo<count - 1, count - 1, lanes...> {};
+template <int... lanes>
+struct LanesUpTo<0, lanes...> : Lanes<lanes...> {};
+
+// The products of a with b, or with b's conjugate. operator* of std::complex would call a library function that repairs
+// infinities: it costs several times as much, and NumPy does not do it either.
+template <typename T, bool conjugate, typename W>
+inline Vector<W> Product(Vector<W> a, Vector<W> b) {
+  if constexpr (Arithmetic<T>::kReals == 1) {
+    return a * b;
+  } else {
+    using Pairs = LanesUpTo<VectorOf<W>::kLanes>;
+    const Vector<W> by_real = Pairs::Reals(a) * b;
+    const Vector<W> by_imaginary = Pairs::Imaginaries(a) * Pairs::Swapped(b);
+    if constexpr (conjugate) return Pairs::template Negated<1>(by_real) + by_imaginary;
+    return by_real + Pairs::template Negated<0>(by_imaginary);
+  }
+}
