@@ -32,6 +32,8 @@ test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 # About ten minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
+# As users have it.
+bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY)
 	$(BIN)/python -m benchmarks --output benchmarks/results
 	$(BIN)/python -m benchmarks.publish

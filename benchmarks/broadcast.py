@@ -1,7 +1,7 @@
 """The backward pass where `gx`, or `dy`, has one element or dimensions of size 1.
 
 What is small stays in a cache, so the yardstick is the traffic of the large operand: read it, and write an output of
-its size where there is one. The output is allocated in both.
+its size where there is one.
 """
 
 import functools
@@ -24,6 +24,7 @@ def _build(
     dy, gx = array(dy_shape, 1), array(gx_shape, 2)
     large = max(dy, gx, key=lambda operand: operand.size)
     dy_tensor, gx_tensor = tf.constant(dy), tf.constant(gx)
+    out = yardsticks.aligned(large.size)
 
     def plain() -> tf.Tensor:
         product = dy_tensor * gx_tensor
@@ -31,7 +32,7 @@ def _build(
 
     return {
         KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, x_shape)),
-        TRAFFIC: Timed(lambda: yardsticks.read(large) if axis else yardsticks.multiply(large)),
+        TRAFFIC: Timed(lambda: yardsticks.read(large) if axis else yardsticks.multiply(large, None, out)),
         REDUCE_SUM if axis else MULTIPLY: Timed(plain),
     }
 

@@ -1,7 +1,8 @@
 """The backward pass of equal shapes, `dx = dy * gx`, from one to 100 million float32.
 
 `cg gradient op` is one call of the op: the kernel. It stands beside plain multiplications and the streaming one of
-`yardsticks.cc`, all of which allocate their output, except where "into" says that it is there already.
+`yardsticks.cc`. That and "numpy.multiply into" write to an output that is there; `numpy.multiply` asks the system for
+one.
 "Forward and backward" is the user's view: a tape, the value, its gradient.
 """
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 from . import foreign, program, yardsticks
 from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
-from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, STREAM_HUGE, STREAM_INTO, TF
+from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, TF
 from .samplers import Sampler, Timed
 from .tensors import array, raw_gradient, tensors
 
@@ -30,9 +31,7 @@ def _backward(size: int) -> Mapping[str, Sampler | str]:
     return {
         KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, [size])),
         MULTIPLY: Timed(lambda: tf.multiply(dy_tensor, gx_tensor)),
-        STREAM: Timed(lambda: yardsticks.multiply(dy, gx)),
-        STREAM_HUGE: Timed(lambda: yardsticks.multiply(dy, gx, huge_pages=True)),
-        STREAM_INTO: Timed(lambda: yardsticks.multiply_into(dy, gx, out)),
+        STREAM: Timed(lambda: yardsticks.multiply(dy, gx, out)),
         "numpy.multiply": Timed(lambda: np.multiply(dy, gx)),
         "numpy.multiply into": Timed(lambda: np.multiply(dy, gx, out=out)),
     }

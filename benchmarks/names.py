@@ -15,8 +15,6 @@ REDUCE_SUM = "tf.reduce_sum"
 
 # The yardsticks.
 STREAM = "streaming multiply"
-STREAM_HUGE = "streaming multiply, huge pages"
-STREAM_INTO = "streaming multiply into"
 READ_BOTH = "read both"
 TRAFFIC = "traffic of the large operand"
 ONE_BY_ONE = "one by one in float32"

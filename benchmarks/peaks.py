@@ -11,8 +11,11 @@ from .workers import Worker
 
 @functools.cache
 def worker() -> Worker:
-    """A process in which every large block goes back to the system at once: what is resident is in use."""
-    return Worker({"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"})
+    """A process in which every large block goes back to the system at once: what is resident is in use.
+
+    Without the optimisations of oneDNN, which bring an allocator that keeps what was freed.
+    """
+    return Worker({"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"})
 
 
 class Peak:

@@ -42,7 +42,6 @@ class Target:
         return f"{self.of} / {over}" if self.over else self.of
 
 
-# Both allocate their output, as the op does.
 _PRODUCTS = (MULTIPLY, STREAM)
 
 TARGETS = (

@@ -1,12 +1,8 @@
 // What memory allows: reading arrays and writing one, with vector instructions on all cores, and nothing else.
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -106,27 +102,11 @@ uint32_t ReadBlock(const uint32_t* a, const uint32_t* b, int64_t begin, int64_t 
   return all;
 }
 
-// For the pages that lie in the memory as a whole.
-void AdviseHugePages(float* memory, int64_t size) {
-  const uintptr_t page = sysconf(_SC_PAGESIZE);
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + size) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
 }  // namespace
 
 extern "C" {
 
 void Start(int threads) { team = new Team(threads); }
-
-// Aligned like TensorFlow's tensors, and like these returned to the system when large.
-float* Allocate(int64_t count) {
-  void* memory = nullptr;
-  return posix_memalign(&memory, 64, count * sizeof(float)) == 0 ? static_cast<float*>(memory) : nullptr;
-}
-
-void Free(float* memory) { free(memory); }
 
 // Reads one array, or two, once.
 uint32_t Read(const uint32_t* a, const uint32_t* b, int64_t count) {
@@ -137,16 +117,8 @@ uint32_t Read(const uint32_t* a, const uint32_t* b, int64_t count) {
 }
 
 // Multiplies into memory that is there already.
-void MultiplyInto(const float* a, const float* b, float* out, int64_t count) {
+void Multiply(const float* a, const float* b, float* out, int64_t count) {
   team->ForEachBlock(count, [&](int64_t begin, int64_t end) { MultiplyBlock(a, b, out, begin, end); });
-}
-
-// Multiplies into memory that is asked of the system and given back, page faults included; huge pages on request.
-void Multiply(const float* a, const float* b, int64_t count, int huge_pages) {
-  float* const out = Allocate(count);
-  if (huge_pages) AdviseHugePages(out, count * sizeof(float));
-  MultiplyInto(a, b, out, count);
-  Free(out);
 }
 
 }  // extern "C"

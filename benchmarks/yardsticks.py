@@ -1,7 +1,7 @@
 """The memory-limit yardsticks of yardsticks.cc, compiled for this machine when they are first used.
 
-Counts are those of 4-byte elements. `read` says what a sum cannot be quicker than; `multiply` allocates its output as
-TensorFlow's ops do, faults in its pages and gives it back; `multiply_into` writes to memory that is there already.
+Counts are those of 4-byte elements. `read` says what a sum cannot be quicker than, and `multiply` what a product
+cannot: it writes to memory that is there already, as TensorFlow does, whose allocator keeps what was freed.
 """
 
 import ctypes
@@ -46,15 +46,10 @@ def read(a: np.ndarray, b: np.ndarray | None = None) -> int:
     return _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
 
 
-def multiply(a: np.ndarray, b: np.ndarray | None = None, huge_pages: bool = False) -> None:
-    """Multiplies two float32 arrays, or one with a number, into a new array."""
-    _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), ctypes.c_int64(a.size), huge_pages)
-
-
-def multiply_into(a: np.ndarray, b: np.ndarray | None, out: np.ndarray) -> None:
-    """Multiplies two float32 arrays into a third, which has to start at a multiple of 64 bytes."""
+def multiply(a: np.ndarray, b: np.ndarray | None, out: np.ndarray) -> None:
+    """Multiplies two float32 arrays, or one with a number, into `out`, which has to start at a multiple of 64 bytes."""
     assert out.ctypes.data % 64 == 0
-    _library().MultiplyInto(_pointer(a, a.size), _pointer(b, a.size), _pointer(out, a.size), ctypes.c_int64(a.size))
+    _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), _pointer(out, a.size), ctypes.c_int64(a.size))
 
 
 def aligned(count: int) -> np.ndarray:

@@ -65,7 +65,7 @@ AROUND = {
     "switch_case": (lambda function, x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: function(x)]), 1, 1),
     "while_loop": (in_a_loop, 3, 3),
     "cond_in_a_loop": (
-        lambda function, x: in_a_loop(lambda v: tf.cond(v[0] != 0, lambda: function(v), lambda: v), x),
+        lambda function, x: in_a_loop(lambda v: tf.cond(tf.not_equal(v[0], 0.0), lambda: function(v), lambda: v), x),
         3,
         3,
     ),
