@@ -36,56 +36,77 @@ inline To BitCast(From from) {
   return to;
 }
 
-// The lower half of each lane; the upper halves are zero.
-inline Bits16 Lower(Bits32 v) {
-#if TF_CG_OPS_VECTOR_BYTES == 32
+// Conversions between lanes of different sizes. GCC makes several instructions of each __builtin_convertvector. (Those
+// of AVX-512 are masked, though every lane is taken: GCC's header for the other form makes it warn.)
+#if TF_CG_OPS_VECTOR_BYTES == 64
+inline Vector<double> Widened(FloatsToWiden v) {
+  return BitCast<Vector<double>>(_mm512_maskz_cvtps_pd(0xff, BitCast<__m256>(v)));
+}
+inline FloatsToWiden Narrowed(Vector<double> v) {
+  return BitCast<FloatsToWiden>(_mm512_maskz_cvtpd_ps(0xff, BitCast<__m512d>(v)));
+}
+inline Bits32 Widened(Bits16 v) { return BitCast<Bits32>(_mm512_maskz_cvtepu16_epi32(0xffff, BitCast<__m256i>(v))); }
+// The upper half of each lane is zero.
+inline Bits16 Narrowed(Bits32 v) { return BitCast<Bits16>(_mm512_maskz_cvtepi32_epi16(0xffff, BitCast<__m512i>(v))); }
+#elif TF_CG_OPS_VECTOR_BYTES == 32
+inline Vector<double> Widened(FloatsToWiden v) { return BitCast<Vector<double>>(_mm256_cvtps_pd(BitCast<__m128>(v))); }
+inline FloatsToWiden Narrowed(Vector<double> v) { return BitCast<FloatsToWiden>(_mm256_cvtpd_ps(BitCast<__m256d>(v))); }
+inline Bits32 Widened(Bits16 v) { return BitCast<Bits32>(_mm256_cvtepu16_epi32(BitCast<__m128i>(v))); }
+inline Bits16 Narrowed(Bits32 v) {
   const __m256i packed =
       _mm256_packus_epi32(BitCast<__m256i>(v), BitCast<__m256i>(v));  // In each half of the register.
   return BitCast<Bits16>(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
-#elif TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
-  // Only signed numbers can be packed, hence the sign of the 16 bits in the upper half.
-  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitCast<__m128i>(v), 16), 16);
-  const __m128i packed = _mm_packs_epi32(extended, extended);
-  Bits16 lower;
-  __builtin_memcpy(&lower, &packed, sizeof(lower));
-  return lower;
-#else
-  return __builtin_convertvector(v, Bits16);
-#endif
 }
-
-// The 16-bit numbers as 32-bit ones.
-inline Bits32 Widened(Bits16 v) {
-#if TF_CG_OPS_VECTOR_BYTES == 16 && defined(__x86_64__)
+#elif defined(__x86_64__)
+// Half a register is eight bytes in memory.
+template <typename V>
+inline __m128i InLowerHalf(V v) {
   int64_t bits;
   __builtin_memcpy(&bits, &v, sizeof(bits));
-  return BitCast<Bits32>(_mm_unpacklo_epi16(_mm_cvtsi64_si128(bits), _mm_setzero_si128()));
-#else
-  return __builtin_convertvector(v, Bits32);
-#endif
+  return _mm_cvtsi64_si128(bits);
 }
+template <typename V>
+inline V LowerHalf(__m128i v) {
+  return BitCast<V>(_mm_cvtsi128_si64(v));
+}
+inline Vector<double> Widened(FloatsToWiden v) {
+  return BitCast<Vector<double>>(_mm_cvtps_pd(_mm_castsi128_ps(InLowerHalf(v))));
+}
+inline FloatsToWiden Narrowed(Vector<double> v) {
+  return LowerHalf<FloatsToWiden>(_mm_castps_si128(_mm_cvtpd_ps(BitCast<__m128d>(v))));
+}
+inline Bits32 Widened(Bits16 v) { return BitCast<Bits32>(_mm_unpacklo_epi16(InLowerHalf(v), _mm_setzero_si128())); }
+inline Bits16 Narrowed(Bits32 v) {
+  // Only signed numbers can be packed, hence the sign of the 16 bits in the upper half.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitCast<__m128i>(v), 16), 16);
+  return LowerHalf<Bits16>(_mm_packs_epi32(extended, extended));
+}
+#else
+inline Vector<double> Widened(FloatsToWiden v) { return __builtin_convertvector(v, Vector<double>); }
+inline FloatsToWiden Narrowed(Vector<double> v) { return __builtin_convertvector(v, FloatsToWiden); }
+inline Bits32 Widened(Bits16 v) { return __builtin_convertvector(v, Bits32); }
+inline Bits16 Narrowed(Bits32 v) { return __builtin_convertvector(v, Bits16); }
+#endif
 
 inline Bits32 Select(Bits32 mask, Bits32 yes, Bits32 no) { return (mask & yes) | (~mask & no); }
 
 inline void Load(const float* from, Vector<float>* to) { *to = LoadAs<Vector<float>>(from); }
 inline void Load(const double* from, Vector<double>* to) { *to = LoadAs<Vector<double>>(from); }
-inline void Load(const float* from, Vector<double>* to) {
-  *to = __builtin_convertvector(LoadAs<FloatsToWiden>(from), Vector<double>);
-}
+inline void Load(const float* from, Vector<double>* to) { *to = Widened(LoadAs<FloatsToWiden>(from)); }
 inline void Load(const BFloat16* from, Vector<float>* to) {
   *to = BitCast<Vector<float>>(Widened(LoadAs<Bits16>(from)) << 16);
 }
 
 inline void Store(Vector<float> v, float* to) { StoreAs(v, to); }
 inline void Store(Vector<double> v, double* to) { StoreAs(v, to); }
-inline void Store(Vector<double> v, float* to) { StoreAs(__builtin_convertvector(v, FloatsToWiden), to); }
+inline void Store(Vector<double> v, float* to) { StoreAs(Narrowed(v), to); }
 inline void Store(Vector<float> v, BFloat16* to) {
   const Bits32 bits = BitCast<Bits32>(v);
   // To the nearest, ties to even: half of the last place that stays, less what would carry a tie up to an odd one.
   const Bits32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const Bits32 nan = (bits & 0x80000000u) | 0x7fc00000u;
   const Bits32 is_nan = BitCast<Bits32>(v != v);
-  StoreAs(Lower(Select(is_nan, nan, rounded) >> 16), to);
+  StoreAs(Narrowed(Select(is_nan, nan, rounded) >> 16), to);
 }
 
 #if TF_CG_OPS_VECTOR_BYTES == 64
@@ -93,7 +114,6 @@ inline void Load(const Half* from, Vector<float>* to) {
   *to = BitCast<Vector<float>>(_mm512_maskz_cvtph_ps(0xffff, LoadAs<__m256i>(from)));
 }
 inline void Store(Vector<float> v, Half* to) {
-  // Masked, though every lane is taken: GCC's header for the other form makes it warn.
   StoreAs(_mm512_maskz_cvtps_ph(0xffff, BitCast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), to);
 }
 #elif TF_CG_OPS_VECTOR_BYTES == 32
@@ -133,7 +153,7 @@ inline void Store(Vector<float> v, Half* to) {
   Bits32 result = Select(is_small, small, normal);
   result = Select(is_large, Bits32{} + 0x7c00u, result);
   result = Select(is_nan, Bits32{} + 0x7e00u, result);
-  StoreAs(Lower(result | ((bits >> 16) & 0x8000u)), to);
+  StoreAs(Narrowed(result | ((bits >> 16) & 0x8000u)), to);
 }
 #endif
 
