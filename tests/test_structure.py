@@ -73,6 +73,13 @@ def test_files_are_short():
 EXTRAS = {"keras3.py": {"keras"}, "keras2.py": {"tf_keras"}}
 
 
+def test_no_file_is_what_a_process_left_behind():
+    """Such as its memory after a crash. What is larger than the figures belongs to no repository of sources."""
+    folders = ("benchmarks", "cc", "docs", "examples", "tests", "tf_cg_ops")
+    files = source_files("*", *(f"{folder}/**/*" for folder in folders))
+    assert [path.name for path in files if path.stat().st_size > 1 << 20] == []
+
+
 def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
