@@ -105,6 +105,18 @@ def test_all_vectors_and_all_cuts_give_the_same_bits(form, dtype, rng):
         assert len(results) == 1
 
 
+@pytest.mark.parametrize(("shape", "out_shape"), [([600, 17], [1, 17]), ([300, 8193], [1, 8193])], ids=str)
+def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dtype, rng):
+    """The sums of a single column could be packed. Those of many are not, on whatever side of a cut they are."""
+    lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
+    results = set()
+    for pieces in (1, 2, shape[1]):
+        out = np.zeros(out_shape, dtype.as_numpy_dtype)
+        contraction.contract(lhs, rhs, out, "x", contraction.kinds_here()[-1], pieces)
+        results.add(out.tobytes())
+    assert len(results) == 1
+
+
 # Shapes at which reductions are cut into blocks and tiles: lhs and rhs, and out.
 LARGE = [
     ([300_007], [1]),

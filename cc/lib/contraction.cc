@@ -181,7 +181,8 @@ class Contraction {
     const Loop& inner = plan_.kept.back();
     const Loop& last = reduced.back();
     const int64_t combinations = Combinations(reduced, reduced.size() - 1);
-    const bool is_narrow = count == 1 || IsNarrow(inner);
+    // Not by `count`: packed columns are added up in another order, and a cut may leave a single column of many.
+    const bool is_narrow = IsNarrow(inner) || (inner.lhs == 0 && inner.rhs == 0);
     // Packed columns have many sums each.
     const int64_t at_once = is_narrow ? kColumnProducts * kNarrow : kColumnProducts;
     SumType some[kTile];
