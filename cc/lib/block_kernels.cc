@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -61,9 +62,25 @@ namespace tf_cg_ops::avx512 {
 
 namespace tf_cg_ops {
 
+#if defined(__x86_64__)
+namespace {
+
+// Under Clang, __builtin_cpu_supports does not know it. Whether the system saves the registers shows with AVX2.
+bool HasF16c() {
+  // Asked once: a virtual machine may have to leave for its host to answer.
+  static const bool has = [] {
+    unsigned int eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  }();
+  return has;
+}
+
+}  // namespace
+#endif
+
 Vectors WidestVectors() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && HasF16c()) {
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx512 ? Vectors::kAvx512 : Vectors::kAvx2;
