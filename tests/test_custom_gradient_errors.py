@@ -280,3 +280,15 @@ except RuntimeError as error:
         "a graph, got this while tracing it: "
     )
     assert "numpy" in message
+
+
+def test_a_result_from_a_graph_that_is_gone_is_refused_in_tensorflows_words():
+    kept = []
+    tf.function(kept.append)(tf.constant(1.0))
+
+    @cg.custom_gradient
+    def leaky(x):
+        return kept[0], lambda dy: dy * x
+
+    with pytest.raises(TypeError, match="out of scope"):
+        leaky(tf.constant(1.0))

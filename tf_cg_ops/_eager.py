@@ -42,10 +42,10 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
 
 
 def identity(tensor: tf.Tensor) -> tf.Tensor:
-    """Another EagerTensor of the same value and buffer, of which no tape knows."""
-    if tensor.dtype is tf.resource or tensor.dtype is tf.variant:
+    """Another EagerTensor of the same value and buffer, of which no tape knows; TypeError for a Tensor of a graph."""
+    if type(tensor) is not EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
         with _tf_internal.stop_recording():
-            return tf.identity(tensor)  # What it refers to has a shape and dtype that go along.
+            return tf.identity(tensor)  # What a handle refers to has a shape and dtype that go along.
     recorded = _tf_internal.could_possibly_record()
     return (_tf_internal.execute_unrecorded if recorded else _tf_internal.execute)("Identity", tensor)
 
