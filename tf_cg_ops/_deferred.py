@@ -1,8 +1,10 @@
 """A `gx` that is a function without arguments: it is called where a gradient is first asked for."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,10 +25,14 @@ def call_if_due(api: str, fx: Any, gx: Any, x: Any, stopped: Any) -> Any:
         if callable(function) and not _takes_nothing(function):
             raise _convert.not_convertible(api, "gx", function)
     # What is differentiated itself has to be there when it is recorded.
-    is_differentiated = stopped and _tf_internal.could_possibly_record()
+    is_differentiated = _convert.to_bool(api, stopped) and _tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not _keras.package_of_keras_tensors((fx, x)):
         return gx
-    return [g() if callable(g) else g for g in gx] if isinstance(gx, (list, tuple)) else gx()
+    value = [g() if callable(g) else g for g in gx] if isinstance(gx, (list, tuple)) else gx()
+    for one in value if isinstance(value, (list, tuple)) else [value]:
+        if callable(one):
+            raise _convert.not_convertible(api, "gx", one)
+    return value
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:
@@ -56,13 +62,36 @@ def embed(api: str, fx: Any, gx: Any, x: Any, axis: list[int] | None, name: str 
     check = _Check(api, fx, x_list, axis)
     if alone:
         kind = [None] * len(pairs) if isinstance(x, (list, tuple)) else None
-        answer = functools.cache(lambda: check.values(gx, kind))
+        answer = _once(lambda: check.values(gx, kind))
         functions: list[Any] = [lambda i=i: answer()[i] for i in pairs]
     else:
-        functions = [
-            functools.cache(lambda i=i, g=g: check.value(g, i)) if callable(g) else g for i, g in enumerate(gx_list)
-        ]
+        functions = [_once(functools.partial(check.value, g, i)) if callable(g) else g for i, g in enumerate(gx_list)]
     return _eager.embed(fx, functions, x_list, axis or [], axis is None, name)
+
+
+def _once(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, called but once, however many threads ask."""
+    lock, cached = threading.RLock(), functools.cache(function)
+
+    def locked() -> Any:
+        with lock:
+            return cached()
+
+    return locked
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """On no tape, and in no graph: a Jacobian asks for a gradient in one, and it is for every later gradient, too.
+
+    Where no other tape records, one that the function opens does.
+    """
+    with _tf_internal.recording_init_scope():
+        if _tf_internal.could_possibly_record():
+            with _tf_internal.stop_recording():
+                yield
+        else:
+            yield
 
 
 class _Check:
@@ -77,8 +106,7 @@ class _Check:
 
     def values(self, function: Callable[[], Any], kind: list[None] | None) -> list[tf.Tensor]:
         """What one function for all x returns; `kind` is a list if they are one."""
-        # On no tape, and in no graph: a Jacobian asks for a gradient in one, and it is for every later gradient, too.
-        with tf.init_scope():
+        with _outside():
             answer, _, suffixes = _convert.to_pairs(self._api, function(), kind)
             tensors = self._to_tensors(["gx" + suffix for suffix in suffixes], answer)
         self._shapes_fit(tuple(map(_tf_internal.shape_of, tensors)))
@@ -86,7 +114,7 @@ class _Check:
 
     def value(self, function: Callable[[], Any], i: int) -> tf.Tensor:
         """What the function for the x of this index returns."""
-        with tf.init_scope():
+        with _outside():
             [tensor] = self._to_tensors([f"gx[{i}]"], [function()])
         self._shapes_fit((*self._x_shapes[:i], _tf_internal.shape_of(tensor), *self._x_shapes[i + 1 :]))
         return tensor

@@ -60,7 +60,8 @@ def embed_gradient(
 
     In eager mode it is called where a gradient is first asked for, once for each call of `embed_gradient`: never in
     inference, and once for all gradients of a persistent tape, Jacobians and forward mode included. It runs on no tape
-    and reads variables as they are then; what it refers to is kept until no tape may ask for a gradient any more. With
+    (one that it opens itself records, unless others do at that time or forward mode asks) and reads variables as they
+    are then; what it refers to is kept until no tape may ask for a gradient any more. With
     `fx_gx_manually_stopped` it is differentiated, and so is called at once where a tape or accumulator records. In a
     graph, and for KerasTensors, it is called at once, while tracing.
 

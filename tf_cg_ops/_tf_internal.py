@@ -3,8 +3,9 @@
 `tests/test_tf_internal.py` fails when TensorFlow changes one of them.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
@@ -104,6 +105,21 @@ def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
         return execute(op, *inputs_and_attributes)
     finally:
         pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+
+
+# tf.init_scope stops all recording on the thread, that of tapes which are opened in it, too.
+@contextlib.contextmanager
+def recording_init_scope() -> Iterator[None]:
+    """tf.init_scope, in which tapes record as they do around it."""
+    stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    with ops.init_scope():
+        if not stopped:
+            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+        try:
+            yield
+        finally:
+            if not stopped:
+                pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 # A graph holds functions that its nodes name; the public interface only ever adds them by calling them.
