@@ -147,10 +147,25 @@ def test_without_the_pass_the_ops_are_there(tmp_path, monkeypatch):
     assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(ops)
 
 
-def test_what_the_variable_says_has_to_be_a_truth_value(monkeypatch):
-    monkeypatch.setenv(KEEP, "perhaps")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=KEEP):
-        tf.function(embedded)(X)
+NO_TRUTH_VALUE = """
+import tensorflow as tf
+import tf_cg_ops as cg
+
+def function(x):
+    gx = tf.numpy_function(lambda x: print("gx") or x, [x], tf.float32, stateful=False)
+    return cg.embed_gradient(fx=x, gx=tf.ensure_shape(gx, []), x=x)
+
+for _ in range(2):
+    print(tf.function(function)(tf.constant(1.0)).numpy())
+"""
+
+
+def test_a_variable_that_is_no_truth_value_counts_as_not_set(tmp_path):
+    """It is said once, and no graph fails."""
+    environment = {KEEP: "perhaps", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    result = run_python(NO_TRUTH_VALUE, cwd=tmp_path, environment=environment)
+    assert result.stdout == "1.0\n1.0\n"
+    assert result.stderr.count(KEEP) == result.stderr.count("perhaps") == 1
 
 
 ONE_THREAD = """

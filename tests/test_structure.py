@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|xla/hlo/builder/",
     "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
-    r"public/session_options\.h|util/env_var\.h)",
+    r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
     "cc/kernels": r"cc/lib/|tensorflow/core/(framework|platform)/",
 }
 

@@ -2,11 +2,14 @@
 // only gradients would have read goes. By then the gradients that are wanted are part of the graph, as ops of their own
 // that read what they need.
 
+#include <mutex>
+
 #include "cc/passes/function_bodies.h"
 #include "cc/passes/values.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/util/env_var.h"
 
@@ -21,14 +24,23 @@ bool IsEagerOp(const GraphOptimizationPassOptions& options) {
   return options.function_def != nullptr && options.function_def->signature().name().rfind("__wrapped__", 0) == 0;
 }
 
+// Read each time: it may be set in a process that runs. A word that is no truth value is no reason to let a graph fail:
+// those of all other libraries come by here, too.
+bool KeepsOps() {
+  bool keep_ops = false;
+  const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_KEEP_OPS", /*default_val=*/false, &keep_ops);
+  static std::once_flag once;
+  if (!status.ok()) {
+    std::call_once(once, [&] { LOG(WARNING) << "tf_cg_ops: " << status.message() << ". It counts as not set."; });
+  }
+  return keep_ops;
+}
+
 absl::Status Run(const GraphOptimizationPassOptions& options, bool keep_names) {
   if (options.graph == nullptr || *options.graph == nullptr || options.flib_def == nullptr || IsEagerOp(options)) {
     return absl::OkStatus();
   }
-  // Read each time: it may be set in a process that runs.
-  bool keep_ops = false;
-  TF_RETURN_IF_ERROR(tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_KEEP_OPS", /*default_val=*/false, &keep_ops));
-  if (keep_ops) return absl::OkStatus();
+  if (KeepsOps()) return absl::OkStatus();
   ReplaceOptions replace;
   replace.keep_names = keep_names;
   if (options.function_def != nullptr) {
