@@ -127,11 +127,14 @@ absl::Status ReplaceByValues(const ReplaceOptions& options, Graph* graph, bool* 
   // All is looked up in the graph as it was: what is replaced later is still part of the ways through it.
   std::vector<Replacement> replacements;
   const Gates gates(*graph);
-  const SideEffectsBefore side_effects(*graph);
+  SideEffectsBefore side_effects(*graph);
   for (Node* node : nodes) {
     std::vector<const Edge*> dropped, kept;
-    if (!SplitInputs(*node, &dropped, &kept) || !gates.AreKept(dropped, kept)) continue;
-    replacements.push_back({node, side_effects.OnlyBehind(dropped, kept)});
+    Replacement replacement = {node, {}};
+    if (SplitInputs(*node, &dropped, &kept) && gates.AreKept(dropped, kept) &&
+        side_effects.OnlyBehind(*node, dropped, kept, &replacement.first)) {
+      replacements.push_back(std::move(replacement));
+    }
   }
   std::set<Node*, tensorflow::NodeComparatorID> before;
   for (const Replacement& replacement : replacements) {
