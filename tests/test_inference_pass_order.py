@@ -70,6 +70,26 @@ def test_an_assignment_that_waits_for_the_value_comes_after_what_it_waited_for(f
         np.testing.assert_array_equal(after, 2 * X)
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_value_stays_behind_a_merge_that_may_get_nothing(both):
+    """Its Switches have predicates of their own, and both may be shut; then another value has to arrive."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float64, [3])
+        first, second = (tf.raw_ops.Switch(data=x, pred=tf.reduce_sum(x) > bound) for bound in (9.0, 8.0))
+        if both:  # The branches of one predicate: one of them runs.
+            second = tf.raw_ops.Switch(data=x, pred=first.output_true.op.inputs[1])
+            slope = tf.raw_ops.Merge(inputs=[first.output_true, second.output_false]).output
+        else:
+            slope = tf.raw_ops.Merge(inputs=[first.output_true, second.output_true]).output
+        h = by_embed_gradient(x, slope)
+        other = tf.raw_ops.Merge(inputs=[h, counted(3.0 * first.output_false)])
+        run_metadata = tf1.RunMetadata()
+        options = tf1.RunOptions(output_partition_graphs=True)
+        value = session.run(h if both else other.output, {x: X}, options, run_metadata)
+        np.testing.assert_allclose(value, np.sin(X) if both else 3 * X, rtol=1e-15)
+        assert bool(OURS & set(ops_of(run_metadata))) != both
+
+
 def test_each_of_many_gradients_after_many_effects(tmp_path):
     """Each value would wait for each effect: there are too many to make them all wait, and then ops stay."""
 

@@ -30,22 +30,43 @@ void Gates::Add(const Node& node) {
   if (!node.IsSwitch() || !node.input_edge(1, &predicate).ok()) return;
   for (int i = 0; i < node.num_outputs(); ++i) {
     const auto key = std::make_tuple(predicate->src()->id(), predicate->src_output(), i);
-    const int gate = gates_.emplace(key, gates_.size()).first->second;
+    const auto [known, is_new] = gates_.emplace(key, gates_.size());
+    const int gate = known->second;
+    if (is_new) branches_.push_back({predicate->src()->id(), predicate->src_output(), node.num_outputs()});
     behind_[{node.id(), i}] = Union(before, std::make_shared<const std::vector<int>>(1, gate));
   }
+}
+
+bool Gates::OneRuns(const std::vector<Set>& inputs, size_t num_common) const {
+  std::set<int> own;
+  for (const Set& input : inputs) {
+    if (input->size() == num_common) return true;
+    if (input->size() > num_common + 1) return false;
+    own.insert(input->begin(), input->end());
+  }
+  // Without what they have in common.
+  for (const int gate : *inputs[0]) {
+    const auto has_gate = [&](const Set& input) { return std::binary_search(input->begin(), input->end(), gate); };
+    if (std::all_of(inputs.begin(), inputs.end(), has_gate)) own.erase(gate);
+  }
+  const Branch& first = branches_[*own.begin()];
+  const auto is_of_first = [&](int gate) {
+    return branches_[gate].node == first.node && branches_[gate].output == first.output;
+  };
+  return static_cast<int>(own.size()) == first.count && std::all_of(own.begin(), own.end(), is_of_first);
 }
 
 Gates::Set Gates::Before(const Node& node) {
   if (node.IsMerge()) {
     // It runs where one of its inputs does. In the frame of a loop, that is where the loop is entered.
+    std::vector<Set> inputs;
     Set all;
-    bool first = true;
     for (const Edge* edge : node.in_edges()) {
       if (edge->IsControlEdge() || edge->src()->IsNextIteration()) continue;
-      all = first ? Of(*edge) : Intersection(all, Of(*edge));
-      first = false;
+      all = inputs.empty() ? Of(*edge) : Intersection(all, Of(*edge));
+      inputs.push_back(Of(*edge));
     }
-    return all;
+    return all != nullptr && OneRuns(inputs, all->size()) ? all : nullptr;
   }
   Set all = std::make_shared<const std::vector<int>>();
   for (const Edge* edge : node.in_edges()) {

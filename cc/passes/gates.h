@@ -25,6 +25,14 @@ class Gates {
  private:
   using Set = std::shared_ptr<const std::vector<int>>;  // Sorted; nullptr for one that is not known.
 
+  struct Branch {
+    int node, output;  // The predicate.
+    int count;         // Of all branches of a Switch.
+  };
+
+  // Whether one of the inputs of a Merge runs where all the gates are open that they have in common: they are all the
+  // branches of one predicate.
+  bool OneRuns(const std::vector<Set>& inputs, size_t num_common) const;
   Set Of(const tensorflow::Edge& edge) const;
   Set Union(const Set& a, const Set& b);
   Set Intersection(const Set& a, const Set& b);
@@ -34,6 +42,7 @@ class Gates {
   bool has_gates_ = false;
   int64_t room_ = 10'000'000;                       // For all sets together: graphs come from files, too.
   std::map<std::tuple<int, int, int>, int> gates_;  // By the predicate, as node and output, and the Switch's output.
+  std::vector<Branch> branches_;                    // By the gate.
   std::vector<Set> before_;                         // By the node's id.
   std::map<std::pair<int, int>, Set> behind_;       // By the Switch's id, and its output.
 };
