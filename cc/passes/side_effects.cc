@@ -46,7 +46,7 @@ bool HasSideEffects(const Node& node) {
   if (!node.IsOp()) return false;
   // Their declarations do not tell: functions that are used as ops, and the gradients of functions.
   if (node.IsFunctionCall() && !node.IsPartitionedCall()) return true;
-  if (TakesReference(node) && !node.IsControlFlow()) return true;
+  if (TakesReference(node)) return true;
   return node.op_def().is_stateful() && OpsThatOnlyRead().count(node.type_string()) == 0;
 }
 
