@@ -13,7 +13,7 @@ from . import program, yardsticks
 from .harness import Case, Settings
 from .names import KERNEL, MULTIPLY, REDUCE_SUM, TRAFFIC
 from .samplers import Sampler, Timed
-from .tensors import array, raw_gradient
+from .tensors import memory, raw_gradient, tensors
 
 SUBJECT = "broadcast"
 
@@ -21,10 +21,9 @@ SUBJECT = "broadcast"
 def _build(
     dy_shape: list[int], gx_shape: list[int], x_shape: list[int], axis: list[int]
 ) -> Mapping[str, Sampler | str]:
-    dy, gx = array(dy_shape, 1), array(gx_shape, 2)
-    large = max(dy, gx, key=lambda operand: operand.size)
-    dy_tensor, gx_tensor = tf.constant(dy), tf.constant(gx)
-    out = yardsticks.aligned(large.size)
+    dy_tensor, gx_tensor = tensors(dy_shape, gx_shape)
+    large = max(memory(dy_tensor), memory(gx_tensor), key=lambda operand: operand.size)
+    out = memory(tf.zeros([large.size]))
 
     def plain() -> tf.Tensor:
         product = dy_tensor * gx_tensor

@@ -17,7 +17,7 @@ from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
 from .names import DECORATOR, EMBED, KERNEL, MULTIPLY, RAW_OP, STREAM, TF
 from .samplers import Sampler, Timed
-from .tensors import array, raw_gradient, tensors
+from .tensors import memory, raw_gradient, tensors
 
 SUBJECT = "elementwise"
 # Beyond this only what is quick: the rest takes seconds, and the same multiples.
@@ -25,13 +25,13 @@ _MANY = 10_000_000
 
 
 def _backward(size: int) -> Mapping[str, Sampler | str]:
-    dy, gx = array([size], 1), array([size], 2)
-    dy_tensor, gx_tensor = tf.constant(dy), tf.constant(gx)
-    out = yardsticks.aligned(size)
+    dy_tensor, gx_tensor = tensors([size], [size])
+    dy, gx, streamed = memory(dy_tensor), memory(gx_tensor), memory(tf.zeros([size]))
+    out = np.zeros_like(dy)
     return {
         KERNEL: Timed(raw_gradient(dy_tensor, gx_tensor, [size])),
         MULTIPLY: Timed(lambda: tf.multiply(dy_tensor, gx_tensor)),
-        STREAM: Timed(lambda: yardsticks.multiply(dy, gx, out)),
+        STREAM: Timed(lambda: yardsticks.multiply(dy, gx, streamed)),
         "numpy.multiply": Timed(lambda: np.multiply(dy, gx)),
         "numpy.multiply into": Timed(lambda: np.multiply(dy, gx, out=out)),
     }

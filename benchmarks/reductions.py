@@ -19,7 +19,7 @@ from .contenders import CONTENDERS, gradient
 from .harness import Case, Settings
 from .names import DECORATOR, EMBED, KERNEL, ONE_BY_ONE, RAW_OP, READ_BOTH, REDUCE_SUM, TF
 from .samplers import Number, Sampler, Timed, in_turn
-from .tensors import array, raw_gradient, tensors
+from .tensors import array, memory, raw_gradient, tensors
 
 SUBJECT = "reductions"
 
@@ -40,8 +40,8 @@ def _sum(shape: list[int], x_shape: list[int], large: int) -> Mapping[str, Sampl
         return in_turn([functools.partial(function, *pair) for pair in inputs])
 
     copies = max(1, math.ceil(large / (8 * math.prod(shape))))
-    arrays = [(array(shape, 2 * i), array(shape, 2 * i + 1)) for i in range(copies)]
-    pairs = [(tf.constant(dy), tf.constant(gx)) for dy, gx in arrays]
+    pairs = [(tf.constant(array(shape, 2 * i)), tf.constant(array(shape, 2 * i + 1))) for i in range(copies)]
+    arrays = [(memory(dy), memory(gx)) for dy, gx in pairs]
     return {
         KERNEL: in_turn([raw_gradient(dy, gx, x_shape) for dy, gx in pairs]),
         READ_BOTH: alike(yardsticks.read, arrays),

@@ -23,3 +23,8 @@ def raw_gradient(dy: tf.Tensor, gx: tf.Tensor, shape: Sequence[int], **attribute
 
     target = tf.constant(shape, tf.int64, [len(shape)])
     return lambda: _library.custom_gradient_embed_grad(dy, gx, target, wrt="x", **attributes)
+
+
+def memory(tensor: tf.Tensor) -> np.ndarray:
+    """The memory of a tensor: a yardstick that read other memory might find it in larger pages."""
+    return np.asarray(memoryview(tensor))

@@ -27,9 +27,9 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
     dtype, shape = fx.dtype, shape_of(fx)
     if not (gx.dtype is dtype is x.dtype and id(dtype) in _SUPPORTED and shape_of(gx) == shape == shape_of(x)):
         return None
-    h = identity(fx)
     if not _tf_internal.could_possibly_record():
-        return h
+        return _tf_internal.execute("Identity", fx)
+    h = _tf_internal.execute_unrecorded("Identity", fx)
 
     def backward(dy: Any) -> tuple[tf.Tensor]:
         is_plain = type(dy) is EagerTensor and shape_of(dy) == shape and tf.executing_eagerly()
