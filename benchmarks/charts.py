@@ -176,7 +176,14 @@ def _sizes(cases: Cases) -> Any:
     return figure
 
 
-_MARKERS = {TF: "s", FORMULA: "^", TFP: "D"}
+_MARKERS = {
+    TF: "s",
+    FORMULA: "^",
+    TFP: "D",
+    "torch.autograd.Function": "x",
+    "jax.custom_vjp": "+",
+    "jax.custom_vjp in jax.jit": "*",
+}
 
 
 def _memory_limit(cases: Cases) -> Any:
