@@ -40,7 +40,10 @@ def _main(subjects: Sequence[Subject]) -> None:
         settings = dataclasses.replace(settings, seconds=_SECONDS.value)
     cases = [case for subject in subjects for case in subject(settings)]
     if _ONLY.value:
-        cases = [case for case in cases if any(text in f"{case.subject}: {case.name}" for text in _ONLY.value)]
+        names = [f"{case.subject}: {case.name}" for case in cases]
+        cases = [case for case, name in zip(cases, names, strict=True) if any(text in name for text in _ONLY.value)]
+        if not cases:
+            raise app.UsageError(f"--only: no case has {_ONLY.value} in its name; the cases are {', '.join(names)}")
     results = _run(cases, settings)
     if _OUTPUT.value is None:
         print(table.document(results))

@@ -216,6 +216,18 @@ def test_the_programs_have_help(module):
         assert flag in shown.stdout
 
 
+def test_a_name_that_no_case_has_is_an_error_that_lists_them():
+    shown = subprocess.run(
+        [sys.executable, "-m", "benchmarks.import_time", "--only", "importance"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 1
+    assert "--only: no case has ['importance'] in its name; the cases are import_time: " in shown.stdout + shown.stderr
+
+
 @pytest.fixture(scope="module")
 def run():
     """The run that the documentation shows."""

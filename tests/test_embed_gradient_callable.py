@@ -290,8 +290,8 @@ WRONG_CALLS = {
     "arguments": (
         lambda: cg.embed_gradient(V, lambda x: x, V),
         TypeError,
-        r"embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got <function .*>\. "
-        "Pass the value of the function, and not the function itself\\.",
+        "embed_gradient: gx is a function that takes arguments; expected a Tensor or a function without arguments, "
+        r"got <function .*>\. Bind them, as in lambda: f\(x\)\.",
     ),
     "shapes_that_no_gx_puts_right": (
         lambda: cg.embed_gradient(V, lambda: 1.0, tf.zeros([3, 3])),

@@ -83,8 +83,8 @@ AT_THE_CALL = {
     "function": (
         lambda: cg.embed_gradient(V, abs, V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got "
-        "<built-in function abs>. Pass the value of the function, and not the function itself.",
+        "embed_gradient: gx is a function that takes arguments; expected a Tensor or a function without arguments, got "
+        "<built-in function abs>. Bind them, as in lambda: f(x).",
     ),
     "sparse": (
         lambda: cg.embed_gradient(V, tf.SparseTensor([[0]], [1.0], [3]), V),

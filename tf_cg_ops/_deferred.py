@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _eager, _keras, _library, _tf_internal
+from . import _convert, _eager, _errors, _keras, _library, _tf_internal
 
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -23,7 +23,7 @@ def call_if_due(api: str, fx: Any, gx: Any, x: Any, stopped: Any) -> Any:
     """The value of `gx`, or `gx` itself where calling it can wait."""
     for function in gx if isinstance(gx, (list, tuple)) else [gx]:
         if callable(function) and not _takes_nothing(function):
-            raise _convert.not_convertible(api, "gx", function)
+            raise TypeError(_errors.GX_TAKES_ARGUMENTS.format(api=api, value=_convert.describe(function)))
     # What is differentiated itself has to be there when it is recorded.
     is_differentiated = _convert.to_bool(api, stopped) and _tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not _keras.package_of_keras_tensors((fx, x)):

@@ -31,6 +31,10 @@ DTYPE_UNSUPPORTED = (
 )
 REMEDY_CONVERT = "Convert it before the call."
 REMEDY_CALL = "Pass the value of the function, and not the function itself."
+GX_TAKES_ARGUMENTS = (
+    "{api}: gx is a function that takes arguments; expected a Tensor or a function without arguments, got {value}. "
+    "Bind them, as in lambda: f(x)."
+)
 DTYPES_DIFFER = (
     "{api}: the dtypes differ; expected {first_dtype} for all arguments, which {first} has, got {dtype} for "
     "{argument}. Cast one of the two with tf.cast."
