@@ -68,3 +68,13 @@ def gradient(request):
         return (tf.function(run) if request.param else run)(sources)
 
     return compute
+
+
+@pytest.fixture(params=[False, True], ids=["control_flow_v1", "control_flow_v2"])
+def control_flow(request):
+    """The control flow of TensorFlow 1 or 2 in graphs, with what was on before put back."""
+    tf1 = tf.compat.v1
+    was = tf1.control_flow_v2_enabled()
+    (tf1.enable_control_flow_v2 if request.param else tf1.disable_control_flow_v2)()
+    yield
+    (tf1.enable_control_flow_v2 if was else tf1.disable_control_flow_v2)()

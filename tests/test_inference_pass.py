@@ -194,14 +194,6 @@ def test_loops_and_conditionals_that_stay_functions(around, tmp_path):
         np.testing.assert_allclose(json.loads(value), around_function(tf.sin, around)(tf.constant(X)), rtol=1e-15)
 
 
-@pytest.fixture(params=[False, True], ids=["control_flow_v1", "control_flow_v2"])
-def control_flow(request):
-    was = tf1.control_flow_v2_enabled()
-    (tf1.enable_control_flow_v2 if request.param else tf1.disable_control_flow_v2)()
-    yield
-    (tf1.enable_control_flow_v2 if was else tf1.disable_control_flow_v2)()
-
-
 @pytest.mark.parametrize("around", [name for name in AROUND if name not in ("map_fn", "switch_case")])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_in_a_session(function, around, control_flow, monkeypatch):

@@ -81,14 +81,6 @@ EFFECTS = [
 ]
 
 
-@pytest.fixture(params=[False, True], ids=["control_flow_v1", "control_flow_v2"])
-def control_flow(request):
-    was = tf1.control_flow_v2_enabled()
-    (tf1.enable_control_flow_v2 if request.param else tf1.disable_control_flow_v2)()
-    yield
-    (tf1.enable_control_flow_v2 if was else tf1.disable_control_flow_v2)()
-
-
 @pytest.mark.parametrize("function", EFFECTS)
 def test_effects_before_a_value_come_before_what_reads_it(function, control_flow):
     """In a session only data and control dependencies say what runs, and in which order."""

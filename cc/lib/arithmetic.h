@@ -19,56 +19,28 @@ struct BFloat16 {
 // `Real` is what memory holds, twice for each element of a complex type. `Product` holds one product, `Sum` a sum of
 // many: sums are kept in the next wider type, so that the sum over a large batch is not worse than its last rounding.
 // float holds the products of 16-bit types exactly.
+template <typename R, typename P, typename S, int reals>
+struct ArithmeticIn {
+  using Real = R;
+  using Product = P;
+  using Sum = S;
+  static constexpr int kReals = reals;
+};
+
 template <typename T>
 struct Arithmetic;
-
 template <>
-struct Arithmetic<Half> {
-  using Real = Half;
-  using Product = float;
-  using Sum = float;
-  static constexpr int kReals = 1;
-};
-
+struct Arithmetic<Half> : ArithmeticIn<Half, float, float, 1> {};
 template <>
-struct Arithmetic<BFloat16> {
-  using Real = BFloat16;
-  using Product = float;
-  using Sum = float;
-  static constexpr int kReals = 1;
-};
-
+struct Arithmetic<BFloat16> : ArithmeticIn<BFloat16, float, float, 1> {};
 template <>
-struct Arithmetic<float> {
-  using Real = float;
-  using Product = float;
-  using Sum = double;
-  static constexpr int kReals = 1;
-};
-
+struct Arithmetic<float> : ArithmeticIn<float, float, double, 1> {};
 template <>
-struct Arithmetic<double> {
-  using Real = double;
-  using Product = double;
-  using Sum = double;
-  static constexpr int kReals = 1;
-};
-
+struct Arithmetic<double> : ArithmeticIn<double, double, double, 1> {};
 template <>
-struct Arithmetic<std::complex<float>> {
-  using Real = float;
-  using Product = float;
-  using Sum = double;
-  static constexpr int kReals = 2;
-};
-
+struct Arithmetic<std::complex<float>> : ArithmeticIn<float, float, double, 2> {};
 template <>
-struct Arithmetic<std::complex<double>> {
-  using Real = double;
-  using Product = double;
-  using Sum = double;
-  static constexpr int kReals = 2;
-};
+struct Arithmetic<std::complex<double>> : ArithmeticIn<double, double, double, 2> {};
 
 }  // namespace tf_cg_ops
 
