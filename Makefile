@@ -13,7 +13,7 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := tf_cg_ops/_ops.so
-SOURCES := $(shell find cc -name '*.cc' -o -name '*.h')
+SOURCES := $(shell find cc cuda -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
 # Warnings in the library's own sources are errors here, but not for users, who may have another compiler.
 export TF_CG_OPS_WERROR := 1
@@ -63,7 +63,7 @@ $(VENV)/.tensorflow:
 	@$(BIN)/python -m pip install -q 'setuptools>=70.1' wheel '$(TENSORFLOW)'
 	@touch $@
 
-$(LIBRARY): $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(SOURCES)
+$(LIBRARY): $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(wildcard build_ops/*.py) $(SOURCES)
 	@echo "Building the op library and installing what the demo and the tests need."
 	@$(BIN)/python -m pip install -q --no-build-isolation -e '.[test]'
 	@$(BIN)/python -m pip install -q --no-deps $(UPSTREAM)

@@ -1,6 +1,5 @@
 """The arithmetic of `cc/lib`, called without TensorFlow: with any vectors, at any address, cut into any pieces."""
 
-import ast
 import ctypes
 import functools
 import mmap
@@ -12,19 +11,13 @@ import tempfile
 
 import numpy as np
 
+from build_ops.compiler import COMPILE_FLAGS
+
 from .sources import ROOT
 
 KINDS = ("baseline", "avx2", "avx512")
 
 _ROLES = ("fx", "gx", "x")
-
-
-def _compile_flags():
-    """Those of the build, without running it."""
-    for node in ast.parse((ROOT / "setup.py").read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "COMPILE_FLAGS":
-            return ast.literal_eval(node.value)
-    raise AssertionError("setup.py has no COMPILE_FLAGS")
 
 
 @functools.cache
@@ -36,7 +29,7 @@ def _library():
         objects = []
         for source in sources:
             objects.append(target.with_name(source.stem + "_" + source.parent.name + ".o"))
-            flags = ["-std=c++17", *_compile_flags(), "-Werror", "-I."]
+            flags = ["-std=c++17", *COMPILE_FLAGS, "-Werror", "-I."]
             subprocess.run([*compiler, *flags, "-c", str(source), "-o", str(objects[-1])], cwd=ROOT, check=True)
         subprocess.run(["g++", "-shared", "-o", str(target), *map(str, objects)], check=True)
         library = ctypes.CDLL(str(target))

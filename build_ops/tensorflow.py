@@ -1,0 +1,52 @@
+"""The TensorFlow to compile against, found without importing it into the process of the build."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+
+# The names under which TensorFlow is published. Each satisfies requirements on itself only, so the wheel has to ask
+# for the one that it was compiled against.
+DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+
+
+def installed_tensorflow() -> tuple[str, str]:
+    """The distribution and the version of the TensorFlow to compile against, found without importing it."""
+    for distribution in DISTRIBUTIONS:
+        try:
+            return distribution, importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise SystemExit(
+        "tf_cg_ops: the build found no TensorFlow; expected one of "
+        + ", ".join(DISTRIBUTIONS)
+        + " beside setuptools in this Python, got none. Install the TensorFlow that you will use (pip install "
+        "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=70.1' wheel && "
+        "pip install --no-build-isolation ."
+    )
+
+
+def tensorflow_requirement() -> str:
+    """The requirement on the minor version that the op library is compiled against."""
+    distribution, version = installed_tensorflow()
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return f"{distribution}>={major}.{minor},<{major}.{minor + 1}"
+
+
+def tensorflow_flags() -> tuple[list[str], list[str]]:
+    """TensorFlow's own compile and link flags, asked in a process of its own."""
+    script = (
+        "import json, tensorflow as tf;"
+        "print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))"
+    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    answer = subprocess.run([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=True)
+    compile_flags, link_flags = json.loads(answer.stdout.splitlines()[-1])
+    # What tf2xla's headers include and the wheel keeps in folders of its own.
+    includes = [flag[2:] for flag in compile_flags if flag.startswith("-I")]
+    externals = ("external/highwayhash", "external/farmhash_archive/src")
+    compile_flags += [f"-I{include}/{external}" for include in includes for external in externals]
+    # Warnings are for this library's sources; TensorFlow's headers have their own.
+    compile_flags = ["-isystem" + flag[2:] if flag.startswith("-I") else flag for flag in compile_flags]
+    return compile_flags, link_flags

@@ -1,0 +1,33 @@
+// What a library is built with where there is no nvcc.
+
+#include <complex>
+
+#include "cc/lib/arithmetic.h"
+#include "cuda/contraction.h"
+
+namespace tf_cg_ops::cuda {
+
+bool Runs() { return false; }
+
+template <typename T>
+int64_t ScratchBytes(const ContractionPlan&) {
+  return 0;
+}
+
+template <typename T>
+std::string Contract(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream) {
+  return "the library was built without CUDA";
+}
+
+#define INSTANTIATE(T)                                      \
+  template int64_t ScratchBytes<T>(const ContractionPlan&); \
+  template std::string Contract<T>(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream)
+INSTANTIATE(Half);
+INSTANTIATE(BFloat16);
+INSTANTIATE(float);
+INSTANTIATE(double);
+INSTANTIATE(std::complex<float>);
+INSTANTIATE(std::complex<double>);
+#undef INSTANTIATE
+
+}  // namespace tf_cg_ops::cuda
