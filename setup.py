@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from build_ops.compiler import build_library  # noqa: E402
-from build_ops.sources import SOURCES, WITHOUT_CUDA  # noqa: E402
+from build_ops.sources import SOURCES  # noqa: E402
 from build_ops.tensorflow import installed_tensorflow, tensorflow_requirement  # noqa: E402
 
 
@@ -27,7 +27,7 @@ class BuildOpLibrary(build_ext):
         """Builds the op library and the module that tells what it was built for."""
         library = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
-        build_library(library, ext.sources)
+        build_library(library)
         write_build_info(library.parent / "_build_info.py")
 
     def copy_extensions_to_source(self) -> None:
@@ -55,7 +55,7 @@ class AnyPythonWheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("tf_cg_ops._ops", sources=[*SOURCES, *WITHOUT_CUDA])],
+    ext_modules=[Extension("tf_cg_ops._ops", sources=list(SOURCES))],
     cmdclass={"build_ext": BuildOpLibrary, "bdist_wheel": AnyPythonWheel},
     install_requires=[tensorflow_requirement(), "numpy>=1.26"],
 )

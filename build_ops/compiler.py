@@ -1,4 +1,4 @@
-"""Compiles with g++ in parallel, only what changed, and links."""
+"""Compiles in parallel, only what changed, and links."""
 
 import concurrent.futures
 import hashlib
@@ -7,8 +7,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Sequence
 
+from .cuda import find_toolkit
+from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA
 from .tensorflow import installed_tensorflow, tensorflow_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -18,23 +19,30 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMPILE_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
 
 
-def build_library(library: pathlib.Path, sources: Sequence[str]) -> None:
-    """Compiles the sources and links the op library."""
+def build_library(library: pathlib.Path) -> None:
+    """Compiles the op library and links it, with kernels for GPUs where there is nvcc."""
+    toolkit, note = find_toolkit()
+    print(f"tf_cg_ops: {note}", flush=True)
+    sources = [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES]
     compile_flags, link_flags = tensorflow_flags()
     compiler = (os.environ.get("CXX") or "g++").split()
     if shutil.which("ccache"):
         compiler = ["ccache", *compiler]
     command = [*compiler, *COMPILE_FLAGS, *compile_flags, "-I."]
+    commands = {".cc": command, ".cu": toolkit.compile_command() if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
-        command.append("-Werror")
+        commands[".cc"] = [*command, "-Werror"]
+        commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
-    digest = hashlib.sha256(json.dumps([command, installed_tensorflow()]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps([commands, installed_tensorflow()]).encode()).hexdigest()[:12]
     objects = ROOT / "build" / f"objects-{digest}"
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = list(pool.map(lambda source: compile_source(command, source, objects), sources))
+        built = list(
+            pool.map(lambda source: compile_source(commands[pathlib.Path(source).suffix], source, objects), sources)
+        )
     # The order of the link line and -z defs: a symbol that is missing shows here and not at import.
-    libraries = ["-l:libtensorflow_cc.so.2", "-Wl,-z,defs"]
-    run([*compiler, "-shared", "-o", str(library), *map(str, built), *link_flags, *libraries])
+    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2", "-Wl,-z,defs"]
+    run([*compiler, "-shared", "-o", str(library), *map(str, built), *libraries])
 
 
 def compile_source(command: list[str], source: str, objects: pathlib.Path) -> pathlib.Path:

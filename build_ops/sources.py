@@ -37,5 +37,5 @@ SOURCES = (
 )
 
 # The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
-CUDA_SOURCES: tuple[str, ...] = ()
+CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")
 WITHOUT_CUDA = ("cuda/absent.cc",)

@@ -1,5 +1,6 @@
 """The arithmetic of `cc/lib`, called without TensorFlow: with any vectors, at any address, cut into any pieces."""
 
+import concurrent.futures
 import ctypes
 import functools
 import mmap
@@ -19,31 +20,39 @@ KINDS = ("baseline", "avx2", "avx512")
 
 _ROLES = ("fx", "gx", "x")
 
+# dtype, rank, shapes, wrt, lhs, rhs, out.
+C_ARGUMENTS = [
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int,
+    *[ctypes.c_void_p] * 3,
+]
+
+
+def compile_library(sources, *flags, folder):
+    """A shared library of C++ sources, compiled as the build does it, with more flags."""
+    compiler = ["ccache", "g++"] if shutil.which("ccache") else ["g++"]
+    objects = [pathlib.Path(folder) / (str(source).replace("/", "-") + ".o") for source in sources]
+    commands = [
+        [*compiler, "-x", "c++", "-std=c++17", *COMPILE_FLAGS, "-Werror", *flags, "-I.", "-c", source, "-o", target]
+        for source, target in zip(sources, objects, strict=True)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda command: subprocess.run(command, cwd=ROOT, check=True), commands))
+    target = pathlib.Path(folder) / "library.so"
+    subprocess.run(["g++", "-shared", "-o", target, *objects], check=True)
+    return ctypes.CDLL(str(target))
+
+
+CC_LIB = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cc/lib").glob("*.cc"))
+
 
 @functools.cache
 def _library():
-    compiler = ["ccache", "g++"] if shutil.which("ccache") else ["g++"]
-    sources = [ROOT / "tests/support/contraction.cc", *sorted((ROOT / "cc/lib").glob("*.cc"))]
     with tempfile.TemporaryDirectory() as folder:
-        target = pathlib.Path(folder) / "contraction.so"
-        objects = []
-        for source in sources:
-            objects.append(target.with_name(source.stem + "_" + source.parent.name + ".o"))
-            flags = ["-std=c++17", *COMPILE_FLAGS, "-Werror", "-I."]
-            subprocess.run([*compiler, *flags, "-c", str(source), "-o", str(objects[-1])], cwd=ROOT, check=True)
-        subprocess.run(["g++", "-shared", "-o", str(target), *map(str, objects)], check=True)
-        library = ctypes.CDLL(str(target))
-    library.contract.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_int64,
-    ]
+        library = compile_library(["tests/support/contraction.cc", *CC_LIB], folder=folder)
+    library.contract.argtypes = [*C_ARGUMENTS, ctypes.c_int, ctypes.c_int64]
     return library
 
 
@@ -54,21 +63,26 @@ def kinds_here():
 
 def contract(lhs, rhs, out, wrt="x", vectors="baseline", pieces=1):
     """Writes the gradient by `wrt` into the array `out`. All three have one dimension for each of the joint shape."""
-    arrays = dict(zip([role for role in _ROLES if role != wrt], (lhs, rhs), strict=True)) | {wrt: out}
-    assert all(array.flags.c_contiguous for array in arrays.values())
-    shapes = np.array([arrays[role].shape for role in _ROLES], np.int64)
     status = _library().contract(
-        str(out.dtype).encode(),
-        out.ndim,
-        shapes.ctypes.data,
-        _ROLES.index(wrt),
-        lhs.ctypes.data,
-        rhs.ctypes.data,
-        out.ctypes.data,
+        *as_c(lhs, rhs, out, wrt),
         KINDS.index(vectors),
         pieces,
     )
     assert status == 0
+
+
+def as_c(lhs, rhs, out, wrt):
+    """The arguments that C functions of the tests take for a contraction. Keep the arrays until they return."""
+    arrays = dict(zip([role for role in _ROLES if role != wrt], (lhs, rhs), strict=True)) | {wrt: out}
+    assert all(array.flags.c_contiguous for array in arrays.values())
+    shapes = [size for role in _ROLES for size in arrays[role].shape]
+    return [
+        str(out.dtype).encode(),
+        out.ndim,
+        (ctypes.c_int64 * len(shapes))(*shapes),
+        _ROLES.index(wrt),
+        *(ctypes.c_void_p(array.ctypes.data) for array in (lhs, rhs, out)),
+    ]
 
 
 class Fenced:

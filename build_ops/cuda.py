@@ -1,0 +1,91 @@
+"""nvcc: finding it, and compiling the kernels for NVIDIA GPUs with it."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+# The first with everything that the kernels call (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
+OLDEST_TOOLKIT = (12, 0)
+
+# Turing: the oldest that nvcc 13 compiles for.
+OLDEST_ARCHITECTURE = 75
+
+# -fmad=false: products are rounded before they are added, as on the CPU.
+NVCC_FLAGS = ("-O3", "-std=c++17", "-fmad=false", "-Xcompiler", "-fPIC,-Wall,-Wextra", "--threads", "0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolkit:
+    """A CUDA toolkit that can compile the kernels."""
+
+    nvcc: str
+    architectures: tuple[int, ...]
+    static_runtime: str
+
+    def compile_command(self) -> list[str]:
+        """Nvcc for all architectures: their own code, and for those to come what the driver can translate."""
+        flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in self.architectures]
+        newest = self.architectures[-1]
+        return [self.nvcc, *NVCC_FLAGS, *flags, f"-gencode=arch=compute_{newest},code=compute_{newest}", "-I."]
+
+    def link_flags(self) -> list[str]:
+        """They stand before TensorFlow, which exports functions of the same names for itself.
+
+        Bound to those, the library would not load with `tensorflow-cpu`.
+        """
+        return [self.static_runtime, "-Wl,--exclude-libs,libcudart_static.a", "-lrt", "-lpthread", "-ldl"]
+
+
+def find_toolkit() -> tuple[Toolkit | None, str]:
+    """The toolkit to build with, if any, and a line that says which or why none."""
+    if os.environ.get("TF_CG_OPS_CUDA") == "0":
+        return None, "TF_CG_OPS_CUDA=0: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
+    home = os.environ.get("CUDA_HOME")
+    nvcc = shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
+    if nvcc is None:
+        where = f"in CUDA_HOME={home}" if home else "on PATH, and no CUDA_HOME"
+        return None, f"no nvcc {where}: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
+    version = re.search(r"release (\d+)\.(\d+)", _output(nvcc, "--version"))
+    if version is None or tuple(map(int, version.groups())) < OLDEST_TOOLKIT:
+        found = ".".join(version.groups()) if version else "of an unknown version"
+        wanted = ".".join(map(str, OLDEST_TOOLKIT))
+        return None, f"{nvcc} is {found}, older than {wanted}: building for the CPU."
+    architectures = _architectures(_output(nvcc, "--list-gpu-code"))
+    toolkit = Toolkit(nvcc, architectures, _static_runtime(nvcc))
+    listed = ", ".join(f"sm_{architecture}" for architecture in architectures)
+    return toolkit, f"building for GPUs ({listed} and newer) with {nvcc} {'.'.join(version.groups())}."
+
+
+def _architectures(listed: str) -> tuple[int, ...]:
+    """The first of each generation; what is compiled for it runs on the rest of the generation."""
+    generations: dict[int, int] = {}
+    for number in sorted(int(n) for n in re.findall(r"^sm_(\d+)$", listed, re.MULTILINE)):
+        if number >= OLDEST_ARCHITECTURE:
+            generations.setdefault(number // 10, number)
+    return tuple(generations.values())
+
+
+def _static_runtime(nvcc: str) -> str:
+    """Where the toolkit keeps its runtime; nvcc itself may be a script in another place."""
+    dry_run = subprocess.run(
+        [nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    ).stdout
+    for folder in re.findall(r'"-L([^"]*)"', dry_run):
+        library = pathlib.Path(folder) / "libcudart_static.a"
+        if library.exists():
+            return str(library.resolve())
+    raise SystemExit(
+        f"tf_cg_ops: {nvcc} has no libcudart_static.a; expected it beside the toolkit's other libraries. Install the "
+        "toolkit's development files, or set TF_CG_OPS_CUDA=0 to build without CUDA."
+    )
+
+
+def _output(nvcc: str, option: str) -> str:
+    return subprocess.run([nvcc, option], stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -1,0 +1,94 @@
+// The arithmetic of cc/lib/arithmetic.h on the device: how elements are read, multiplied, added up and rounded.
+
+#ifndef TF_CG_OPS_CUDA_ARITHMETIC_CUH_
+#define TF_CG_OPS_CUDA_ARITHMETIC_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <complex>
+#include <cstdint>
+
+#include "cc/lib/arithmetic.h"
+
+namespace tf_cg_ops::cuda {
+
+// Laid out as std::complex, whose functions are the host's.
+template <typename R>
+struct alignas(2 * sizeof(R)) Complex {
+  R real;
+  R imag;
+};
+
+// What the device takes for an element T of cc/lib: as it lies in memory, for one product, and for a sum of many.
+template <typename T>
+struct OnDevice {
+  using Element = T;
+  using Product = typename Arithmetic<T>::Product;
+  using Sum = typename Arithmetic<T>::Sum;
+};
+template <typename R>
+struct OnDevice<std::complex<R>> {
+  using Element = Complex<R>;
+  using Product = Complex<typename Arithmetic<std::complex<R>>::Product>;
+  using Sum = Complex<typename Arithmetic<std::complex<R>>::Sum>;
+};
+template <typename T>
+using Element = typename OnDevice<T>::Element;
+template <typename T>
+using Product = typename OnDevice<T>::Product;
+template <typename T>
+using Sum = typename OnDevice<T>::Sum;
+
+inline __device__ float Widened(Half element) { return __half2float(__ushort_as_half(element.bits)); }
+inline __device__ float Widened(BFloat16 element) { return __bfloat162float(__ushort_as_bfloat16(element.bits)); }
+template <typename E>
+inline __device__ E Widened(E element) {
+  return element;
+}
+
+inline __device__ float Multiplied(float lhs, float rhs, bool) { return lhs * rhs; }
+inline __device__ double Multiplied(double lhs, double rhs, bool) { return lhs * rhs; }
+template <typename R>
+inline __device__ Complex<R> Multiplied(Complex<R> lhs, Complex<R> rhs, bool conjugate) {
+  const R imag = conjugate ? -rhs.imag : rhs.imag;
+  return {lhs.real * rhs.real - lhs.imag * imag, lhs.real * imag + lhs.imag * rhs.real};
+}
+
+template <typename R, typename P>
+inline __device__ void AddTo(R& sum, P term) {
+  sum += term;
+}
+template <typename R, typename P>
+inline __device__ void AddTo(Complex<R>& sum, Complex<P> term) {
+  sum.real += term.real;
+  sum.imag += term.imag;
+}
+
+// Rounds a product or a sum to an element.
+inline __device__ void Round(float value, Half* to) { to->bits = __half_as_ushort(__float2half_rn(value)); }
+inline __device__ void Round(float value, BFloat16* to) { to->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+template <typename R>
+inline __device__ void Round(R value, float* to) {
+  *to = static_cast<float>(value);
+}
+inline __device__ void Round(double value, double* to) { *to = value; }
+template <typename R, typename E>
+inline __device__ void Round(Complex<R> value, Complex<E>* to) {
+  *to = {static_cast<E>(value.real), static_cast<E>(value.imag)};
+}
+
+// What the thread whose number in its warp differs in the bits of `mask` has.
+template <typename R>
+inline __device__ R FromLane(R value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+template <typename R>
+inline __device__ Complex<R> FromLane(Complex<R> value, int mask) {
+  return {FromLane(value.real, mask), FromLane(value.imag, mask)};
+}
+
+}  // namespace tf_cg_ops::cuda
+
+#endif  // TF_CG_OPS_CUDA_ARITHMETIC_CUH_

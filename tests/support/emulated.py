@@ -1,0 +1,47 @@
+"""The kernels for GPUs, run on a CPU by the emulated CUDA in `emulated_cuda/`."""
+
+import ctypes
+import functools
+import tempfile
+
+from build_ops.sources import CUDA_SOURCES
+
+from .contraction import C_ARGUMENTS, CC_LIB, as_c, compile_library
+
+EMULATED_CUDA = "tests/support/emulated_cuda"
+# The kernels read 16 bytes at once as one struct, which nvcc allows.
+FLAGS = [f"-I{EMULATED_CUDA}", "-fno-strict-aliasing", "-Wno-unknown-pragmas"]
+
+# Any blocks there may be.
+MANY = 2**31 - 1
+
+
+@functools.cache
+def library():
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [
+            f"{EMULATED_CUDA}/emulator.cc",
+            "tests/support/emulated_contraction.cc",
+            *CUDA_SOURCES,
+            *CC_LIB,
+        ]
+        emulated = compile_library(sources, *FLAGS, folder=folder)
+    emulated.emulated_contract.argtypes = C_ARGUMENTS
+    emulated.emulated_set_order.argtypes = [ctypes.c_uint64, ctypes.c_uint]
+    emulated.emulated_divide.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    emulated.emulated_divide.restype = ctypes.c_int64
+    emulated.emulated_parts.argtypes = [ctypes.c_int, *C_ARGUMENTS[1:4]]
+    emulated.emulated_parts.restype = ctypes.c_int64
+    emulated.emulated_runs.restype = ctypes.c_bool
+    return emulated
+
+
+def contract(lhs, rhs, out, wrt="x", order=0, max_blocks=MANY):
+    """Writes the gradient by `wrt` into the array `out`, with threads and blocks in an order of that number."""
+    library().emulated_set_order(order, max_blocks)
+    assert library().emulated_contract(*as_c(lhs, rhs, out, wrt)) == 0
+
+
+def parts(lhs, rhs, out, wrt="x"):
+    """How many parts each sum is cut into."""
+    return library().emulated_parts(out.itemsize, *as_c(lhs, rhs, out, wrt)[1:4])

@@ -1,0 +1,56 @@
+// The kernels for GPUs on the emulated CUDA, behind C functions.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <type_traits>
+
+#include "cuda/contraction.h"
+#include "cuda/schedule.h"
+#include "cuda/walk.h"
+#include "tests/support/contraction_request.h"
+#include "tests/support/emulated_cuda/cuda_runtime.h"
+
+extern "C" {
+
+bool emulated_runs() { return tf_cg_ops::cuda::Runs(); }
+
+void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::SetOrder(seed, max_blocks); }
+
+int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor(divisor).Divide(n); }
+
+// The parts that a sum is cut into.
+int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int wrt) {
+  const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
+  return tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, nullptr, nullptr, nullptr).layout.parts;
+}
+
+// Returns 0 if that went well.
+int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs,
+                      void* out) {
+  const auto role = static_cast<tf_cg_ops::Role>(wrt);
+  const auto plan = tf_cg_ops::PlanFor(rank, shapes, role);
+  std::string error = "there is no such dtype";
+  tf_cg_ops::WithElement(dtype, [&](auto* element) {
+    using T = std::remove_pointer_t<decltype(element)>;
+    const int64_t bytes = tf_cg_ops::cuda::ScratchBytes<T>(plan);
+    void* scratch = nullptr;
+    // What is written beyond its end shows.
+    constexpr int kGuard = 4096;
+    if (bytes > 0) {
+      cudaMallocBytes(&scratch, bytes + kGuard);
+      cudaMemset(scratch, 0xa5, bytes + kGuard);
+    }
+    error = tf_cg_ops::cuda::Contract(plan, role != tf_cg_ops::kFx, static_cast<const T*>(lhs),
+                                      static_cast<const T*>(rhs), static_cast<T*>(out), scratch, nullptr);
+    for (int64_t i = bytes; scratch != nullptr && i < bytes + kGuard; ++i) {
+      if (static_cast<unsigned char*>(scratch)[i] != 0xa5) error = "written beyond the scratch memory";
+    }
+    cudaFree(scratch);
+  });
+  if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
+  return error.empty() ? 0 : 1;
+}
+
+}  // extern "C"

@@ -1,0 +1,120 @@
+// As much of CUDA as the library's kernels and their check program use, on the CPU: so that kernels run in tests where
+// there is no GPU. It stands in the place of the toolkit's header of that name.
+//
+// The threads of a block take turns and change only at barriers and shuffles. Blocks and threads come in an order that
+// a seed chooses: what a missing barrier leaves to chance on a GPU differs between seeds here.
+
+#ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
+#define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __grid_constant__
+#define __launch_bounds__(threads)
+#define __CUDA_ARCH_LIST__ 750, 800, 900
+#define CUDART_VERSION 13000
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorNoDevice = 100,
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+
+struct CUstream_st;
+struct CUevent_st;
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+struct cudaDeviceProp {
+  char name[256];
+};
+
+// Of the thread that runs.
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulated_cuda {
+
+// Runs the body once for each thread of each block.
+cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& body);
+
+// Waits for all threads of the block.
+void BlockBarrier();
+
+// Hands the value to the other threads of the warp, all of which call it, and returns that of the thread whose number
+// differs in the bits of `mask`.
+uint64_t ExchangeInWarp(uint64_t value, int mask);
+
+// The order of blocks and threads in what is launched from now on, and how many blocks a grid has at most: a kernel
+// whose blocks go on where the grid ends does not notice.
+void SetOrder(uint64_t seed, unsigned max_blocks);
+
+}  // namespace emulated_cuda
+
+inline void __syncthreads() { emulated_cuda::BlockBarrier(); }
+
+template <typename R>
+R __shfl_xor_sync(unsigned, R value, int mask) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(R));
+  bits = emulated_cuda::ExchangeInWarp(bits, mask);
+  std::memcpy(&value, &bits, sizeof(R));
+  return value;
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               const Arguments&... arguments) {
+  // What the constant memory for them holds.
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "too many parameters");
+  return emulated_cuda::RunGrid(config->gridDim, config->blockDim,
+                                [&] { kernel(static_cast<Parameters>(arguments)...); });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaMallocBytes(void** memory, size_t bytes);
+template <typename T>
+cudaError_t cudaMalloc(T** memory, size_t bytes) {
+  return cudaMallocBytes(reinterpret_cast<void**>(memory), bytes);
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemset(void* memory, int byte, size_t bytes);
+cudaError_t cudaMemsetAsync(void* memory, int byte, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+
+#endif  // TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
