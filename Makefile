@@ -13,7 +13,7 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := tf_cg_ops/_ops.so
-SOURCES := $(shell find cc cuda -name '*.cc' -o -name '*.cu' -o -name '*.h')
+SOURCES := $(shell find cc cuda -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 
 # Warnings in the library's own sources are errors here, but not for users, who may have another compiler.
 export TF_CG_OPS_WERROR := 1
@@ -22,7 +22,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test bench docs format clean
+.PHONY: demo test bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -38,6 +38,12 @@ bench: $(LIBRARY)
 	$(BIN)/python -m benchmarks --output benchmarks/results
 	$(BIN)/python -m benchmarks.publish
 
+# On a machine with a GPU and nvcc, where neither TensorFlow nor the library need be installed: checks every kernel
+# against the CPU and times it against a copy. What it prints belongs into docs/gpu.md.
+cuda-check:
+	$(PYTHON) -m build_ops.cuda_check build/cuda_check
+	build/cuda_check --csv build/cuda_check.csv
+
 # The pages come into build/docs; the first one is index.html.
 docs: $(LIBRARY)
 	$(BIN)/python -m mkdocs build --strict
@@ -45,7 +51,7 @@ docs: $(LIBRARY)
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c
+	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/*)
 
 clean:
 	rm -rf build dist demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)

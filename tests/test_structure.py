@@ -23,7 +23,9 @@ def test_mypy_finds_nothing():
 
 def test_clang_format_changes_nothing():
     command = [pathlib.Path(sys.executable).with_name("clang-format"), "--dry-run", "-Werror"]
-    subprocess.run([*command, *source_files("**/*.cc", "**/*.h", "**/*.c")], cwd=ROOT, check=True)
+    subprocess.run(
+        [*command, *source_files("**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c")], cwd=ROOT, check=True
+    )
 
 
 # The folder, and what its files may include beside the standard library and their own folder.
@@ -38,6 +40,7 @@ MAY_INCLUDE = {
     "cc/kernels": r"cc/lib/|cuda/contraction\.h|tensorflow/core/(framework|platform)/",
     # nvcc never parses TensorFlow.
     "cuda": r"cc/lib/",
+    "cuda/check": r"cc/lib/|cuda/contraction\.h",
 }
 
 
@@ -68,7 +71,7 @@ def test_only_one_module_opens_the_library():
 
 
 def test_files_are_short():
-    for path in source_files("**/*.py", "**/*.cc", "**/*.h", "**/*.c"):
+    for path in source_files("**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c"):
         assert len(path.read_text().splitlines()) <= 400, path
 
 
@@ -94,5 +97,7 @@ def test_the_package_needs_only_tensorflow_and_numpy():
 
 def test_no_path_of_a_machine_is_in_the_repository():
     folders = "|".join(("home", "root", "work", "tmp"))
-    for path in source_files("**/*.py", "**/*.cc", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"):
+    for path in source_files(
+        "**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"
+    ):
         assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path
