@@ -16,6 +16,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
 # -ffp-contract=off: fused operations round otherwise, and only some machines have them.
 COMPILE_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
+# What makes errors of memory harder to exploit; a compiler may know only some of it, by its kind and by the processor.
+HARDENING_FLAGS = (
+    "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2",
+    "-fstack-protector-strong",
+    "-fstack-clash-protection",
+    "-fcf-protection=full",
+)
+# -z defs: a symbol that is missing shows when the library is linked, and not when it is loaded.
+LINK_FLAGS = (
+    "-shared",
+    "-Wl,--version-script=cc/exports.lds",
+    "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack",
+    "-Wl,--build-id=sha1",
+)
 
 
 def build_library(library: pathlib.Path, sources: Sequence[str]) -> None:
@@ -24,7 +38,7 @@ def build_library(library: pathlib.Path, sources: Sequence[str]) -> None:
     compiler = (os.environ.get("CXX") or "g++").split()
     if shutil.which("ccache"):
         compiler = ["ccache", *compiler]
-    command = [*compiler, *COMPILE_FLAGS, *compile_flags, "-I."]
+    command = [*compiler, *COMPILE_FLAGS, *hardening_flags(compiler), *path_flags(compile_flags), *compile_flags, "-I."]
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         command.append("-Werror")
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
@@ -32,9 +46,24 @@ def build_library(library: pathlib.Path, sources: Sequence[str]) -> None:
     objects = ROOT / "build" / f"objects-{digest}"
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         built = list(pool.map(lambda source: compile_source(command, source, objects), sources))
-    # The order of the link line and -z defs: a symbol that is missing shows here and not at import.
-    libraries = ["-l:libtensorflow_cc.so.2", "-Wl,-z,defs"]
-    run([*compiler, "-shared", "-o", str(library), *map(str, built), *link_flags, *libraries])
+    run([*compiler, *LINK_FLAGS, "-o", str(library), *map(str, built), *link_flags, "-l:libtensorflow_cc.so.2"])
+
+
+def hardening_flags(compiler: Sequence[str]) -> list[str]:
+    """Those of the flags that the compiler knows."""
+
+    def is_known(flag: str) -> bool:
+        probe = [*compiler, "-Werror", "-O3", *flag.split(), "-x", "c++", "-c", os.devnull, "-o", os.devnull]
+        return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    return " ".join(filter(is_known, HARDENING_FLAGS)).split()
+
+
+def path_flags(compile_flags: Sequence[str]) -> list[str]:
+    """What keeps the folders of this machine out of the library: TensorFlow's headers note down where they lie."""
+    includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
+    # The last one that fits counts, and the folders of headers may lie in that of the project.
+    return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
 
 
 def compile_source(command: list[str], source: str, objects: pathlib.Path) -> pathlib.Path:
@@ -43,7 +72,8 @@ def compile_source(command: list[str], source: str, objects: pathlib.Path) -> pa
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
         objects.mkdir(parents=True, exist_ok=True)
-        run([*command, "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
+        # The seed stands in the names that the compiler makes up, which are random otherwise.
+        run([*command, f"-frandom-seed={source}", "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
     return target
 
 
