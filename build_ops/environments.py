@@ -61,6 +61,6 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
-def run(command: Sequence[str]) -> None:
-    """Runs a command in an environment of its own."""
-    subprocess.run(command, env=environment(), check=True)
+def run(command: Sequence[str], folder: pathlib.Path | None = None, **variables: str) -> None:
+    """Runs a command, with these variables of its own."""
+    subprocess.run(command, cwd=folder, env={**environment(), **variables}, check=True)
