@@ -72,8 +72,7 @@ def compile_source(command: list[str], source: str, objects: pathlib.Path) -> pa
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
         objects.mkdir(parents=True, exist_ok=True)
-        # The seed stands in the names that the compiler makes up, which are random otherwise.
-        run([*command, f"-frandom-seed={source}", "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
+        run([*command, "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
     return target
 
 
