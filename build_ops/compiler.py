@@ -35,18 +35,27 @@ LINK_FLAGS = (
 def build_library(library: pathlib.Path, sources: Sequence[str]) -> None:
     """Compiles the sources and links the op library."""
     compile_flags, link_flags = tensorflow_flags()
-    compiler = (os.environ.get("CXX") or "g++").split()
-    if shutil.which("ccache"):
-        compiler = ["ccache", *compiler]
+    compiler = find_compiler()
     command = [*compiler, *COMPILE_FLAGS, *hardening_flags(compiler), *path_flags(compile_flags), *compile_flags, "-I."]
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         command.append("-Werror")
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
     digest = hashlib.sha256(json.dumps([command, installed_tensorflow()]).encode()).hexdigest()[:12]
     objects = ROOT / "build" / f"objects-{digest}"
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         built = list(pool.map(lambda source: compile_source(command, source, objects), sources))
     run([*compiler, *LINK_FLAGS, "-o", str(library), *map(str, built), *link_flags, "-l:libtensorflow_cc.so.2"])
+
+
+def find_compiler() -> list[str]:
+    """The command of the compiler: g++, or what CXX says, which may have arguments; behind ccache where that is."""
+    command = (os.environ.get("CXX") or "g++").split()
+    if not shutil.which(command[0]):
+        raise SystemExit(
+            f"tf_cg_ops: the build found no C++ compiler; expected g++, or what the variable CXX names, got no program "
+            f"{command[0]!r}. Install one (on Debian and Ubuntu: apt-get install g++), or name another: CXX=clang++."
+        )
+    return ["ccache", *command] if shutil.which("ccache") else command
 
 
 def hardening_flags(compiler: Sequence[str]) -> list[str]:

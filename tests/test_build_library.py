@@ -82,6 +82,16 @@ def test_the_stack_is_guarded():
     assert "__stack_chk_fail" in {name.split("@")[0] for name in symbols("--undefined-only")}
 
 
+def test_without_a_compiler_the_build_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -g")
+    with pytest.raises(
+        SystemExit, match=r"expected g\+\+, or what the variable CXX names, got no program 'no-such-compiler'"
+    ):
+        compiler.find_compiler()
+    monkeypatch.setenv("CXX", "sh -g")
+    assert compiler.find_compiler()[-2:] == ["sh", "-g"]
+
+
 def test_only_flags_that_the_compiler_knows_are_passed(tmp_path):
     script = tmp_path / "compiler"
     script.write_text('#!/bin/sh\ncase "$*" in *clash*) exit 1;; esac\n')
