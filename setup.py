@@ -1,12 +1,16 @@
 """Compiles the op library against the installed TensorFlow and packages it; everything static is in pyproject.toml."""
 
+import gzip
 import os
 import pathlib
 import sys
+import tarfile
+import time
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
@@ -54,8 +58,27 @@ class AnyPythonWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+class ReproducibleSdist(sdist):
+    """Archives that differ only if the files do; setuptools notes down when and by whom each was made."""
+
+    def make_archive(self, base_name: str, *_: object, base_dir: str, **__: object) -> str:
+        """Packs a folder, with SOURCE_DATE_EPOCH as its time if that is set."""
+        now = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+
+        def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+            entry.mtime, entry.mode = now, 0o755 if entry.mode & 0o100 else 0o644
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            return entry
+
+        path = f"{base_name}.tar.gz"
+        with gzip.GzipFile(path, "wb", mtime=now) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(base_dir, filter=anonymous)
+        return path
+
+
 setup(
     ext_modules=[Extension("tf_cg_ops._ops", sources=list(SOURCES))],
-    cmdclass={"build_ext": BuildOpLibrary, "bdist_wheel": AnyPythonWheel},
+    cmdclass={"build_ext": BuildOpLibrary, "bdist_wheel": AnyPythonWheel, "sdist": ReproducibleSdist},
     install_requires=[tensorflow_requirement(), "numpy>=1.26"],
 )

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 
 from .cuda import find_toolkit
 from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA
@@ -17,6 +18,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
 # -ffp-contract=off: fused operations round otherwise, and only some machines have them.
 COMPILE_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
+# What makes errors of memory harder to exploit; a compiler may know only some of it, by its kind and by the processor.
+HARDENING_FLAGS = (
+    "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2",
+    "-fstack-protector-strong",
+    "-fstack-clash-protection",
+    "-fcf-protection=full",
+)
+# -z defs: a symbol that is missing shows when the library is linked, and not when it is loaded.
+LINK_FLAGS = (
+    "-shared",
+    "-Wl,--version-script=cc/exports.lds",
+    "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack",
+    "-Wl,--build-id=sha1",
+)
 
 
 def build_library(library: pathlib.Path) -> None:
@@ -25,33 +40,57 @@ def build_library(library: pathlib.Path) -> None:
     print(f"tf_cg_ops: {note}", flush=True)
     sources = [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES]
     compile_flags, link_flags = tensorflow_flags()
-    compiler = (os.environ.get("CXX") or "g++").split()
-    if shutil.which("ccache"):
-        compiler = ["ccache", *compiler]
-    command = [*compiler, *COMPILE_FLAGS, *compile_flags, "-I."]
-    commands = {".cc": command, ".cu": toolkit.compile_command() if toolkit else []}
+    compiler = find_compiler()
+    machine_flags = [*hardening_flags(compiler), *path_flags(compile_flags)]
+    command = [*compiler, *COMPILE_FLAGS, *machine_flags, *compile_flags, "-I."]
+    commands = {".cc": command, ".cu": toolkit.compile_command(machine_flags) if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
     digest = hashlib.sha256(json.dumps([commands, installed_tensorflow()]).encode()).hexdigest()[:12]
     objects = ROOT / "build" / f"objects-{digest}"
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = list(
-            pool.map(lambda source: compile_source(commands[pathlib.Path(source).suffix], source, objects), sources)
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        built = list(pool.map(lambda source: compile_source(commands, source, objects), sources))
+    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
+    run([*compiler, *LINK_FLAGS, "-o", str(library), *map(str, built), *libraries])
+
+
+def find_compiler() -> list[str]:
+    """The command of the compiler: g++, or what CXX says, which may have arguments; behind ccache where that is."""
+    command = (os.environ.get("CXX") or "g++").split()
+    if not shutil.which(command[0]):
+        raise SystemExit(
+            f"tf_cg_ops: the build found no C++ compiler; expected g++, or what the variable CXX names, got no program "
+            f"{command[0]!r}. Install one (on Debian and Ubuntu: apt-get install g++), or name another: CXX=clang++."
         )
-    # The order of the link line and -z defs: a symbol that is missing shows here and not at import.
-    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2", "-Wl,-z,defs"]
-    run([*compiler, "-shared", "-o", str(library), *map(str, built), *libraries])
+    return ["ccache", *command] if shutil.which("ccache") else command
 
 
-def compile_source(command: list[str], source: str, objects: pathlib.Path) -> pathlib.Path:
-    """Compiles one file, unless its object is newer than it and all that it includes."""
+def hardening_flags(compiler: Sequence[str]) -> list[str]:
+    """Those of the flags that the compiler knows."""
+
+    def is_known(flag: str) -> bool:
+        probe = [*compiler, "-Werror", "-O3", *flag.split(), "-x", "c++", "-c", os.devnull, "-o", os.devnull]
+        return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    return " ".join(filter(is_known, HARDENING_FLAGS)).split()
+
+
+def path_flags(compile_flags: Sequence[str]) -> list[str]:
+    """What keeps the folders of this machine out of the library: TensorFlow's headers note down where they lie."""
+    includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
+    # The last one that fits counts, and the folders of headers may lie in that of the project.
+    return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
+
+
+def compile_source(commands: Mapping[str, list[str]], source: str, objects: pathlib.Path) -> pathlib.Path:
+    """Compiles one file with the command for its kind, unless its object is newer than it and all that it includes."""
     target = objects / (source.replace("/", "-") + ".o")
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
         objects.mkdir(parents=True, exist_ok=True)
-        run([*command, "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
+        run([*commands[pathlib.Path(source).suffix], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
     return target
 
 

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 # The first with everything that the kernels call (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
 OLDEST_TOOLKIT = (12, 0)
@@ -25,11 +26,22 @@ class Toolkit:
     architectures: tuple[int, ...]
     static_runtime: str
 
-    def compile_command(self) -> list[str]:
-        """Nvcc for all architectures: their own code, and for those to come what the driver can translate."""
+    def compile_command(self, host_flags: Sequence[str] = ()) -> list[str]:
+        """The command for all architectures: their own code, and for those to come what the driver can translate.
+
+        The flags are for the compiler of the host's part.
+        """
+        for_host = [argument for flag in host_flags for argument in ("-Xcompiler", flag)]
         flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in self.architectures]
         newest = self.architectures[-1]
-        return [self.nvcc, *NVCC_FLAGS, *flags, f"-gencode=arch=compute_{newest},code=compute_{newest}", "-I."]
+        return [
+            self.nvcc,
+            *NVCC_FLAGS,
+            *for_host,
+            *flags,
+            f"-gencode=arch=compute_{newest},code=compute_{newest}",
+            "-I.",
+        ]
 
     def link_flags(self) -> list[str]:
         """They stand before TensorFlow, which exports functions of the same names for itself.
@@ -40,7 +52,17 @@ class Toolkit:
 
 
 def find_toolkit() -> tuple[Toolkit | None, str]:
-    """The toolkit to build with, if any, and a line that says which or why none."""
+    """The toolkit to build with, if any, and a line that says which or why none.
+
+    TF_CG_OPS_CUDA=0 does without one, and TF_CG_OPS_CUDA=1 does not.
+    """
+    toolkit, note = _look_for_toolkit()
+    if toolkit is None and os.environ.get("TF_CG_OPS_CUDA") == "1":
+        raise SystemExit(f"tf_cg_ops: TF_CG_OPS_CUDA=1, but {note}")
+    return toolkit, note
+
+
+def _look_for_toolkit() -> tuple[Toolkit | None, str]:
     if os.environ.get("TF_CG_OPS_CUDA") == "0":
         return None, "TF_CG_OPS_CUDA=0: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
     home = os.environ.get("CUDA_HOME")

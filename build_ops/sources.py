@@ -34,6 +34,7 @@ SOURCES = (
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
+    "cc/lib/older_machines.cc",
 )
 
 # The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.

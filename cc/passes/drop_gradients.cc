@@ -2,7 +2,7 @@
 // only gradients would have read goes. By then the gradients that are wanted are part of the graph, as ops of their own
 // that read what they need.
 
-#include <mutex>
+#include <atomic>
 
 #include "cc/passes/function_bodies.h"
 #include "cc/passes/values.h"
@@ -29,9 +29,9 @@ bool IsEagerOp(const GraphOptimizationPassOptions& options) {
 bool KeepsOps() {
   bool keep_ops = false;
   const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_KEEP_OPS", /*default_val=*/false, &keep_ops);
-  static std::once_flag once;
-  if (!status.ok()) {
-    std::call_once(once, [&] { LOG(WARNING) << "tf_cg_ops: " << status.message() << ". It counts as not set."; });
+  static std::atomic_flag warned = ATOMIC_FLAG_INIT;
+  if (!status.ok() && !warned.test_and_set()) {
+    LOG(WARNING) << "tf_cg_ops: " << status.message() << ". It counts as not set.";
   }
   return keep_ops;
 }

@@ -69,7 +69,8 @@ absl::Status FunctionBodies::ReplaceIn(Graph* graph, int depth, bool* replaced) 
     std::map<std::string, AttrValue> changed;
     for (const auto& [name, value] : node->attrs()) {
       AttrValue with_values = value;
-      const auto replace = [&](tensorflow::NameAttrList* function) {
+      // In C++17 a lambda may use a name of a structured binding only so.
+      const auto replace = [&, &name = name](tensorflow::NameAttrList* function) {
         std::string replacement;
         TF_RETURN_IF_ERROR(Replace(function->name(), depth, &replacement));
         if (replacement == function->name()) return absl::OkStatus();

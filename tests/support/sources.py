@@ -1,6 +1,7 @@
 """The files of the project, without what tools and builds leave beside them. It needs no git."""
 
 import pathlib
+import shutil
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -23,3 +24,11 @@ def source_files(*patterns):
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file() and is_ours(path)})
     assert files, patterns
     return files
+
+
+def copy_sources(folder, *patterns):
+    """Copies these files into a folder, and nothing that tools and builds left beside them."""
+    for path in source_files(*patterns):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)

