@@ -111,9 +111,14 @@ def main(pythons: Sequence[str]) -> None:
     DIST.mkdir()
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         sdist, wheel = make_twice(pathlib.Path(temporary))
-        sdist = shutil.copy(sdist, DIST)
+        sdist = pathlib.Path(shutil.copy(sdist, DIST))
         wheel = repair(wheel)
     print(f"Made {wheel.relative_to(ROOT)} and {sdist.relative_to(ROOT)}, in two folders with the same bytes.")
+    test_in(pythons, sdist, wheel)
+
+
+def test_in(pythons: Sequence[str], sdist: pathlib.Path, wheel: pathlib.Path) -> None:
+    """Prints the table of what was tested in these Pythons."""
     rows = [(True, "| Python | TensorFlow | installed | core tests |"), (True, "|---|---|---|---|")]
     for python in pythons:
         if not is_there(python):

@@ -227,20 +227,30 @@ class Row {
   Vector<W> same_;
 };
 
+// The vector of these lanes of v.
+template <int... from, typename V>
+inline V Taken(V v) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(v, v, from...);
+#else  // GCC before 12.
+  return V{v[from]...};
+#endif
+}
+
 template <int... lanes>
 struct Lanes {
   // (re, re) and (im, im) and (im, re) of each pair.
   template <typename V>
   static V Reals(V v) {
-    return __builtin_shufflevector(v, v, (lanes & ~1)...);
+    return Taken<(lanes & ~1)...>(v);
   }
   template <typename V>
   static V Imaginaries(V v) {
-    return __builtin_shufflevector(v, v, (lanes | 1)...);
+    return Taken<(lanes | 1)...>(v);
   }
   template <typename V>
   static V Swapped(V v) {
-    return __builtin_shufflevector(v, v, (lanes ^ 1)...);
+    return Taken<(lanes ^ 1)...>(v);
   }
   // Changes the sign of the real or of the imaginary parts.
   template <int part, typename V>
