@@ -15,10 +15,13 @@ from tf_cg_ops import _library
 from .support.processes import run_python
 
 IMPORT_UNDER_ANOTHER_VERSION = """
+import sys
 import tensorflow as tf
 opened = []
 tf.load_op_library = opened.append
 tf.__version__ = "2.99.1"
+# Nor need there be what the package uses of TensorFlow.
+sys.modules["tensorflow.python.eager.record"] = None
 try:
     import tf_cg_ops
 except ImportError as error:
