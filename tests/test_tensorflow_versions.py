@@ -1,10 +1,14 @@
 """Which TensorFlow the library is compiled against, and where the sources know of versions at all."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 import tf_cg_ops as cg
+from build_ops import matrix
+from build_ops.tensorflow import SUPPORTED
 
 from .support.processes import run_python
 from .support.sources import ROOT, source_files
@@ -60,3 +64,39 @@ def test_one_header_and_one_module_know_what_differs_between_versions():
         "_library.py",
         "_tf_internal.py",
     }
+
+
+@pytest.mark.parametrize(
+    ("minor", "pythons", "chosen"),
+    [
+        ("2.18", {"a": (3, 11), "b": (3, 12), "c": (3, 13)}, "b"),
+        ("2.21", {"a": (3, 11), "b": (3, 13), "c": (3, 12)}, "b"),
+        ("2.19", {"a": (3, 13)}, None),
+        ("2.20", {}, None),
+    ],
+)
+def test_the_matrix_takes_the_newest_python_that_fits(minor, pythons, chosen):
+    assert matrix.newest_for(minor, pythons) == chosen
+
+
+def test_a_python_that_is_not_at_hand_has_no_version(tmp_path):
+    hint = tmp_path / "python3.99"
+    hint.write_text("#!/bin/sh\necho install it >&2\nexit 127\n")
+    hint.chmod(0o755)
+    assert matrix.version_of(str(hint)) is None
+    assert matrix.version_of("python3.99") is None
+    assert matrix.version_of(sys.executable) == sys.version_info[:2]
+
+
+def test_the_readme_has_the_table_of_all_versions():
+    """What `make matrix` printed last."""
+    table = re.search(r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "README.md").read_text())
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
+    assert [".".join(row[0].split(".")[:2]) for row in rows] == list(SUPPORTED)
+    assert all(len(row) == len(matrix.HEADER) for row in rows)
+
+
+def test_the_matrix_knows_all_versions_and_its_tests_are_there():
+    assert tuple(matrix.NEWEST_PYTHON) == SUPPORTED
+    assert [name for name in matrix.MORE_TESTS if not (ROOT / "tests" / name).is_file()] == []
+    subprocess.run(["make", "--dry-run", "matrix"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
