@@ -9,6 +9,7 @@ import pytest
 import tf_cg_ops as cg
 from build_ops import matrix
 from build_ops.tensorflow import SUPPORTED
+from tf_cg_ops import _errors
 
 from .support.processes import run_python
 from .support.sources import ROOT, source_files
@@ -51,6 +52,10 @@ def test_the_build_refuses_a_tensorflow_that_the_sources_do_not_know(distributio
 def test_the_build_takes_a_tensorflow_that_the_sources_know(version):
     result = run_python(SETUP_WITH, f"tensorflow=={version}", cwd=ROOT)
     assert result.stdout == cg.__version__ + "\n"
+
+
+def test_the_message_of_the_import_names_the_versions_that_the_build_takes():
+    assert f"{SUPPORTED[0]} to {SUPPORTED[-1]}," in _errors.IMPORT_OTHER_TENSORFLOW
 
 
 def test_one_header_and_one_module_know_what_differs_between_versions():
