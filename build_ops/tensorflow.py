@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+# The minor versions that the sources compile against; `make matrix` tests them all.
+SUPPORTED = ("2.18", "2.19", "2.20", "2.21")
+
 # The names under which TensorFlow is published. Each satisfies requirements on itself only, so the wheel has to ask
 # for the one that it was compiled against.
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
@@ -15,9 +18,15 @@ def installed_tensorflow() -> tuple[str, str]:
     """The distribution and the version of the TensorFlow to compile against, found without importing it."""
     for distribution in DISTRIBUTIONS:
         try:
-            return distribution, importlib.metadata.version(distribution)
+            version = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
+        if minor_of(version) not in SUPPORTED:
+            raise SystemExit(
+                f"tf_cg_ops: the build does not know this TensorFlow; expected {SUPPORTED[0]} to {SUPPORTED[-1]}, got "
+                f"{distribution} {version}. Install one of those (pip install '{distribution}=={SUPPORTED[-1]}.*')."
+            )
+        return distribution, version
     raise SystemExit(
         "tf_cg_ops: the build found no TensorFlow; expected one of "
         + ", ".join(DISTRIBUTIONS)
@@ -25,6 +34,11 @@ def installed_tensorflow() -> tuple[str, str]:
         "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=70.1' wheel && "
         "pip install --no-build-isolation ."
     )
+
+
+def minor_of(version: str) -> str:
+    """The minor version that a version is of."""
+    return ".".join(version.split(".")[:2])
 
 
 def tensorflow_requirement() -> str:

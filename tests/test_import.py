@@ -15,10 +15,13 @@ from tf_cg_ops import _library
 from .support.processes import run_python
 
 IMPORT_UNDER_ANOTHER_VERSION = """
+import sys
 import tensorflow as tf
 opened = []
 tf.load_op_library = opened.append
 tf.__version__ = "2.99.1"
+# Nor need there be what the package uses of TensorFlow.
+sys.modules["tensorflow.python.eager.record"] = None
 try:
     import tf_cg_ops
 except ImportError as error:
@@ -35,7 +38,8 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     assert run_python(IMPORT_UNDER_ANOTHER_VERSION, cwd=tmp_path).stdout == (
         f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (what it was compiled "
         f"against, {distribution} {full}), got TensorFlow 2.99.1. Install {distribution} {minor}, or build tf_cg_ops "
-        "against this one, in its source folder, with: pip install --no-build-isolation --force-reinstall --no-deps .\n"
+        "against another one of 2.18 to 2.21, in its source folder, with: pip install --no-build-isolation "
+        "--force-reinstall --no-deps .\n"
     )
 
 

@@ -33,11 +33,12 @@ MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
     "cc/gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
-    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|xla/hlo/builder/",
+    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|"
+    r"tensorflow/core/public/version\.h|xla/(client|hlo/builder)/",
     "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
-    "cc/kernels": r"cc/lib/|cuda/contraction\.h|tensorflow/core/(framework|platform)/",
+    "cc/kernels": r"cc/lib/|cuda/contraction\.h|tensorflow/core/(framework/|util/work_sharder\.h)",
     # nvcc never parses TensorFlow.
     "cuda": r"cc/lib/",
     "cuda/check": r"cc/lib/|cuda/contraction\.h",

@@ -8,6 +8,10 @@ import importlib as _importlib
 import typing as _typing
 
 from . import _early as _early
+
+# Before all that may not even be imported under a TensorFlow which the library was not built for.
+from . import _library as _library  # isort: split
+
 from . import _gradients as _gradients
 from . import _keras as _keras
 from . import _vectorize as _vectorize

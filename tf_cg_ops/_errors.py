@@ -14,8 +14,8 @@ IMPORT_FROM_SOURCES = (
 IMPORT_OTHER_TENSORFLOW = (
     "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {built} (what it was compiled "
     "against, {distribution} {built_full}), got TensorFlow {installed}. Install {distribution} {built}, or build "
-    "tf_cg_ops against this one, in its source folder, with: pip install --no-build-isolation --force-reinstall "
-    "--no-deps ."
+    "tf_cg_ops against another one of 2.18 to 2.21, in its source folder, with: pip install --no-build-isolation "
+    "--force-reinstall --no-deps ."
 )
 
 LISTS_DIFFER = (

@@ -11,7 +11,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace tf_cg_ops {
 namespace {
@@ -21,7 +21,6 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::thread::ThreadPool;
 
 // The type of cc/lib that has the layout of TensorFlow's T.
 template <typename T>
@@ -69,9 +68,10 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(reusable, 0, out_shape, &out));
 
-    ThreadPool* const workers = context->device()->tensorflow_cpu_worker_threads()->workers;
-    const ParallelFor parallel_for = [workers](int64_t total, int64_t cost, const auto& work) {
-      workers->ParallelFor(total, ThreadPool::SchedulingParams::Adaptive(cost), work);
+    // Shard is the same in every version of TensorFlow; the thread pool's own functions come and go.
+    const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
+    const ParallelFor parallel_for = [threads](int64_t total, int64_t cost, const auto& work) {
+      tensorflow::Shard(threads->num_threads, threads->workers, total, cost, work);
     };
     const auto* l = static_cast<const Element*>(lhs.data());
     const auto* r = static_cast<const Element*>(rhs.data());

@@ -8,13 +8,7 @@
 #include "cc/lib/alignment.h"
 #include "cc/lib/messages.h"
 #include "cc/lib/operand_names.h"
-#include "tensorflow/compiler/tf2xla/type_util.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
-#include "xla/hlo/builder/lib/arithmetic.h"
-#include "xla/hlo/builder/lib/constants.h"
-#include "xla/hlo/builder/lib/math.h"
-#include "xla/hlo/builder/xla_builder.h"
+#include "cc/xla/xla_headers.h"
 
 namespace tf_cg_ops {
 namespace {

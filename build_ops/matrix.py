@@ -1,0 +1,115 @@
+"""Builds and tests the library against every TensorFlow that its sources know, each in an environment of its own.
+
+    python -m build_ops.matrix --python python3.11 python3.12 --tensorflow 2.18 2.21
+
+It is what `make matrix` runs. Each version gets the newest of those Pythons that it is published for. The table at the
+end is that of the README.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+from .environments import CORE_REQUIREMENTS, ROOT, copy_core_tests, environment, make_environment, pip, run_core_tests
+from .release import make_sdist
+from .tensorflow import SUPPORTED
+
+# The newest Python that each version of TensorFlow is published for. (The oldest is older than the library's.)
+NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13)}
+
+# Beside the core tests: what rests on private names of TensorFlow and on either Keras.
+MORE_TESTS = (
+    "test_forward_mode.py",
+    "test_functional_models.py",
+    "test_keras_jit.py",
+    "test_layers.py",
+    "test_tf_internal.py",
+    "test_vectorize.py",
+)
+
+HEADER = ("TensorFlow", "Python", "NumPy", "Keras", "tf_keras", "tests")
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """The version of a Python; None if it is not at hand."""
+    try:
+        script = "import json, sys; print(json.dumps(sys.version_info[:2]))"
+        answer = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    # The name may be that of a script that only says what to install.
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    major, minor = json.loads(answer.stdout)
+    return major, minor
+
+
+def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
+    """The newest of the Pythons that a version of TensorFlow is published for."""
+    fitting = [python for python, version in pythons.items() if version <= NEWEST_PYTHON[minor]]
+    return max(fitting, key=lambda python: pythons[python], default=None)
+
+
+def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
+    """Installs a version of TensorFlow, what is published with it, and the library, built against it."""
+    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", "setuptools>=70.1", "wheel", *CORE_REQUIREMENTS)
+    # It requires the distribution named `tensorflow`, which pip would install beside the one above.
+    pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
+    pip(interpreter, "install", "--no-build-isolation", str(sdist))
+
+
+def versions_in(interpreter: pathlib.Path) -> list[str]:
+    """The versions of what the table names, but for the tests."""
+    script = (
+        "import json, platform; from importlib.metadata import version;"
+        "names = ['tensorflow-cpu', 'numpy', 'keras', 'tf_keras'];"
+        "found = [version(name) for name in names];"
+        "print(json.dumps([found[0], platform.python_version(), *found[1:]]))"
+    )
+    answer = subprocess.run([interpreter, "-c", script], env=environment(), stdout=subprocess.PIPE, check=True)
+    return json.loads(answer.stdout)
+
+
+def run_one(minor: str, python: str, sdist: pathlib.Path) -> tuple[bool, list[str]]:
+    """Builds and tests against one version; returns whether the tests passed, and the row of the table."""
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        folder = pathlib.Path(temporary)
+        interpreter = make_environment(folder / "environment", python)
+        try:
+            install(interpreter, minor, sdist)
+        except subprocess.CalledProcessError:  # pip has said why.
+            return False, [minor, ".".join(map(str, version_of(python) or ())), *[""] * 3, "not built"]
+        copy_core_tests(folder / "tests_alone", MORE_TESTS)
+        passed, summary = run_core_tests(interpreter, folder / "tests_alone")
+        return passed, [*versions_in(interpreter), summary.strip("= ")]
+
+
+def main() -> None:
+    """Runs all versions and prints the table; fails where a test failed, or a version was not run."""
+    parser = argparse.ArgumentParser(description="Builds and tests against several versions of TensorFlow.")
+    parser.add_argument("--python", nargs="+", default=["python3"], help="the Pythons to choose from")
+    parser.add_argument("--tensorflow", nargs="+", default=SUPPORTED, choices=SUPPORTED, metavar="MINOR")
+    options = parser.parse_args()
+    pythons = {python: version for python in options.python if (version := version_of(python))}
+    rows, all_passed = [], True
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        sdist = make_sdist(ROOT, pathlib.Path(temporary))
+        for minor in options.tensorflow:
+            python = newest_for(minor, pythons)
+            passed, row = run_one(minor, python, sdist) if python else (False, [minor, "none is at hand", *[""] * 4])
+            all_passed &= passed
+            rows.append(row)
+            print(as_table(rows[-1:]), flush=True)
+    print("\n" + as_table([HEADER, ["---"] * len(HEADER), *rows]))
+    if not all_passed:
+        raise SystemExit("tf_cg_ops: not every version was built and passed; the table says which.")
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of a table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    main()
