@@ -35,7 +35,8 @@ MAY_INCLUDE = {
     "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
-    "cc/kernels": r"cc/lib/|cuda/contraction\.h|tensorflow/core/(framework|platform)/",
+    "cc/kernels": r"cc/lib/|cuda/contraction\.h|xla/stream_executor/stream\.h|"
+    r"tensorflow/core/(framework/|platform/|common_runtime/input_colocation_exemption_registry\.h)",
     # nvcc never parses TensorFlow.
     "cuda": r"cc/lib/",
 }
