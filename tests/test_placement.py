@@ -1,9 +1,10 @@
 """Where the ops may run, and what TensorFlow keeps on the host for them there."""
 
 import pytest
+import tensorflow as tf
 from tensorflow.python.framework import kernels  # Only a test may look inside.
 
-import tf_cg_ops  # noqa: F401  # Registers the kernels.
+import tf_cg_ops as cg
 
 from .support.processes import run_python
 from .support.tensors import DTYPES
@@ -72,3 +73,18 @@ def test_a_rule_may_read_variables_of_several_devices(keep, tmp_path):
     """Also where the op stays in the graph, which TensorFlow then has to place."""
     result = run_python(VARIABLES_OF_TWO_DEVICES, cwd=tmp_path, environment={"TF_CG_OPS_KEEP_OPS": keep})
     assert result.stdout == "5.0 6.0\n30.0 6.0\n"
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(3, tf.int32), (2**31 - 1, tf.int32), (2**31, tf.int64)])
+def test_shapes_in_graphs_are_constants_of_a_type_that_gpus_keep_on_the_host_where_they_fit(n, dtype):
+    def run(fx, gx, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(fx, gx, x, axis=0)
+        return tape.gradient(h, x)
+
+    specs = [tf.TensorSpec([]), tf.TensorSpec([n]), tf.TensorSpec([n])]
+    graph = tf.function(run, input_signature=specs).get_concrete_function().graph
+    (shape,) = [op.inputs[2] for op in graph.get_operations() if op.type == "CustomGradientEmbedGrad"]
+    assert shape.dtype == dtype
+    assert shape.op.type == "Const"
