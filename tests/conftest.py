@@ -5,6 +5,8 @@ import os
 
 # Before TensorFlow is imported, so that its notes about the machine do not drown the tests' output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Several processes run the tests; by default the first one would take all the memory of a GPU.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import numpy as np
 import pytest
@@ -46,6 +48,15 @@ def dtype(request):
 def library(request):
     """Keras 3, then tf_keras; imported here, since most tests need neither."""
     return importlib.import_module(request.param)
+
+
+@pytest.fixture(params=["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
+def device(request):
+    """The kind of device that the test runs on."""
+    if not tf.config.list_physical_devices(request.param):
+        pytest.skip(f"TensorFlow sees no {request.param} here")
+    with tf.device(f"/device:{request.param}:0"):
+        yield request.param
 
 
 @pytest.fixture

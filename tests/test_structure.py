@@ -33,12 +33,14 @@ MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
     "cc/gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
-    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|tensorflow/compiler/tf2xla/|"
-    r"tensorflow/core/public/version\.h|xla/(client|hlo/builder)/",
+    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
+    "cc/versions": r"tensorflow/compiler/tf2xla/|tensorflow/core/public/version\.h|"
+    r"xla/(client|hlo/builder)/|xla/stream_executor/stream\.h",
     "cc/passes": r"cc/lib/|cc/gradients/split_function\.h|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
-    "cc/kernels": r"cc/lib/|cuda/contraction\.h|tensorflow/core/(framework/|util/work_sharder\.h)",
+    "cc/kernels": r"cc/lib/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
+    r"tensorflow/core/(framework/|util/work_sharder\.h|common_runtime/input_colocation_exemption_registry\.h)",
     # nvcc never parses TensorFlow.
     "cuda": r"cc/lib/",
     "cuda/check": r"cc/lib/|cuda/contraction\.h",

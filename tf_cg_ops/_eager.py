@@ -94,8 +94,7 @@ def _gradient(dy: Any, shape: _Shape, gx: tf.Tensor, x_shape: _Shape, axis: list
     if not dy.shape.is_compatible_with(shape):
         message = _errors.UPSTREAM_SHAPE
         raise ValueError(message.format(api="embed_gradient", value=tf.TensorShape(shape), upstream=dy.shape))
-    # In a graph a constant of that graph, which XLA can see through.
-    shape_tensor = _eager_shape(x_shape) if tf.executing_eagerly() else tf.constant(x_shape, tf.int64, [len(x_shape)])
+    shape_tensor = _eager_shape(x_shape) if tf.executing_eagerly() else _graph_shape(x_shape)
     return _library.custom_gradient_embed_grad(dy, gx, shape_tensor, wrt="x", axis=axis, all_axes=all_axes)
 
 
@@ -103,7 +102,18 @@ def shape_tensor_of(like: tf.Tensor) -> tf.Tensor:
     """The shape as the gradient op takes it."""
     if type(like) is EagerTensor and tf.executing_eagerly():
         return _eager_shape(shape_of(like))
+    if like.shape.is_fully_defined():
+        return _graph_shape(tuple(like.shape))
     return tf.shape(like, out_type=tf.int64)
+
+
+def _graph_shape(shape: _Shape) -> tf.Tensor:
+    """A constant of the graph, which XLA can see through.
+
+    On a GPU, constants of int32 are on the host, where shapes are read; others would be copied there in each step.
+    """
+    dtype = tf.int32 if max(shape, default=0) <= tf.int32.max else tf.int64
+    return tf.constant(shape, dtype, [len(shape)], name="Shape")
 
 
 @functools.lru_cache(maxsize=256)

@@ -37,6 +37,8 @@ class CustomGradientCheckShapeKernel : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("CustomGradientCheckShape").Device(tensorflow::DEVICE_CPU),
                         CustomGradientCheckShapeKernel);
+REGISTER_KERNEL_BUILDER(Name("CustomGradientCheckShape").Device(tensorflow::DEVICE_GPU).HostMemory("shape"),
+                        CustomGradientCheckShapeKernel);
 
 }  // namespace
 }  // namespace tf_cg_ops

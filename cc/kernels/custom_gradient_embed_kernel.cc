@@ -38,6 +38,7 @@ class CustomGradientEmbedKernel : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("CustomGradientEmbed").Device(tensorflow::DEVICE_CPU), CustomGradientEmbedKernel);
+REGISTER_KERNEL_BUILDER(Name("CustomGradientEmbed").Device(tensorflow::DEVICE_GPU), CustomGradientEmbedKernel);
 
 }  // namespace
 }  // namespace tf_cg_ops

@@ -1,9 +1,11 @@
+#include "tensorflow/core/common_runtime/input_colocation_exemption_registry.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_cg_ops {
 namespace {
 
-// Hands its first inputs on. It reads no element, so one kernel serves every dtype and both ops.
+// Hands its first inputs on. It reads no element, so one kernel serves every dtype, both ops, and every device.
 class HandOnKernel : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -18,6 +20,16 @@ class HandOnKernel : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_CPU), HandOnKernel);
 REGISTER_KERNEL_BUILDER(Name("CustomGradientBarrier").Device(tensorflow::DEVICE_CPU), HandOnKernel);
+
+// On a GPU all is in device memory, int32 too, but for what TensorFlow keeps on the host by itself: strings and the
+// handles of resources. So does TensorFlow's IdentityN.
+REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_GPU), HandOnKernel);
+REGISTER_KERNEL_BUILDER(Name("CustomGradientBarrier").Device(tensorflow::DEVICE_GPU), HandOnKernel);
+
+// Handles are handed on and never used here, so that those of resources on several devices may come together.
+using ::tensorflow::input_colocation_exemption_registration::InputColocationExemptionRegistration;
+const InputColocationExemptionRegistration exempt_rule("CustomGradientRule");
+const InputColocationExemptionRegistration exempt_barrier("CustomGradientBarrier");
 
 }  // namespace
 }  // namespace tf_cg_ops

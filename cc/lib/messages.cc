@@ -1,5 +1,6 @@
 #include "cc/lib/messages.h"
 
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -112,6 +113,18 @@ std::string ZeroXWithoutX(const OperandNames& names) {
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
   return api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
          ". Pass what tf.shape returns.";
+}
+
+std::string TooLargeForStockOps(const std::string& api, const Dims& shape) {
+  return api + ": TensorFlow's own operations cannot make a gradient of this shape; expected dimensions of at most " +
+         std::to_string(std::numeric_limits<int32_t>::max()) + ", got " + ToString(shape) +
+         ". Build the library with CUDA, or compute on the CPU.";
+}
+
+std::string NoFunctionsHere(const std::string& api) {
+  return api +
+         ": TensorFlow's own operations compute it here; expected a runtime that calls functions, got one "
+         "without. Build the library with CUDA, or compute on the CPU.";
 }
 
 std::string GradientLostInControlFlow(const std::string& function, const std::string& around) {

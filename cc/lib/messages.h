@@ -37,6 +37,12 @@ std::string ZeroXWithoutX(const OperandNames& names);
 // For the tensor that gives the shape of a gradient, in the op `api`.
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
 
+// For a gradient that TensorFlow's own operations compute, where one of them cannot be told its shape.
+std::string TooLargeForStockOps(const std::string& api, const Dims& shape);
+
+// For a gradient by TensorFlow's own operations in a runtime that runs single kernels and no functions.
+std::string NoFunctionsHere(const std::string& api);
+
 // For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
 std::string GradientLostInControlFlow(const std::string& function, const std::string& around);
 

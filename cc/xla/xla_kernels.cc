@@ -8,7 +8,7 @@
 #include "cc/lib/alignment.h"
 #include "cc/lib/messages.h"
 #include "cc/lib/operand_names.h"
-#include "cc/xla/xla_headers.h"
+#include "cc/versions/xla.h"
 
 namespace tf_cg_ops {
 namespace {

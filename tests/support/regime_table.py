@@ -195,7 +195,7 @@ def page(result):
     lines = [
         "# Where it works",
         "",
-        f"Made by the tests, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
+        f"Made by the tests on a CPU, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
         "and second derivatives (first alone for `scan`, `from_numpy`, Keras models and layers; in TFLite values) were",
         "compared with numbers by hand in that regime, and `docs/regimes.json` names them. A dagger: some are left out,",
         "since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",

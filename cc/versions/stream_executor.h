@@ -1,8 +1,7 @@
-// TensorFlow's headers for XLA kernels, in TensorFlow 2.18 to 2.21: all that the sources have to know of these
-// versions.
+// StreamExecutor's header, in TensorFlow 2.18 to 2.21. This folder has all that the sources know of these versions.
 
-#ifndef TF_CG_OPS_CC_XLA_XLA_HEADERS_H_
-#define TF_CG_OPS_CC_XLA_XLA_HEADERS_H_
+#ifndef TF_CG_OPS_CC_VERSIONS_STREAM_EXECUTOR_H_
+#define TF_CG_OPS_CC_VERSIONS_STREAM_EXECUTOR_H_
 
 // In the wheels of 2.18 and 2.19 this defines TF_MINOR_VERSION. In later ones no header tells the version.
 #include "tensorflow/core/public/version.h"
@@ -23,21 +22,6 @@ class TmaDescriptor {
 }  // namespace stream_executor::gpu
 #endif
 
-#include "tensorflow/compiler/tf2xla/type_util.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "xla/stream_executor/stream.h"
 
-// The builder's folder until 2.18, and since.
-#if TF_MINOR_VERSION == 18
-#include "xla/client/lib/arithmetic.h"
-#include "xla/client/lib/constants.h"
-#include "xla/client/lib/math.h"
-#include "xla/client/xla_builder.h"
-#else
-#include "xla/hlo/builder/lib/arithmetic.h"
-#include "xla/hlo/builder/lib/constants.h"
-#include "xla/hlo/builder/lib/math.h"
-#include "xla/hlo/builder/xla_builder.h"
-#endif
-
-#endif  // TF_CG_OPS_CC_XLA_XLA_HEADERS_H_
+#endif  // TF_CG_OPS_CC_VERSIONS_STREAM_EXECUTOR_H_

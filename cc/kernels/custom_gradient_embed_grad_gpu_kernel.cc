@@ -1,0 +1,84 @@
+#include <cstdint>
+#include <string>
+
+#include "cc/kernels/embed_grad_plan.h"
+#include "cc/kernels/kernel_shapes.h"
+#include "cc/kernels/stock_embed_grad.h"
+#include "cc/lib/contraction_plan.h"
+#include "cc/versions/stream_executor.h"
+#include "cuda/contraction.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// Computes with this library's CUDA kernels where these run, and elsewhere with operations of TensorFlow itself.
+template <typename T>
+class CustomGradientEmbedGradGpuKernel : public OpKernel {
+ public:
+  explicit CustomGradientEmbedGradGpuKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, GetGradAttributes(context, &attributes_));
+    const bool is_labelled = context->def().attr().count("_kernel") > 0;
+    uses_cuda_ = !is_labelled && context->device_type() == tensorflow::DEVICE_GPU && cuda::Runs();
+  }
+
+  void Compute(OpKernelContext* context) override {
+    EmbedGradShapes shapes;
+    OP_REQUIRES_OK(context, AlignInputs(context, attributes_, &shapes));
+    OP_REQUIRES_OK(context, uses_cuda_ ? ContractByCuda(context, shapes)
+                                       : ContractByStockOps(context, StockTypesOf<T>(), attributes_, shapes));
+  }
+
+ private:
+  using Element = typename ElementOf<T>::Type;
+
+  absl::Status ContractByCuda(OpKernelContext* context, const EmbedGradShapes& shapes) const {
+    const ContractionPlan plan = PlanContraction(shapes, attributes_);
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(AllocateOut(context, plan, shapes.out, &out));
+    // Whatever gets this memory next is enqueued on the same stream, after the sums in it have been read.
+    Tensor scratch;
+    const int64_t scratch_bytes = cuda::ScratchBytes<Element>(plan);
+    if (scratch_bytes > 0) {
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT8, TensorShape({scratch_bytes}), &scratch));
+    }
+    void* const stream = context->op_device_context()->stream()->platform_specific_handle().stream;
+    const std::string error = cuda::Contract(
+        plan, /*conjugate=*/attributes_.wrt != kFx, static_cast<const Element*>(context->input(0).data()),
+        static_cast<const Element*>(context->input(1).data()), static_cast<Element*>(out->data()),
+        scratch_bytes > 0 ? scratch.data() : nullptr, static_cast<cuda::Stream>(stream));
+    return error.empty() ? absl::OkStatus() : absl::InternalError(error);
+  }
+
+  GradAttributes attributes_;
+  bool uses_cuda_ = false;
+};
+
+// What tests ask for with the label is computed by TensorFlow's own operations, whatever the device.
+#define REGISTER(T)                                                                                              \
+  REGISTER_KERNEL_BUILDER(                                                                                       \
+      Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T").HostMemory("shape"), \
+      CustomGradientEmbedGradGpuKernel<T>);                                                                      \
+  REGISTER_KERNEL_BUILDER(Name("CustomGradientEmbedGrad")                                                        \
+                              .Device(tensorflow::DEVICE_GPU)                                                    \
+                              .TypeConstraint<T>("T")                                                            \
+                              .HostMemory("shape")                                                               \
+                              .Label("stock"),                                                                   \
+                          CustomGradientEmbedGradGpuKernel<T>);                                                  \
+  REGISTER_KERNEL_BUILDER(                                                                                       \
+      Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T").Label("stock"),      \
+      CustomGradientEmbedGradGpuKernel<T>);
+TF_CG_OPS_CALL_FOR_EACH_TYPE(REGISTER)
+#undef REGISTER
+
+}  // namespace
+}  // namespace tf_cg_ops
