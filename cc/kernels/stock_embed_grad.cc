@@ -194,8 +194,7 @@ absl::Status ContractByStockOps(OpKernelContext* context, const StockTypes& type
   const Dims out = shapes.are_alike ? ToDims(shapes.out) : shapes.alignment.operands[wrt];
   const bool fits =
       std::all_of(out.begin(), out.end(), [](int64_t dim) { return dim <= std::numeric_limits<int32_t>::max(); });
-  const Dims& joint = shapes.alignment.joint;
-  if (attributes.zero_x || std::count(joint.begin(), joint.end(), 0) > 0) {
+  if (attributes.zero_x) {
     if (!fits) return absl::InvalidArgumentError(TooLargeForStockOps(EmbedGradNames().api, out));
     return Run(context, ZerosName(types.operand), {VectorOf(out)}, shapes.out);
   }
@@ -204,6 +203,8 @@ absl::Status ContractByStockOps(OpKernelContext* context, const StockTypes& type
   std::vector<Tensor> arguments(2);
   TF_RETURN_IF_ERROR(Reshape(context->input(0), lhs, &arguments[0]));
   TF_RETURN_IF_ERROR(Reshape(context->input(1), rhs, &arguments[1]));
+  // Of no products TensorFlow's sum is zero, too.
+  const Dims& joint = shapes.alignment.joint;
   Dims summed;
   for (size_t i = 0; i < joint.size(); ++i) {
     if (out[i] != joint[i]) summed.push_back(static_cast<int64_t>(i));
