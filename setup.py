@@ -15,7 +15,7 @@ from setuptools.command.sdist import sdist
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from build_ops.compiler import build_library  # noqa: E402
+from build_ops.compiler import build_op_library  # noqa: E402
 from build_ops.sources import SOURCES  # noqa: E402
 from build_ops.tensorflow import installed_tensorflow, tensorflow_requirement  # noqa: E402
 
@@ -31,7 +31,7 @@ class BuildOpLibrary(build_ext):
         """Builds the op library and the module that tells what it was built for."""
         library = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
-        build_library(library)
+        build_op_library(library)
         write_build_info(library.parent / "_build_info.py")
 
     def copy_extensions_to_source(self) -> None:

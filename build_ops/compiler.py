@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from .cuda import find_toolkit
+from .cuda import Toolkit, find_toolkit
 from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA
 from .tensorflow import installed_tensorflow, tensorflow_flags
 
@@ -34,11 +34,15 @@ LINK_FLAGS = (
 )
 
 
-def build_library(library: pathlib.Path) -> None:
-    """Compiles the op library and links it, with kernels for GPUs where there is nvcc."""
+def build_op_library(library: pathlib.Path) -> None:
+    """Builds the op library, with kernels for GPUs where there is nvcc."""
     toolkit, note = find_toolkit()
     print(f"tf_cg_ops: {note}", flush=True)
-    sources = [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES]
+    build_library(library, [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
+
+
+def build_library(library: pathlib.Path, sources: Sequence[str], toolkit: Toolkit | None) -> None:
+    """Compiles the sources and links them."""
     compile_flags, link_flags = tensorflow_flags()
     compiler = find_compiler()
     machine_flags = [*hardening_flags(compiler), *path_flags(compile_flags)]
@@ -90,7 +94,16 @@ def compile_source(commands: Mapping[str, list[str]], source: str, objects: path
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
         objects.mkdir(parents=True, exist_ok=True)
-        run([*commands[pathlib.Path(source).suffix], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
+        kind = pathlib.Path(source).suffix
+        command = [*commands[kind], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)]
+        if kind == ".cu":
+            # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.
+            between = target.with_suffix(".between")
+            between.mkdir(exist_ok=True)
+            run([*command, "--keep", "--keep-dir", str(between)])
+            shutil.rmtree(between)
+        else:
+            run(command)
     return target
 
 

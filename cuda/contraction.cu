@@ -11,15 +11,16 @@
 #include "cuda/schedule.h"
 
 namespace tf_cg_ops::cuda {
-namespace {
+
+// What only this file uses is static and in no unnamed namespace: nvcc gives those a name that depends on the folder.
 
 // More blocks than any GPU runs at once by far. Kernels go on where their blocks end.
-constexpr int64_t kMaxBlocks = 1 << 16;
+static constexpr int64_t kMaxBlocks = 1 << 16;
 
 // Parts are added up by so many threads side by side, if there are as many outputs.
-constexpr int64_t kPartLanes = 32;
+static constexpr int64_t kPartLanes = 32;
 
-std::string Message(const char* what, cudaError_t error) {
+static std::string Message(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return "";
   // Else TensorFlow would find it at its own next call and take it for its own.
   cudaGetLastError();
@@ -27,7 +28,7 @@ std::string Message(const char* what, cudaError_t error) {
 }
 
 template <typename... Parameters, typename... Arguments>
-std::string Launch(Stream stream, int64_t blocks, void (*kernel)(Parameters...), const Arguments&... arguments) {
+static std::string Launch(Stream stream, int64_t blocks, void (*kernel)(Parameters...), const Arguments&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(std::min(blocks, kMaxBlocks)));
   config.blockDim = dim3(kThreads);
@@ -36,8 +37,8 @@ std::string Launch(Stream stream, int64_t blocks, void (*kernel)(Parameters...),
 }
 
 template <typename T>
-std::string LaunchSum(const Schedule& schedule, const Element<T>* lhs, const Element<T>* rhs, Element<T>* out,
-                      void* scratch, Stream stream) {
+static std::string LaunchSum(const Schedule& schedule, const Element<T>* lhs, const Element<T>* rhs, Element<T>* out,
+                             void* scratch, Stream stream) {
   const auto kernel = schedule.kernel == Kernel::kSumRows ? SumRowsKernel<T> : SumColumnsKernel<T>;
   const Layout& layout = schedule.layout;
   auto* const sums = static_cast<Sum<T>*>(scratch);
@@ -52,7 +53,7 @@ std::string LaunchSum(const Schedule& schedule, const Element<T>* lhs, const Ele
 
 // Whether a GPU runs what was compiled: code of its own generation that is not newer, or, since the newest code is
 // there in a form that the driver can still translate, anything newer than all of them.
-bool HasCodeFor(int device) {
+static bool HasCodeFor(int device) {
   int major = 0, minor = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
@@ -69,7 +70,7 @@ bool HasCodeFor(int device) {
   return here >= newest;
 }
 
-bool LookForGpus() {
+static bool LookForGpus() {
   // The runtime is linked statically and finds the driver by itself; without one the version is 0.
   int driver = 0, devices = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver < CUDART_VERSION) return false;
@@ -82,8 +83,6 @@ bool LookForGpus() {
   }
   return true;
 }
-
-}  // namespace
 
 bool Runs() {
   static const bool runs = LookForGpus();

@@ -1,8 +1,9 @@
 """The op library as a file: what it shows, what it asks for, how it is protected, and that every build gives the same."""
 
-import os
+import dataclasses
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from build_ops import compiler
+from build_ops import compiler, cuda
 
 from .support.sources import ROOT, copy_sources
 
@@ -51,20 +52,6 @@ def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries():
     }
     assert "(RPATH)" not in dynamic
     assert "(RUNPATH)" not in dynamic
-
-
-# What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
-OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
-
-
-@pytest.mark.skipif(
-    os.confstr("CS_GNU_LIBC_VERSION") > "glibc 2.36", reason="headers of newer C libraries ask for newer ones"
-)
-def test_it_runs_on_machines_older_than_those_that_tensorflow_asks_for():
-    versions = [re.fullmatch(r"(\w+?)_([\d.]+)", name.split("@")[-1]) for name in symbols("--undefined-only")]
-    versions = {(match[1], tuple(map(int, match[2].split(".")))) for match in versions if match}
-    assert {kind for kind, _ in versions} >= {"GLIBC", "GLIBCXX"}
-    assert [(kind, version) for kind, version in versions if version > OLDEST[kind]] == []
 
 
 def test_what_the_loader_writes_is_read_only_before_any_code_runs():
@@ -109,17 +96,32 @@ def test_no_folder_of_the_machine_is_in_it():
     assert b"include/tensorflow/core/framework" in content
 
 
-def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
-    """Of some sources, each compiled twice; tests/test_build.py compares whole libraries."""
+def built_twice(sources, toolkit, tmp_path, monkeypatch):
+    """Libraries of the sources, built in two folders."""
     flags = compiler.tensorflow_flags()
     monkeypatch.setattr(compiler, "tensorflow_flags", lambda: flags)
     monkeypatch.setenv("CCACHE_DISABLE", "1")
-    chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]
     libraries = []
     for name in ("here", "in another/folder"):
         monkeypatch.setattr(compiler, "ROOT", tmp_path / name)
-        copy_sources(tmp_path / name, "cc/**/*")
+        copy_sources(tmp_path / name, "cc/**/*", "cuda/**/*")
         libraries.append(tmp_path / name / "library.so")
-        compiler.build_library(libraries[-1], chosen)
-    one, other = (library.read_bytes() for library in libraries)
+        compiler.build_library(libraries[-1], sources, toolkit)
+    return [library.read_bytes() for library in libraries]
+
+
+def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
+    """Of some sources, each compiled twice; `make wheel` compares whole libraries."""
+    chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]
+    one, other = built_twice(chosen, None, tmp_path, monkeypatch)
     assert one == other
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_nvcc_in_two_folders_gives_the_same_bytes(tmp_path, monkeypatch):
+    """For one architecture."""
+    toolkit, _ = cuda.find_toolkit()
+    toolkit = dataclasses.replace(toolkit, architectures=toolkit.architectures[-1:])
+    one, other = built_twice(["cuda/contraction.cu", "cuda/schedule.cc"], toolkit, tmp_path, monkeypatch)
+    assert one == other
+    assert b"cudaLaunchKernelEx" in one or b"MultiplyKernel" in one
