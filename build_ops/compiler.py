@@ -45,9 +45,9 @@ def build_library(library: pathlib.Path, sources: Sequence[str], toolkit: Toolki
     """Compiles the sources and links them."""
     compile_flags, link_flags = tensorflow_flags()
     compiler = find_compiler()
-    machine_flags = [*hardening_flags(compiler), *path_flags(compile_flags)]
-    command = [*compiler, *COMPILE_FLAGS, *machine_flags, *compile_flags, "-I."]
-    commands = {".cc": command, ".cu": toolkit.compile_command(machine_flags) if toolkit else []}
+    hardening = hardening_flags(compiler)
+    command = [*compiler, *COMPILE_FLAGS, *hardening, *path_flags(compile_flags), *compile_flags, "-I."]
+    commands = {".cc": command, ".cu": toolkit.compile_command(hardening) if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
@@ -100,7 +100,7 @@ def compile_source(commands: Mapping[str, list[str]], source: str, objects: path
             # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.
             between = target.with_suffix(".between")
             between.mkdir(exist_ok=True)
-            run([*command, "--keep", "--keep-dir", str(between)])
+            run([*command, "--keep", "--keep-dir", os.path.relpath(between, ROOT)])
             shutil.rmtree(between)
         else:
             run(command)
