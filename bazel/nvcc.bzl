@@ -28,9 +28,12 @@ installed_nvcc = repository_rule(
     doc = "Finds nvcc in CUDA_HOME or on PATH; its command is an empty list where there is none.",
     attrs = {
         "_script": attr.label(default = "//bazel:find_nvcc.py"),
-        "_imported": attr.label_list(default = ["//:build_ops/cuda.py"]),
+        "_imported": attr.label_list(default = [
+            "//:build_ops/compiler.py",
+            "//:build_ops/cuda.py",
+        ]),
     },
-    environ = PYTHON_ENVIRON + ["CUDA_HOME", "TF_CG_OPS_CUDA"],
+    environ = PYTHON_ENVIRON + ["CUDA_HOME", "CXX", "TF_CG_OPS_CUDA"],
     local = True,
 )
 
