@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test wheel matrix bench cuda-check docs format clean
+.PHONY: demo test bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -32,6 +32,20 @@ demo: $(LIBRARY)
 # Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+
+# The same library and some of its tests by Bazel, with the Python, the TensorFlow and the pytest of .venv.
+bazel-test: $(LIBRARY) install-bazel
+	export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON_BIN_PATH="$(CURDIR)/$(BIN)/python"; \
+	bazel build //... && bazel test //...; result=$$?; bazel shutdown; exit $$result
+
+install-bazel:
+	@command -v bazel >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
+	    echo "make: found no Bazel and cannot install it; expected bazel on PATH, or apt-get and the rights of root." \
+	         "On Debian and Ubuntu: sudo apt-get install bazel-bootstrap"; exit 1; }; \
+	  echo "Installing Bazel."; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get install -y bazel-bootstrap >/dev/null 2>&1 \
+	    || { apt-get update >/dev/null && apt-get install -y bazel-bootstrap >/dev/null; }; }
 
 # The wheel and the source distribution come into dist/. With one time for all files in them, the earliest that a wheel
 # can hold, the same sources give the same bytes.
@@ -69,7 +83,7 @@ format: $(LIBRARY)
 	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/*)
 
 clean:
-	rm -rf build dist demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)
+	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)
 
 $(VENV)/.tensorflow:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \

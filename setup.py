@@ -3,6 +3,7 @@
 import gzip
 import os
 import pathlib
+import shutil
 import sys
 import tarfile
 import time
@@ -17,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from build_ops.compiler import build_op_library  # noqa: E402
 from build_ops.sources import SOURCES  # noqa: E402
-from build_ops.tensorflow import installed_tensorflow, tensorflow_requirement  # noqa: E402
+from build_ops.tensorflow import build_info, tensorflow_requirement  # noqa: E402
 
 
 class BuildOpLibrary(build_ext):
@@ -31,23 +32,17 @@ class BuildOpLibrary(build_ext):
         """Builds the op library and the module that tells what it was built for."""
         library = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
-        build_op_library(library)
-        write_build_info(library.parent / "_build_info.py")
+        prebuilt = os.environ.get("TF_CG_OPS_PREBUILT")
+        if prebuilt:
+            shutil.copyfile(prebuilt, library)  # By Bazel, which compiles by its own rules.
+        else:
+            build_op_library(library)
+        (library.parent / "_build_info.py").write_text(build_info())
 
     def copy_extensions_to_source(self) -> None:
         """For editable installs, which use the package in the source tree."""
         super().copy_extensions_to_source()
-        write_build_info(ROOT / "tf_cg_ops" / "_build_info.py")
-
-
-def write_build_info(path: pathlib.Path) -> None:
-    """Notes down what the op library was compiled against, for the check at import."""
-    distribution, version = installed_tensorflow()
-    path.write_text(
-        '"""What the op library beside this file was compiled against; written by the build."""\n\n'
-        f'TENSORFLOW_DISTRIBUTION = "{distribution}"\n'
-        f'TENSORFLOW_VERSION = "{version}"\n'
-    )
+        (ROOT / "tf_cg_ops" / "_build_info.py").write_text(build_info())
 
 
 class AnyPythonWheel(bdist_wheel):

@@ -48,6 +48,16 @@ def tensorflow_requirement() -> str:
     return f"{distribution}>={major}.{minor},<{major}.{minor + 1}"
 
 
+def build_info() -> str:
+    """The text of _build_info.py: what the op library was compiled against, for the check at import."""
+    distribution, version = installed_tensorflow()
+    return (
+        '"""What the op library beside this file was compiled against; written by the build."""\n\n'
+        f'TENSORFLOW_DISTRIBUTION = "{distribution}"\n'
+        f'TENSORFLOW_VERSION = "{version}"\n'
+    )
+
+
 def tensorflow_flags() -> tuple[list[str], list[str]]:
     """TensorFlow's own compile and link flags, asked in a process of its own."""
     script = (

@@ -13,6 +13,7 @@ def is_ours(path):
     hidden_cache = any(part.endswith(("_cache", ".egg-info")) for part in parts)
     return (
         not _NOT_OURS.intersection(parts)
+        and not parts[0].startswith("bazel-")
         and not hidden_cache
         and path.suffix != ".so"
         and path.name != "_build_info.py"

@@ -1,0 +1,24 @@
+"""Builds a wheel from the op library that is there already: build_wheel.py LIBRARY TARGET_FOLDER SOURCE..."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+
+def main(library: str, target: str, *sources: str) -> None:
+    """Runs setup.py in a copy of the sources, since pip and setuptools write beside them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sources:
+            copy = pathlib.Path(folder, source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+        command = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
+        command += ["--no-build-isolation", "--no-deps", "-w", os.path.abspath(target), "."]
+        environment = {**os.environ, "TF_CG_OPS_PREBUILT": os.path.abspath(library)}
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,25 @@
+"""Asks the Python that TensorFlow is installed in."""
+
+# What the answer depends on.
+PYTHON_ENVIRON = ["PATH", "PYTHON_BIN_PATH"]
+
+def run_script(repository, script, imported):
+    """What a script of this folder prints, which is JSON.
+
+    Args:
+      repository: the context of the repository rule that asks.
+      script: the script's label.
+      imported: the labels of what it imports; where one of them changes, the repository is made anew.
+
+    Returns:
+      The value.
+    """
+    for label in imported:
+        repository.path(label)
+    python = repository.os.environ.get("PYTHON_BIN_PATH") or repository.which("python3")
+    if not python:
+        fail("tf_cg_ops: found no Python; expected python3 on PATH, or its path in PYTHON_BIN_PATH, got neither.")
+    result = repository.execute([python, "-B", repository.path(script)])
+    if result.return_code:
+        fail("{} with {} failed:\n{}".format(script.name, python, result.stderr))
+    return json.decode(result.stdout)

@@ -1,0 +1,49 @@
+"""What the op library is made of: the lists of build_ops/sources.py, to which tests/test_bazel_files.py compares them."""
+
+SOURCES = [
+    "cc/xla/xla_kernels.cc",
+    "cc/gradients/graph_gradients.cc",
+    "cc/gradients/function_gradients.cc",
+    "cc/gradients/flat_function.cc",
+    "cc/gradients/gradient_function.cc",
+    "cc/gradients/gradient_inputs.cc",
+    "cc/gradients/live_part.cc",
+    "cc/gradients/repeatable.cc",
+    "cc/gradients/split_function.cc",
+    "cc/passes/drop_gradients.cc",
+    "cc/passes/function_bodies.cc",
+    "cc/passes/gates.cc",
+    "cc/passes/refuse_lost_gradients.cc",
+    "cc/passes/side_effects.cc",
+    "cc/passes/split_gradients.cc",
+    "cc/passes/unread.cc",
+    "cc/passes/values.cc",
+    "cc/kernels/custom_gradient_embed_grad_gpu_kernel.cc",
+    "cc/kernels/custom_gradient_embed_grad_kernel.cc",
+    "cc/kernels/custom_gradient_embed_kernel.cc",
+    "cc/kernels/custom_gradient_check_shape_kernel.cc",
+    "cc/kernels/embed_grad_plan.cc",
+    "cc/kernels/hand_on_kernel.cc",
+    "cc/kernels/stock_embed_grad.cc",
+    "cc/ops/custom_gradient_barrier_op.cc",
+    "cc/ops/custom_gradient_check_shape_op.cc",
+    "cc/ops/custom_gradient_embed_grad_op.cc",
+    "cc/ops/custom_gradient_embed_op.cc",
+    "cc/ops/custom_gradient_rule_op.cc",
+    "cc/ops/embed_shapes.cc",
+    "cc/lib/alignment.cc",
+    "cc/lib/block_kernels.cc",
+    "cc/lib/contraction.cc",
+    "cc/lib/contraction_plan.cc",
+    "cc/lib/messages.cc",
+    "cc/lib/older_machines.cc",
+]
+
+CUDA_SOURCES = [
+    "cuda/contraction.cu",
+    "cuda/schedule.cc",
+]
+
+WITHOUT_CUDA = [
+    "cuda/absent.cc",
+]

@@ -1,0 +1,28 @@
+"""The wheel, by setup.py from the op library that Bazel built."""
+
+load("@tensorflow//:flags.bzl", "PYTHON")
+
+def _wheel_impl(context):
+    # A folder: the file's name has the version and the platform, which setuptools knows.
+    folder = context.actions.declare_directory(context.label.name)
+    sources = context.files.srcs
+    library = context.file.library
+    context.actions.run(
+        executable = PYTHON,
+        arguments = [file.path for file in [context.file._script, library, folder] + sources],
+        inputs = sources + [library, context.file._script],
+        outputs = [folder],
+        mnemonic = "Wheel",
+        use_default_shell_env = True,
+    )
+    return [DefaultInfo(files = depset([folder]))]
+
+wheel = rule(
+    implementation = _wheel_impl,
+    doc = "A folder with a wheel of the sources and the library.",
+    attrs = {
+        "srcs": attr.label_list(allow_files = True),
+        "library": attr.label(allow_single_file = [".so"]),
+        "_script": attr.label(default = "//bazel:build_wheel.py", allow_single_file = True),
+    },
+)
