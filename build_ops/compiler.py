@@ -51,11 +51,8 @@ def build_library(library: pathlib.Path, sources: Sequence[str], toolkit: Toolki
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
-    # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
-    digest = hashlib.sha256(json.dumps([commands, installed_tensorflow()]).encode()).hexdigest()[:12]
-    objects = ROOT / "build" / f"objects-{digest}"
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        built = list(pool.map(lambda source: compile_source(commands, source, objects), sources))
+        built = list(pool.map(lambda source: compile_source(commands, source), sources))
     libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
     run([*compiler, *LINK_FLAGS, "-o", str(library), *map(str, built), *libraries])
 
@@ -88,13 +85,15 @@ def path_flags(compile_flags: Sequence[str]) -> list[str]:
     return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
 
 
-def compile_source(commands: Mapping[str, list[str]], source: str, objects: pathlib.Path) -> pathlib.Path:
+def compile_source(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:
     """Compiles one file with the command for its kind, unless its object is newer than it and all that it includes."""
-    target = objects / (source.replace("/", "-") + ".o")
+    kind = pathlib.Path(source).suffix
+    # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
+    digest = hashlib.sha256(json.dumps([commands[kind], installed_tensorflow()]).encode()).hexdigest()[:12]
+    target = ROOT / "build" / f"objects-{digest}" / (source.replace("/", "-") + ".o")
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
-        objects.mkdir(parents=True, exist_ok=True)
-        kind = pathlib.Path(source).suffix
+        target.parent.mkdir(parents=True, exist_ok=True)
         command = [*commands[kind], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)]
         if kind == ".cu":
             # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.

@@ -1,6 +1,7 @@
 """The op library as a file: what it shows, what it asks for, how it is protected, and that every build gives the same."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import shutil
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from build_ops import compiler, cuda
+from build_ops import compiler, cuda, sources
 
 from .support.sources import ROOT, copy_sources
 
@@ -52,6 +53,23 @@ def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries():
     }
     assert "(RPATH)" not in dynamic
     assert "(RUNPATH)" not in dynamic
+
+
+# What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
+OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
+
+
+@pytest.mark.skipif(
+    os.confstr("CS_GNU_LIBC_VERSION") > "glibc 2.36", reason="headers of newer C libraries ask for newer ones"
+)
+def test_it_runs_on_machines_older_than_those_that_tensorflow_asks_for(tmp_path):
+    """Built for CPUs, as it is published: the runtime of CUDA asks for newer machines."""
+    compiler.build_library(tmp_path / "library.so", [*sources.WITHOUT_CUDA, *sources.SOURCES], None)
+    names = output_of("nm", "-D", "--undefined-only", str(tmp_path / "library.so")).split()
+    versions = [re.fullmatch(r"(\w+?)_([\d.]+)", name.split("@")[-1]) for name in names]
+    versions = {(match[1], tuple(map(int, match[2].split(".")))) for match in versions if match}
+    assert {kind for kind, _ in versions} >= {"GLIBC", "GLIBCXX"}
+    assert [(kind, version) for kind, version in versions if version > OLDEST[kind]] == []
 
 
 def test_what_the_loader_writes_is_read_only_before_any_code_runs():
@@ -96,7 +114,7 @@ def test_no_folder_of_the_machine_is_in_it():
     assert b"include/tensorflow/core/framework" in content
 
 
-def built_twice(sources, toolkit, tmp_path, monkeypatch):
+def built_twice(chosen, toolkit, tmp_path, monkeypatch):
     """Libraries of the sources, built in two folders."""
     flags = compiler.tensorflow_flags()
     monkeypatch.setattr(compiler, "tensorflow_flags", lambda: flags)
@@ -106,7 +124,7 @@ def built_twice(sources, toolkit, tmp_path, monkeypatch):
         monkeypatch.setattr(compiler, "ROOT", tmp_path / name)
         copy_sources(tmp_path / name, "cc/**/*", "cuda/**/*")
         libraries.append(tmp_path / name / "library.so")
-        compiler.build_library(libraries[-1], sources, toolkit)
+        compiler.build_library(libraries[-1], chosen, toolkit)
     return [library.read_bytes() for library in libraries]
 
 
