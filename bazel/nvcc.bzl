@@ -46,7 +46,7 @@ def _cuda_objects_impl(context):
     for source in context.files.srcs:
         if source.extension == "h":
             continue
-        target = context.actions.declare_file(source.basename + ".pic.o")
+        target = context.actions.declare_file(source.basename + ".o")
         context.actions.run(
             executable = context.attr.nvcc[0],
             arguments = context.attr.nvcc[1:] + ["-c", source.path, "-o", target.path],
