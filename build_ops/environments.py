@@ -49,7 +49,7 @@ def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
 
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
     """Runs the core tests of `copy_core_tests`; returns whether all passed, and pytest's last line."""
-    command = [str(interpreter), "-m", "pytest", "-n", "auto", "--dist", "loadfile", "--color", "no"]
+    command = [str(interpreter), "-m", "pytest", "-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0"]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)
     if tests.returncode != 0:
         print(tests.stdout, flush=True)
