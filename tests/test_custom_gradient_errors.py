@@ -17,7 +17,8 @@ def eager(function):
     with tf.GradientTape() as tape:
         tape.watch(x)
         h = function(x, y)
-    tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0]))
+    # One for each value: TensorFlow does not count them, and would read what is not there.
+    tape.gradient(h, x, output_gradients=[tf.constant([1.0, 10.0])] * len(tf.nest.flatten(h)))
 
 
 def traced(function):

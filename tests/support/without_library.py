@@ -10,6 +10,8 @@ CHECKS = """
 import sys, warnings
 sys.path.insert(0, sys.argv.pop(1))
 warnings.simplefilter("error")
+# TensorFlow 2.18 imports it, and without site-packages there is only Python's own.
+warnings.filterwarnings("ignore", "The distutils package is deprecated", DeprecationWarning)
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
