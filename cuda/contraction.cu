@@ -17,13 +17,9 @@ namespace tf_cg_ops::cuda {
 // More blocks than any GPU runs at once by far. Kernels go on where their blocks end.
 static constexpr int64_t kMaxBlocks = 1 << 16;
 
-// Parts are added up by so many threads side by side, if there are as many outputs.
-static constexpr int64_t kPartLanes = 32;
-
 static std::string Message(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return "";
-  // Else TensorFlow would find it at its own next call and take it for its own.
-  cudaGetLastError();
+  cudaGetLastError();  // Else the next call could find it, too.
   return std::string("CUDA could not ") + what + ": " + cudaGetErrorString(error);
 }
 
@@ -44,8 +40,9 @@ static std::string LaunchSum(const Schedule& schedule, const Element<T>* lhs, co
   auto* const sums = static_cast<Sum<T>*>(scratch);
   const std::string error = Launch(stream, schedule.blocks, kernel, layout, lhs, rhs, out, sums);
   if (!error.empty() || layout.parts == 1) return error;
+  // Threads side by side take neighbouring outputs. The more parts, the more threads share those of one output.
   int lanes = 1;
-  while (lanes < std::min(layout.outputs, kPartLanes)) lanes *= 2;
+  while (lanes < std::min<int64_t>(layout.outputs, layout.parts > 64 ? 4 : 32)) lanes *= 2;
   const int64_t tiles = (layout.outputs + lanes - 1) / lanes;
   return Launch(stream, tiles, AddPartsKernel<T>, static_cast<const Sum<T>*>(sums), layout.outputs, layout.parts, lanes,
                 out);
@@ -59,12 +56,15 @@ static bool HasCodeFor(int device) {
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
     return false;
   }
+  int is_integrated = 0;
+  if (cudaDeviceGetAttribute(&is_integrated, cudaDevAttrIntegrated, device) != cudaSuccess) return false;
   // As 750 for 7.5.
   constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
   const int here = major * 100 + minor * 10;
   int newest = 0;
   for (const int compiled : kCompiled) {
-    if (compiled / 100 == major && compiled <= here) return true;
+    // Code of a generation's first GPU runs on its others, but for those that are a part of a processor.
+    if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return true;
     newest = std::max(newest, compiled);
   }
   return here >= newest;
@@ -98,9 +98,6 @@ int64_t ScratchBytes(const ContractionPlan& plan) {
 template <typename T>
 std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, void* scratch,
                      Stream stream) {
-  if (plan.kept.size() + plan.reduced.size() > static_cast<size_t>(kMaxLoops)) {
-    return "a contraction of more than 2^" + std::to_string(kMaxLoops) + " products cannot be computed";
-  }
   const auto* const l = reinterpret_cast<const Element<T>*>(lhs);
   const auto* const r = reinterpret_cast<const Element<T>*>(rhs);
   auto* const o = reinterpret_cast<Element<T>*>(out);
@@ -117,6 +114,8 @@ std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, 
     case Kernel::kSumRows:
     case Kernel::kSumColumns:
       return LaunchSum<T>(schedule, l, r, o, scratch, stream);
+    case Kernel::kTooManyLoops:
+      return "a contraction of more than 2^" + std::to_string(kMaxLoops) + " products cannot be computed";
   }
   return "there is no kernel for the plan";
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "cuda/arithmetic.cuh"
 #include "cuda/schedule.h"
@@ -21,20 +22,35 @@ struct alignas(kPackBytes) Pack {
   Element<T> elements[kPack<T>];
 };
 
-// Reads `count` elements, which is all of them or what a row has left; or one element for all where the operand does
-// not move.
+// A pack as it was read. It is taken apart only where it is used: a thread that did so at once would wait for each pack
+// before it asks for the next.
+struct alignas(kPackBytes) RawPack {
+  uint32_t words[kPackBytes / sizeof(uint32_t)];
+};
+
 template <typename T>
-inline __device__ Pack<T> Load(const Element<T>* from, bool moves, bool is_aligned, int count) {
-  Pack<T> pack = {};
+inline __device__ Element<T> ElementAt(const RawPack& raw, int i) {
+  Pack<T> pack;
+  memcpy(&pack, &raw, sizeof(pack));
+  return pack.elements[i];
+}
+
+// Reads `count` elements, which is all of them or what a row has left; or the first alone, which stands for all where
+// the operand does not move.
+template <typename T>
+inline __device__ RawPack Load(const Element<T>* from, bool moves, bool is_aligned, int count) {
+  RawPack raw;
   if (moves && is_aligned && count == kPack<T>) {
-    pack = *reinterpret_cast<const Pack<T>*>(from);
+    raw = *reinterpret_cast<const RawPack*>(from);
   } else {
+    Pack<T> pack = {};
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      if (i < count) pack.elements[i] = from[moves ? i : 0];
+      if (i < (moves ? count : 1)) pack.elements[i] = from[i];
     }
+    memcpy(&raw, &pack, sizeof(raw));
   }
-  return pack;
+  return raw;
 }
 
 inline __device__ int CountAt(const Layout& layout, int64_t innermost, int pack) {
@@ -43,22 +59,29 @@ inline __device__ int CountAt(const Layout& layout, int64_t innermost, int pack)
 }
 
 // Both operands at one place, under way to the thread.
-template <typename T>
 struct Operands {
-  Pack<T> lhs;
-  Pack<T> rhs;
+  RawPack lhs;
+  RawPack rhs;
   int count = 0;
 };
 
 template <typename T>
-inline __device__ Operands<T> LoadBoth(const Layout& layout, const Element<T>* lhs, const Element<T>* rhs, int count) {
+inline __device__ Operands LoadBoth(const Layout& layout, const Element<T>* lhs, const Element<T>* rhs, int count) {
   return {Load<T>(lhs, layout.lhs_moves, layout.lhs_is_aligned, count),
           Load<T>(rhs, layout.rhs_moves, layout.rhs_is_aligned, count), count};
 }
 
+// The element for place i of a pack. Both are taken at fixed places: an array that is indexed by what shows at run time
+// lies in memory.
 template <typename T>
-inline __device__ Product<T> ProductAt(const Operands<T>& operands, int i, bool conjugate) {
-  return Multiplied(Widened(operands.lhs.elements[i]), Widened(operands.rhs.elements[i]), conjugate);
+inline __device__ Element<T> ElementFor(const RawPack& raw, bool moves, int i) {
+  return moves ? ElementAt<T>(raw, i) : ElementAt<T>(raw, 0);
+}
+
+template <typename T>
+inline __device__ Product<T> ProductAt(const Layout& layout, const Operands& operands, int i) {
+  return Multiplied(Widened(ElementFor<T>(operands.lhs, layout.lhs_moves, i)),
+                    Widened(ElementFor<T>(operands.rhs, layout.rhs_moves, i)), layout.conjugate);
 }
 
 // out = lhs * rhs, a pack at once or, where those do not fit, a single element.
@@ -67,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyKernel(const __grid_constant
                                                            const Element<T>* rhs, Element<T>* out) {
   constexpr int64_t kTile = kThreads * kUnroll;
   for (int64_t tile = blockIdx.x * kTile; tile < layout.kept_items; tile += gridDim.x * kTile) {
-    Operands<T> operands[kUnroll];
+    Operands operands[kUnroll];
     int64_t places[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -82,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyKernel(const __grid_constant
       if (operands[u].count == 0) break;
       Pack<T> products;
 #pragma unroll
-      for (int i = 0; i < width; ++i) Round(ProductAt<T>(operands[u], i, layout.conjugate), &products.elements[i]);
+      for (int i = 0; i < width; ++i) Round(ProductAt<T>(layout, operands[u], i), &products.elements[i]);
       Element<T>* const to = out + places[u];
       if (width == kPack<T> && operands[u].count == width) {
         *reinterpret_cast<Pack<T>*>(to) = products;
@@ -101,11 +124,11 @@ template <typename T>
 struct Sums {
   Sum<T> elements[kPack<T>] = {};
 
-  inline __device__ void Add(const Operands<T>& operands, bool conjugate) {
+  inline __device__ void Add(const Layout& layout, const Operands& operands) {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       // What was not read could make a nan with an infinity.
-      if (i < operands.count) AddTo(elements[i], ProductAt<T>(operands, i, conjugate));
+      if (i < operands.count) AddTo(elements[i], ProductAt<T>(layout, operands, i));
     }
   }
 };
@@ -118,7 +141,7 @@ inline __device__ Sums<T> SumUp(const Layout& layout, const Element<T>* lhs, con
   Sums<T> sums;
   const Step* const steps = layout.steps + layout.kept;
   for (int64_t item = first; item < end; item += stride * kUnroll) {
-    Operands<T> operands[kUnroll];
+    Operands operands[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (item + u * stride >= end) break;
@@ -127,7 +150,7 @@ inline __device__ Sums<T> SumUp(const Layout& layout, const Element<T>* lhs, con
                                 count > 0 ? count : CountAt(layout, place.innermost, kPack<T>));
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) sums.Add(operands[u], layout.conjugate);
+    for (int u = 0; u < kUnroll; ++u) sums.Add(layout, operands[u]);
   }
   return sums;
 }
@@ -239,13 +262,22 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AddPartsKernel(const Sum<T>* scratch, int64_t outputs, int64_t parts, int lanes, Element<T>* out) {
+  constexpr int kLoads = 8;  // Under way at once.
   const int64_t tiles = (outputs + lanes - 1) / lanes;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t output = tile * lanes + threadIdx.x % lanes;
     Sum<T> sums[1] = {};
     if (output < outputs) {
-      for (int64_t part = threadIdx.x / lanes; part < parts; part += kThreads / lanes) {
-        AddTo(sums[0], scratch[part * outputs + output]);
+      const int64_t stride = kThreads / lanes;
+      for (int64_t first = threadIdx.x / lanes; first < parts; first += stride * kLoads) {
+        Sum<T> some[kLoads] = {};
+#pragma unroll
+        for (int u = 0; u < kLoads; ++u) {
+          const int64_t part = first + u * stride;
+          if (part < parts) some[u] = scratch[part * outputs + output];
+        }
+#pragma unroll
+        for (int u = 0; u < kLoads; ++u) AddTo(sums[0], some[u]);
       }
     }
     AddUpBelow(sums, lanes);

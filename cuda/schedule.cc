@@ -89,6 +89,10 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
     schedule.kernel = Kernel::kZero;
     return schedule;
   }
+  if (plan.kept.size() + plan.reduced.size() > static_cast<size_t>(kMaxLoops)) {
+    schedule.kernel = Kernel::kTooManyLoops;
+    return schedule;
+  }
   std::vector<Loop> loops = plan.kept;
   loops.insert(loops.end(), plan.reduced.begin(), plan.reduced.end());
   const size_t innermost_index = plan.reduced_is_innermost ? loops.size() - 1 : plan.kept.size() - 1;

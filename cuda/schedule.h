@@ -15,7 +15,7 @@ namespace tf_cg_ops::cuda {
 inline constexpr int kThreads = 256;
 // What a thread reads or writes at once where it can.
 inline constexpr int kPackBytes = 16;
-// Each loop runs twice at least, and there are fewer than 2^63 products: no plan that can be computed has more.
+// Each loop runs twice at least: a plan with more has more than 2^62 products, and could not be computed anyway.
 inline constexpr int kMaxLoops = 62;
 
 // What every kernel gets. `kept` of the steps lead through out, the `reduced` ones after them through what is summed
@@ -47,7 +47,11 @@ enum class Kernel {
   kMultiplySingly,  // The same where packs do not fit into the rows.
   kSumRows,         // What is summed up lies along the innermost loop.
   kSumColumns,      // It lies across it.
+  kTooManyLoops,    // More than kMaxLoops.
 };
+
+// What a kernel may get on any GPU.
+static_assert(sizeof(Layout) <= 4000, "a kernel's parameters take 4096 bytes at most");
 
 struct Schedule {
   Kernel kernel = Kernel::kNone;
@@ -59,7 +63,7 @@ struct Schedule {
 // How many trips each thread has under way at once.
 inline constexpr int kUnroll = 4;
 
-// The addresses matter for how operands are read, not for what is computed in which order. At most kMaxLoops loops.
+// The addresses matter for how operands are read, not for what is computed in which order.
 Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conjugate, const void* lhs, const void* rhs,
                       const void* out);
 

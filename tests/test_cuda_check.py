@@ -42,24 +42,25 @@ def run(program, *arguments, **environment):
 def test_it_finds_every_kernel_right_and_writes_the_times(program, tmp_path):
     result = run(program, "--quick", "--csv", tmp_path / "times.csv")
     assert result.returncode == 0, result.stdout
-    assert re.search(r"^\d{4} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
+    assert re.search(r"^\d{5} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
     with open(tmp_path / "times.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
     assert all(float(row["milliseconds"]) > 0 for row in rows)
     # One line of the table for each, too.
-    assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == 13 * 6
+    assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == 16 * 6
 
 
+# What is right, what is not, and a case that shows it.
 FAULTS = {
-    "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads"),
-    "a pack written where a row ends": ("kPack<T> && operands[u].count == width", "kPack<T>"),
+    "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
+    "a pack written where a row ends": ("kPack<T> && operands[u].count == width", "kPack<T>", "same"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_finds_faults(fault, tmp_path):
-    right, wrong = FAULTS[fault]
+    right, wrong, case = FAULTS[fault]
     for folder in ("cc", "cuda", "tests/support/emulated_cuda"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     faulty = 0
@@ -68,7 +69,7 @@ def test_it_finds_faults(fault, tmp_path):
         faulty += text.count(right)
         path.write_text(text.replace(right, wrong))
     assert faulty == 1
-    result = run(build_emulated(tmp_path / "cuda_check", tmp_path), "--quick")
+    result = run(build_emulated(tmp_path / "cuda_check", tmp_path), "--quick", "--only", case)
     assert result.returncode == 1
     assert re.search(r"^WRONG: .*: error ", result.stdout, re.MULTILINE)
     assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)
@@ -94,6 +95,8 @@ def test_it_says_what_is_missing(program):
         ({"EMULATED_CUDA_CAPABILITY": "75"}, True),
         ({"EMULATED_CUDA_CAPABILITY": "89"}, True),
         ({"EMULATED_CUDA_CAPABILITY": "120"}, True),
+        ({"EMULATED_CUDA_CAPABILITY": "80", "EMULATED_CUDA_INTEGRATED": "1"}, True),
+        ({"EMULATED_CUDA_CAPABILITY": "87", "EMULATED_CUDA_INTEGRATED": "1"}, False),
         ({"EMULATED_CUDA_CAPABILITY": "70"}, False),
         ({"EMULATED_CUDA_DRIVER": "13010"}, True),
         ({"EMULATED_CUDA_DRIVER": "12090"}, False),

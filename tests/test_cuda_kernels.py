@@ -123,6 +123,13 @@ def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
     assert memory.tolist() == [0, 0, 0, UNTOUCHED]
 
 
+@pytest.mark.parametrize(("k", "fits"), [(1, True), (20, True), (21, False), (30, False)])
+def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
+    """Three loops each time, of which none can be merged with its neighbours."""
+    shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
+    assert emulated.has_schedule(shapes) == fits
+
+
 @pytest.mark.parametrize("n", [1, 17, 1000])
 def test_out_may_be_an_operand(n, dtype, rng):
     lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)

@@ -92,12 +92,11 @@ def test_a_python_that_is_not_at_hand_has_no_version(tmp_path):
     assert matrix.version_of(sys.executable) == sys.version_info[:2]
 
 
-def test_the_readme_has_the_table_of_all_versions():
-    """What `make matrix` printed last."""
+def test_the_readme_has_a_row_for_every_version():
     table = re.search(r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "README.md").read_text())
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
-    assert [".".join(row[0].split(".")[:2]) for row in rows] == list(SUPPORTED)
-    assert all(len(row) == len(matrix.HEADER) for row in rows)
+    assert sorted(".".join(row[0].split(".")[:2]) for row in rows) == sorted(SUPPORTED)
+    assert all(all(row) for row in rows)
 
 
 def test_the_matrix_knows_all_versions_and_its_tests_are_there():

@@ -59,6 +59,10 @@ inline std::vector<Form> TimedForms() {
       {"sum of 16 columns", [](int64_t n) { return Shapes{{n / 16, 16}, {n / 16, 16}, {1, 16}}; }},
       {"sum of 1024 columns", [](int64_t n) { return Shapes{{n / 1024, 1024}, {n / 1024, 1024}, {1, 1024}}; }},
       {"[n, 1] * [n, 1024] to 1024", [](int64_t n) { return Shapes{{n / 1024, 1}, {n / 1024, 1024}, {1, 1024}}; }},
+      // Rows that no pack ends with.
+      {"[n, 1001] * [1001]", [](int64_t n) { return Shapes{{n / 1001, 1001}, {1, 1001}, {n / 1001, 1001}}; }},
+      {"sum of rows of 1001", [](int64_t n) { return Shapes{{n / 1001, 1001}, {n / 1001, 1001}, {n / 1001, 1}}; }},
+      {"sum of 1001 columns", [](int64_t n) { return Shapes{{n / 1001, 1001}, {n / 1001, 1001}, {1, 1001}}; }},
       {"sum over 1 and 3",
        [](int64_t n) { return Shapes{{n / 32768, 8, 64, 64}, {n / 32768, 8, 64, 64}, {n / 32768, 1, 64, 1}}; }},
       {"sum over 0 and 2",

@@ -105,14 +105,24 @@ ContractionPlan PlanOf(const Shapes& shapes) {
   return PlanContraction(alignment, kX);
 }
 
+// How many elements operands and out lie behind a boundary.
+struct Offsets {
+  int64_t lhs;
+  int64_t rhs;
+  int64_t out;
+};
+
+// What operands are filled with.
+enum class Numbers { kReal, kSmallIntegers };
+
 // Everything that one launch needs, on the device.
 template <typename T>
 struct Task {
-  Task(const Shapes& shapes, int64_t offset)
+  Task(const Shapes& shapes, const Offsets& offsets)
       : plan(PlanOf(shapes)),
-        lhs(Elements(shapes.lhs), offset),
-        rhs(Elements(shapes.rhs), offset),
-        out(Elements(shapes.out), offset),
+        lhs(Elements(shapes.lhs), offsets.lhs),
+        rhs(Elements(shapes.rhs), offsets.rhs),
+        out(Elements(shapes.out), offsets.out),
         scratch(ScratchBytes<T>(plan), 0) {}
 
   void Launch(Stream stream) const {
@@ -132,15 +142,17 @@ struct Task {
 
 // Runs a form twice and compares it with the reference, and the two with each other.
 template <typename T>
-void Check(const std::string& dtype, const Form& form, int64_t n, int64_t offset, Stream stream,
-           std::mt19937_64* random_numbers, Totals* totals) {
+void Check(const std::string& dtype, const Form& form, int64_t n, const Offsets& offsets, Numbers numbers,
+           Stream stream, std::mt19937_64* random_numbers, Totals* totals) {
   const Shapes shapes = form.shapes(n);
-  const std::vector<T> lhs = RandomElements<T>(Elements(shapes.lhs), random_numbers);
-  const std::vector<T> rhs = RandomElements<T>(Elements(shapes.rhs), random_numbers);
+  const bool is_exact = numbers == Numbers::kSmallIntegers;
+  const auto make = is_exact ? SmallIntegers<T> : RandomElements<T>;
+  const std::vector<T> lhs = make(Elements(shapes.lhs), random_numbers);
+  const std::vector<T> rhs = make(Elements(shapes.rhs), random_numbers);
   const Expected expected = Reference(shapes, lhs, rhs);
   std::vector<T> first;
   for (int run = 0; run < 2; ++run) {
-    Task<T> task(shapes, offset);
+    Task<T> task(shapes, offsets);
     task.lhs.Set(lhs);
     task.rhs.Set(rhs);
     task.Launch(stream);
@@ -149,15 +161,15 @@ void Check(const std::string& dtype, const Form& form, int64_t n, int64_t offset
     const std::vector<T> out = task.out.Get(&intact);
     task.scratch.Get(&scratch_is_intact);
     ++totals->checked;
-    const double error = ErrorOf(out, expected);
+    const double error = is_exact ? ErrorOfExact(out, expected) : ErrorOf(out, expected);
     const bool same = run == 0 || out.empty() || std::memcmp(out.data(), first.data(), out.size() * sizeof(T)) == 0;
     if (error <= 1 && intact && scratch_is_intact && same) {
       first = out;
       continue;
     }
     ++totals->wrong;
-    std::printf("WRONG: %s, %s, n = %lld, offset %lld: error %g of what is allowed%s%s\n", form.name.c_str(),
-                dtype.c_str(), static_cast<long long>(n), static_cast<long long>(offset), error,
+    std::printf("WRONG: %s, %s, n = %lld, %lld elements behind a boundary: error %g of what is allowed%s%s\n",
+                form.name.c_str(), dtype.c_str(), static_cast<long long>(n), static_cast<long long>(offsets.lhs), error,
                 intact && scratch_is_intact ? "" : ", wrote beyond its memory",
                 same ? "" : ", another result each time");
     return;
@@ -192,7 +204,7 @@ void Time(const std::string& dtype, const Form& form, int64_t bytes, const Optio
   // Two large operands, or one and a large out, for about as many bytes in all.
   const int64_t n = std::max<int64_t>(bytes / 2 / sizeof(T) / 65536, 1) * 65536;
   const Shapes shapes = form.shapes(n);
-  const Task<T> task(shapes, 0);
+  const Task<T> task(shapes, {0, 0, 0});
   const int64_t moved = (Elements(shapes.lhs) + Elements(shapes.rhs) + Elements(shapes.out)) * sizeof(T);
   // A copy reads as many bytes as it writes.
   const Buffer<unsigned char> from(moved / 2, 0), to(moved / 2, 0);
@@ -239,14 +251,18 @@ void CheckAll(const std::string& dtype, const Options& options, Stream stream, T
   for (const Form& form : CheckedForms()) {
     if (!options.Wants(form)) continue;
     for (const int64_t n : sizes) {
-      for (const int64_t offset : {0, 1}) Check<T>(dtype, form, n, offset, stream, &random_numbers, totals);
+      for (const Offsets& offsets : {Offsets{0, 0, 0}, Offsets{1, 0, 1}, Offsets{0, 1, 0}}) {
+        Check<T>(dtype, form, n, offsets, Numbers::kReal, stream, &random_numbers, totals);
+      }
     }
   }
   // At a size at which there are many blocks and parts, too.
   for (const Form& form : TimedForms()) {
     if (!options.Wants(form)) continue;
     const int64_t n = options.quick ? 65536 : kLargestChecked / static_cast<int64_t>(sizeof(T));
-    Check<T>(dtype, form, n, 0, stream, &random_numbers, totals);
+    for (const Numbers numbers : {Numbers::kReal, Numbers::kSmallIntegers}) {
+      Check<T>(dtype, form, n, {0, 0, 0}, numbers, stream, &random_numbers, totals);
+    }
   }
   std::printf("checked %s: %lld results so far, %lld wrong\n", dtype.c_str(), static_cast<long long>(totals->checked),
               static_cast<long long>(totals->wrong));
@@ -261,8 +277,8 @@ void TimeAll(const std::string& dtype, const Options& options, Stream stream, FI
     if (!options.Wants(form)) continue;
     for (const int64_t mebibytes : {1, 16, 64, 256, 1024}) {
       const int64_t bytes = mebibytes << 20;
-      // Operands, out, and what is copied.
-      if ((options.quick && mebibytes > 1) || bytes * 3 > static_cast<int64_t>(free_bytes)) break;
+      // Operands, out, what is copied, and some more.
+      if ((options.quick && mebibytes > 1) || bytes * 4 > static_cast<int64_t>(free_bytes)) break;
       Time<T>(dtype, form, bytes, options, stream, csv, totals);
     }
   }

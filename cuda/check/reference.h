@@ -74,6 +74,18 @@ std::vector<T> RandomElements(int64_t count, std::mt19937_64* random_numbers) {
   return elements;
 }
 
+// -1, 0 and 1: float adds up so many of their products exactly as are checked here, whatever the order.
+template <typename T>
+std::vector<T> SmallIntegers(int64_t count, std::mt19937_64* random_numbers) {
+  const auto draw = [&] { return static_cast<double>((*random_numbers)() % 3) - 1; };
+  std::vector<T> elements(count);
+  for (T& element : elements) {
+    const double real = draw();
+    FromWide({real, draw()}, &element);
+  }
+  return elements;
+}
+
 struct Expected {
   std::vector<Wide> values;
   // The sums of the absolute values of what is added up.
@@ -123,6 +135,17 @@ double ErrorOf(const std::vector<T>& out, const Expected& expected) {
     worst = std::isnan(part) ? std::numeric_limits<double>::infinity() : std::max(worst, part);
   }
   return worst;
+}
+
+// The same for results that are exact but for one rounding to an element: 0 where all are equal.
+template <typename T>
+double ErrorOfExact(const std::vector<T>& out, const Expected& expected) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T rounded;
+    FromWide(expected.values[i], &rounded);
+    if (ToWide(rounded) != ToWide(out[i])) return std::numeric_limits<double>::infinity();
+  }
+  return 0;
 }
 
 }  // namespace tf_cg_ops::cuda::check

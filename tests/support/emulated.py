@@ -32,6 +32,8 @@ def library():
     emulated.emulated_divide.restype = ctypes.c_int64
     emulated.emulated_parts.argtypes = [ctypes.c_int, *C_ARGUMENTS[1:4]]
     emulated.emulated_parts.restype = ctypes.c_int64
+    emulated.emulated_has_schedule.argtypes = C_ARGUMENTS[1:4]
+    emulated.emulated_has_schedule.restype = ctypes.c_bool
     emulated.emulated_runs.restype = ctypes.c_bool
     return emulated
 
@@ -45,3 +47,9 @@ def contract(lhs, rhs, out, wrt="x", order=0, max_blocks=MANY):
 def parts(lhs, rhs, out, wrt="x"):
     """How many parts each sum is cut into."""
     return library().emulated_parts(out.itemsize, *as_c(lhs, rhs, out, wrt)[1:4])
+
+
+def has_schedule(shapes):
+    """Whether there is a kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank."""
+    sizes = [size for shape in shapes for size in shape]
+    return library().emulated_has_schedule(len(shapes[0]), (ctypes.c_int64 * len(sizes))(*sizes), 2)

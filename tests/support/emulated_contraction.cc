@@ -26,6 +26,12 @@ int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int w
   return tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, nullptr, nullptr, nullptr).layout.parts;
 }
 
+bool emulated_has_schedule(int rank, const int64_t* shapes, int wrt) {
+  const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
+  const auto schedule = tf_cg_ops::cuda::MakeSchedule(plan, 4, false, nullptr, nullptr, nullptr);
+  return schedule.kernel != tf_cg_ops::cuda::Kernel::kTooManyLoops;
+}
+
 // Returns 0 if that went well.
 int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs,
                       void* out) {

@@ -157,7 +157,17 @@ int Setting(const char* name, int otherwise) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   const int capability = Setting("EMULATED_CUDA_CAPABILITY", 90);
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? capability / 10 : capability % 10;
+  switch (attribute) {
+    case cudaDevAttrIntegrated:
+      *value = Setting("EMULATED_CUDA_INTEGRATED", 0);
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = capability / 10;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = capability % 10;
+      break;
+  }
   return cudaSuccess;
 }
 
