@@ -7,10 +7,10 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from build_ops.compiler import find_compiler, hardening_flags
-from build_ops.cuda import find_toolkit
+from build_ops.cuda import announcement, find_toolkit
 
 toolkit, note = find_toolkit()
-answer: dict[str, object] = {"note": note}
+answer: dict[str, object] = {"note": announcement(toolkit, note)}
 if toolkit:
     answer["command"] = toolkit.compile_command(hardening_flags(find_compiler()))
     answer["static_runtime"] = toolkit.static_runtime

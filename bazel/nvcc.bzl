@@ -16,7 +16,7 @@ def _installed_nvcc_impl(repository):
         repository.symlink(found["static_runtime"], "libcudart_static.a")
         repository.file("BUILD", _BUILD)
     else:
-        print("tf_cg_ops: " + found["note"])  # buildifier: disable=print
+        print(found["note"])  # buildifier: disable=print
         repository.file("BUILD")
     repository.file("nvcc.bzl", "NVCC = {}\nLINK_FLAGS = {}\n".format(
         repr(found.get("command", [])),

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from .cuda import Toolkit, find_toolkit
+from .cuda import Toolkit, announcement, find_toolkit
 from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA
 from .tensorflow import installed_tensorflow, tensorflow_flags
 
@@ -37,7 +37,7 @@ LINK_FLAGS = (
 def build_op_library(library: pathlib.Path) -> None:
     """Builds the op library, with kernels for GPUs where there is nvcc."""
     toolkit, note = find_toolkit()
-    print(f"tf_cg_ops: {note}", flush=True)
+    print(announcement(toolkit, note), flush=True)
     build_library(library, [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
 
 

@@ -52,33 +52,39 @@ class Toolkit:
 
 
 def find_toolkit() -> tuple[Toolkit | None, str]:
-    """The toolkit to build with, if any, and a line that says which or why none.
+    """The toolkit to build with, if any, and what was found or is missing.
 
     TF_CG_OPS_CUDA=0 does without one, and TF_CG_OPS_CUDA=1 does not.
     """
+    wish = os.environ.get("TF_CG_OPS_CUDA")
+    if wish == "0":
+        return None, "TF_CG_OPS_CUDA=0"
     toolkit, note = _look_for_toolkit()
-    if toolkit is None and os.environ.get("TF_CG_OPS_CUDA") == "1":
-        raise SystemExit(f"tf_cg_ops: TF_CG_OPS_CUDA=1, but {note}")
+    if toolkit is None and wish == "1":
+        raise SystemExit(f"tf_cg_ops: the build may not leave CUDA out (TF_CG_OPS_CUDA=1), but found {note}.")
     return toolkit, note
 
 
+def announcement(toolkit: Toolkit | None, note: str) -> str:
+    """The line that a build says about CUDA."""
+    if toolkit is None:
+        return f"tf_cg_ops: {note}: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
+    return f"tf_cg_ops: {note}: building for GPUs, too."
+
+
 def _look_for_toolkit() -> tuple[Toolkit | None, str]:
-    if os.environ.get("TF_CG_OPS_CUDA") == "0":
-        return None, "TF_CG_OPS_CUDA=0: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
     home = os.environ.get("CUDA_HOME")
     nvcc = shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
     if nvcc is None:
-        where = f"in CUDA_HOME={home}" if home else "on PATH, and no CUDA_HOME"
-        return None, f"no nvcc {where}: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
+        return None, f"no nvcc in CUDA_HOME={home}" if home else "no nvcc on PATH, and no CUDA_HOME"
     version = re.search(r"release (\d+)\.(\d+)", _output(nvcc, "--version"))
     if version is None or tuple(map(int, version.groups())) < OLDEST_TOOLKIT:
         found = ".".join(version.groups()) if version else "of an unknown version"
-        wanted = ".".join(map(str, OLDEST_TOOLKIT))
-        return None, f"{nvcc} is {found}, older than {wanted}: building for the CPU."
+        return None, f"an nvcc that is {found}, older than {'.'.join(map(str, OLDEST_TOOLKIT))} ({nvcc})"
     architectures = _architectures(_output(nvcc, "--list-gpu-code"))
     toolkit = Toolkit(nvcc, architectures, _static_runtime(nvcc))
     listed = ", ".join(f"sm_{architecture}" for architecture in architectures)
-    return toolkit, f"building for GPUs ({listed} and newer) with {nvcc} {'.'.join(version.groups())}."
+    return toolkit, f"nvcc {'.'.join(version.groups())} ({nvcc}), for {listed} and newer"
 
 
 def _architectures(listed: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ def main() -> None:
         raise SystemExit("usage: python3 -m build_ops.cuda_check PROGRAM")
     toolkit, note = find_toolkit()
     if toolkit is None:
-        raise SystemExit(f"cuda_check needs nvcc: {note}")
+        raise SystemExit(f"tf_cg_ops: cuda_check is compiled by nvcc; found {note}.")
     build(toolkit, ROOT / sys.argv[1])
 
 

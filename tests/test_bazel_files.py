@@ -76,7 +76,7 @@ runpy.run_path(sys.argv[1])
 def test_the_script_finds_no_nvcc_where_there_is_none(tmp_path):
     result = run_script(ROOT / "bazel" / "find_nvcc.py", cwd=tmp_path, environment={"CUDA_HOME": str(tmp_path)})
     (note,) = json.loads(result.stdout).values()
-    assert note.startswith(f"no nvcc in CUDA_HOME={tmp_path}: building for the CPU")
+    assert note.startswith(f"tf_cg_ops: no nvcc in CUDA_HOME={tmp_path}: building for the CPU")
 
 
 def test_the_wheel_holds_the_library_that_it_is_given(tmp_path):
