@@ -48,12 +48,14 @@ def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
 
 
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
-    """Runs the core tests of `copy_core_tests`; returns whether all passed, and pytest's last line."""
+    """Runs the core tests of `copy_core_tests`; returns whether all passed, and what pytest says last."""
     command = [str(interpreter), "-m", "pytest", "-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0"]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)
+    summary = tests.stdout.splitlines()[-1]
     if tests.returncode != 0:
         print(tests.stdout, flush=True)
-    return tests.returncode == 0, tests.stdout.splitlines()[-1]
+        summary = f"status {tests.returncode}: {summary}"
+    return tests.returncode == 0, summary
 
 
 def environment() -> dict[str, str]:
