@@ -107,7 +107,7 @@ def test_without_bazel_and_without_apt_make_says_what_to_do(tmp_path):
     for name in ("find", "id", "sh"):
         (tmp_path / name).symlink_to(shutil.which(name))
     result = subprocess.run(
-        [shutil.which("make"), "install-bazel"],
+        [shutil.which("make"), "--no-print-directory", "install-bazel"],
         cwd=ROOT,
         env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
