@@ -97,7 +97,6 @@ def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_pa
         *(f"{name}__{control}" for name, control in pairs),
         cwd=tmp_path,
         environment={"PYTHONPATH": str(ROOT)},
-        time_limit=100,
     )
     broadcast_error, *by_load = json.loads(result.stdout.splitlines()[-1])
     assert "goes on adding" in broadcast_error

@@ -123,7 +123,7 @@ def test_every_strategy_trains_to_the_weights_by_hand(strategy, start, tmp_path)
     assert distance > 1e-7  # Or rounding could decide where a sign, a rounded weight or a spike is.
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
-    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path, time_limit=90)
+    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path)
     assert_results(output, weights, losses)
     first, *epochs, last = result.stdout.splitlines()
     assert first == STRATEGIES[strategy]
@@ -146,7 +146,7 @@ def test_each_custom_gradient_matters(missing, start):
 
 def test_without_custom_gradients_tensorflow_trains_the_last_layer_only(start, tmp_path):
     without, losses, _ = train_by_hand(start, custom=())
-    run_python(WITHOUT_CUSTOM_GRADIENTS, EXAMPLES, tmp_path / "results.npz", cwd=tmp_path, time_limit=60)
+    run_python(WITHOUT_CUSTOM_GRADIENTS, EXAMPLES, tmp_path / "results.npz", cwd=tmp_path)
     assert_results(tmp_path / "results.npz", without, losses)
     assert [name for name, first in start[1].items() if np.any(without[name] != first)] == ["readout"]
 
@@ -207,6 +207,6 @@ def test_a_run_that_takes_too_long_is_ended(capsys):
 
 def test_the_exit_status_of_an_example_that_fails_is_not_zero(tmp_path):
     arguments = ["--strategy=multi_worker", "--time-limit=0.1"]
-    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path, check=False, time_limit=90)
+    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path, check=False)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == "The run failed: worker 0, worker 1 did not end within 0.1 seconds."

@@ -127,7 +127,7 @@ def by_hand(replica):
     ids=["mirrored-traced", "mirrored-eager", "parameter_server"],
 )
 def test_variables_of_a_strategy(strategy, mode, replicas, tmp_path):
-    result = run_python(SETUP + strategy + CASES, mode, cwd=tmp_path, time_limit=60)
+    result = run_python(SETUP + strategy + CASES, mode, cwd=tmp_path)
     found = json.loads(result.stdout.splitlines()[-1])
     for replica in range(replicas):
         expected = by_hand(replica)
@@ -166,7 +166,7 @@ print(json.dumps([[t.numpy().tolist() for t in run()] for run in (gradients, tf.
 
 def test_variables_that_are_passed_outside_of_a_replica_are_not_captured(tmp_path):
     """In the scope of the strategy itself, where a mirrored variable has no handle."""
-    result = run_python(SETUP + MIRRORED + OUTSIDE_OF_A_REPLICA, cwd=tmp_path, time_limit=60)
+    result = run_python(SETUP + MIRRORED + OUTSIDE_OF_A_REPLICA, cwd=tmp_path)
     expected = [[2.0, 6.0], [7.0, 13.0], [4.0, 40.0], [30.0, 420.0]]
     assert json.loads(result.stdout.splitlines()[-1]) == [expected, expected]
 
@@ -217,7 +217,7 @@ print(json.dumps([fit(one_device), fit(strategy), fit(one_device, embedded=False
 @pytest.mark.regime_table(feature="embed_gradient", regime="mirrored")
 @pytest.mark.regime_table(feature="custom_gradient", regime="mirrored")
 def test_keras_fits_on_two_devices_as_on_one(tmp_path):
-    result = run_python(SETUP + MIRRORED + KERAS_FIT, cwd=tmp_path, time_limit=60)
+    result = run_python(SETUP + MIRRORED + KERAS_FIT, cwd=tmp_path)
     one, two, without = json.loads(result.stdout.splitlines()[-1])
     for actual, expected in zip(two, one, strict=True):
         # Units of 1e-16 by the order of sums, over 16 steps.

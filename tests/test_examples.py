@@ -63,7 +63,6 @@ def run_example(name, folder):
         cwd=folder / "here",
         environment={"TMPDIR": str(folder / "temporary")},
         check=False,
-        time_limit=180,
     )
     return name, result, folder
 
@@ -118,7 +117,7 @@ def test_its_pictures_show_something(run):
 def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
     code = BROKEN.format(breakage=BREAKAGES[name])
     arguments = [EXAMPLES / f"{name}.py", "--output", "output"]
-    result = run_python(code, *arguments, cwd=tmp_path, check=False, time_limit=180, with_extras=True)
+    result = run_python(code, *arguments, cwd=tmp_path, check=False, with_extras=True)
     assert result.returncode == 1
     findings = json.loads((tmp_path / "output" / "results.json").read_text())
     assert not all(finding["holds"] for finding in findings)

@@ -216,9 +216,7 @@ def saved(tmp_path_factory):
 
 
 def answers(code, saved):
-    result = run_python(
-        RUN + code, saved, cg.sysconfig.get_lib(), X.tolist(), DY.tolist(), cwd=saved.parent, time_limit=120
-    )
+    result = run_python(RUN + code, saved, cg.sysconfig.get_lib(), X.tolist(), DY.tolist(), cwd=saved.parent)
     return json.loads(result.stdout.splitlines()[-1])
 
 

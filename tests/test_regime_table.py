@@ -72,7 +72,7 @@ def run_project(folder, *options, **more):
     for name, text in {**PROJECT, **more}.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-B", "-m", "pytest", "-v", "-p", "no:cacheprovider", *options]
-    result = run_interpreter(command, folder, {"PYTHONPATH": str(ROOT)}, check=False, time_limit=60)
+    result = run_interpreter(command, folder, {"PYTHONPATH": str(ROOT)}, check=False)
     return result.stdout, {path.name for path in (folder / "docs").iterdir()}
 
 
