@@ -25,7 +25,7 @@ def gradient(function, x=X, traced=False):
 def test_27492_and_97697_traces_do_not_leak():
     """https://github.com/tensorflow/tensorflow/issues/27492, https://github.com/tensorflow/tensorflow/issues/97697.
 
-    test_custom_gradient_leaks.py counts entries, graphs, functions and memory.
+    test_leaks.py counts entries, graphs, functions and memory.
     """
     from tensorflow.python.framework import ops
 
