@@ -84,7 +84,7 @@ EXTRAS = {"keras3.py": {"keras"}, "keras2.py": {"tf_keras"}}
 
 def test_no_file_is_what_a_process_left_behind():
     """Such as its memory after a crash. What is larger than the figures belongs to no repository of sources."""
-    folders = ("benchmarks", "cc", "docs", "examples", "tests", "tf_cg_ops")
+    folders = ("benchmarks", "cc", "docs", "examples", "reliability", "tests", "tf_cg_ops")
     files = source_files("*", *(f"{folder}/**/*" for folder in folders))
     assert [path.name for path in files if path.stat().st_size > 1 << 20] == []
 
