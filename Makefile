@@ -95,7 +95,7 @@ $(VENV)/.tensorflow:
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -q pip; } \
 	  || { echo "make: $(PYTHON) can make no virtual environment; install its venv module" \
 	            "(on Debian and Ubuntu: apt-get install python3-venv)"; exit 1; }
-	@$(BIN)/python -m pip install -q 'setuptools>=70.1' wheel '$(TENSORFLOW)'
+	@$(BIN)/python -m pip install -q 'setuptools>=77' wheel '$(TENSORFLOW)'
 	@touch $@
 
 $(LIBRARY): $(VENV)/.tensorflow Makefile pyproject.toml setup.py $(wildcard build_ops/*.py) $(SOURCES)

@@ -53,7 +53,7 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
     """Installs a version of TensorFlow, what is published with it, and the library, built against it."""
-    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", "setuptools>=70.1", "wheel", *CORE_REQUIREMENTS)
+    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", "setuptools>=77", "wheel", *CORE_REQUIREMENTS)
     # It requires the distribution named `tensorflow`, which pip would install beside the one above.
     pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
     pip(interpreter, "install", "--no-build-isolation", str(sdist))

@@ -76,7 +76,7 @@ def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.
     pip(interpreter, "install", str(wheel), *CORE_REQUIREMENTS)
     yield tested(interpreter, tests, wheel)
     pip(interpreter, "uninstall", "-y", "tf_cg_ops")
-    pip(interpreter, "install", "setuptools>=70.1", "wheel")
+    pip(interpreter, "install", "setuptools>=77", "wheel")
     pip(interpreter, "install", "--no-build-isolation", str(sdist))
     yield tested(interpreter, tests, sdist)
 

@@ -31,7 +31,7 @@ def installed_tensorflow() -> tuple[str, str]:
         "tf_cg_ops: the build found no TensorFlow; expected one of "
         + ", ".join(DISTRIBUTIONS)
         + " beside setuptools in this Python, got none. Install the TensorFlow that you will use (pip install "
-        "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=70.1' wheel && "
+        "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=77' wheel && "
         "pip install --no-build-isolation ."
     )
 
