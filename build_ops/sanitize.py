@@ -245,8 +245,12 @@ def check_in_tensorflow(
     for report in sorted(reports.iterdir()):
         for finding in findings_in(report.read_text(errors="replace")):
             outcome.result = "FOUND"
-            print(f"--- {report}:\n{finding[:6000]}", flush=True)
+            print(f"--- {report}:\n{finding[:20000]}", flush=True)
     return outcome
+
+
+# The paths of sources are relative, and others have no lines.
+OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|tests)/[\w/]+\.\w+:\d+", re.MULTILINE)
 
 
 def findings_in(report: str) -> list[str]:
@@ -257,7 +261,7 @@ def findings_in(report: str) -> list[str]:
     """
     if re.search("ERROR: AddressSanitizer|runtime error: ", report):
         return [report]
-    return [record for record in report.split("\n\n") if " leak of " in record and "tf_cg_ops::" in record]
+    return [record for record in report.split("\n\n") if " leak of " in record and OUR_FRAME.search(record)]
 
 
 def check_library(settings: Settings) -> Outcome:

@@ -76,11 +76,12 @@ FAULTS = {
         "(int64_t{1} << 60) * plan_.kept_size",
         "signed integer overflow",
     ),
-    "sums that threads share": (
+    # Sums that threads share are wrong, too, and the check of the results may come first.
+    "a counter that threads share": (
         "threads",
         "cc/lib/contraction.cc",
-        "SumType sums[kTile];",
-        "static SumType sums[kTile];",
+        "if (plan_.kept_size == 0) return;",
+        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.kept_size == 0) return;",
         "data race",
     ),
 }
@@ -117,9 +118,8 @@ def planted_op(tmp_path_factory):
     ("fault", "leaks", "report"),
     [
         ("beyond=1", False, "heap-buffer-overflow"),
-        ("leaks=2", True, "leak of "),
+        ("leaks=100", True, "leak of 6400 byte(s) in 100 object(s)"),
         ("beyond=0", False, None),
-        ("leaks=0", True, None),
     ],
 )
 def test_faults_inside_of_tensorflow_are_found(planted_op, fault, leaks, report, tmp_path, monkeypatch, capsys):
@@ -130,7 +130,7 @@ def test_faults_inside_of_tensorflow_are_found(planted_op, fault, leaks, report,
     if report:
         printed = capsys.readouterr().out
         assert report in printed
-        assert "PlantedKernel::Compute" in printed
+        assert "planted_op.cc:" in printed
 
 
 def test_a_missing_clang_is_skipped_visibly(monkeypatch):

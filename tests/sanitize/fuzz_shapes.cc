@@ -88,6 +88,8 @@ std::vector<Product> WalkLayout(const cuda::Schedule& schedule, int64_t pack, in
       const bool rhs_in_packs = layout.rhs_moves && layout.rhs_is_aligned;
       TF_CG_OPS_CHECK(!lhs_in_packs || (addresses.lhs + l * bytes) % (pack * bytes) == 0);
       TF_CG_OPS_CHECK(!rhs_in_packs || (addresses.rhs + r * bytes) % (pack * bytes) == 0);
+      const bool writes_packs = schedule.kernel == cuda::Kernel::kMultiply;
+      TF_CG_OPS_CHECK(!writes_packs || (addresses.out + o * bytes) % (pack * bytes) == 0);
       const int64_t first = (rows ? b : a).innermost * pack;
       TF_CG_OPS_CHECK(first < layout.innermost_size);
       for (int64_t i = 0; i < pack && first + i < layout.innermost_size; ++i) {
