@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: demo test sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -32,6 +32,23 @@ demo: $(LIBRARY)
 # Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+
+# The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
+# `library` runs those files; ARGUMENTS are handed on (see python3 -m build_ops.sanitize --help).
+# What sanitizers add to the code brings warnings that are none.
+sanitize: export TF_CG_OPS_WERROR := 0
+sanitize: $(LIBRARY) install-clang
+	$(BIN)/python -m build_ops.sanitize $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
+
+# Clang has libFuzzer, and nothing else needs it: without it all but the fuzzing runs.
+install-clang:
+	@$(PYTHON) -c 'import sys; from build_ops.sanitize import find_clang; sys.exit(find_clang() is None)' \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
+	    echo "Installing Clang."; export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get install -y --no-install-recommends clang libclang-rt-dev >/dev/null 2>&1 \
+	      || { apt-get update >/dev/null && apt-get install -y --no-install-recommends clang libclang-rt-dev >/dev/null; }; }; } \
+	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
+	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
 
 # The same library and some of its tests by Bazel, with the Python, the TensorFlow and the pytest of .venv.
 bazel-test: $(LIBRARY) install-bazel
@@ -80,7 +97,7 @@ docs: $(LIBRARY)
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/*)
+	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* tests/sanitize/*.cc tests/sanitize/*.h)
 
 clean:
 	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)

@@ -41,12 +41,14 @@ def build_op_library(library: pathlib.Path) -> None:
     build_library(library, [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
 
 
-def build_library(library: pathlib.Path, sources: Sequence[str], toolkit: Toolkit | None) -> None:
-    """Compiles the sources and links them."""
+def build_library(
+    library: pathlib.Path, sources: Sequence[str], toolkit: Toolkit | None, more_flags: Sequence[str] = ()
+) -> None:
+    """Compiles the sources and links them; the compiler gets more flags each time, after all the others."""
     compile_flags, link_flags = tensorflow_flags()
     compiler = find_compiler()
     hardening = hardening_flags(compiler)
-    command = [*compiler, *COMPILE_FLAGS, *hardening, *path_flags(compile_flags), *compile_flags, "-I."]
+    command = [*compiler, *COMPILE_FLAGS, *hardening, *path_flags(compile_flags), *compile_flags, "-I.", *more_flags]
     commands = {".cc": command, ".cu": toolkit.compile_command(hardening) if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
@@ -54,7 +56,7 @@ def build_library(library: pathlib.Path, sources: Sequence[str], toolkit: Toolki
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         built = list(pool.map(lambda source: compile_source(commands, source), sources))
     libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
-    run([*compiler, *LINK_FLAGS, "-o", str(library), *map(str, built), *libraries])
+    run([*compiler, *LINK_FLAGS, *more_flags, "-o", str(library), *map(str, built), *libraries])
 
 
 def find_compiler() -> list[str]:

@@ -65,6 +65,14 @@ def test_the_axis_is_checked_as_soon_as_the_rank_of_x_is_known():
     assert_infers("?;?;?", "?", axis=[2])
 
 
+def test_more_products_than_can_be_counted_are_refused_unless_there_may_be_none():
+    many = 2**32
+    assert_refuses(f"[{many}];[];[{many}]", "the shapes broadcast to too many elements", all_axes=True)
+    assert_infers(f"[{many}];[];[{many // 2 - 1}]", f"[{many}]", all_axes=True)
+    assert_infers(f"[{many},0];[];[{many}]", f"[{many},0]", all_axes=True)
+    assert_infers(f"[{many},?];[];[{many}]", f"[{many},?]", all_axes=True)
+
+
 def assert_gradient_infers(lhs, rhs, shape, expected, wrt="x", **attributes):
     """`shape`: the shape that the shape tensor holds, given as tf.shape of a placeholder gives it."""
     with tf.Graph().as_default():

@@ -50,6 +50,14 @@ RAW = {
         "broadcast shape without the dimensions of axis), got fx (or its upstream) of shape [0,1099511627776,1], gx of "
         "shape [0,1,1099511627776] and x of shape [], with axis []. " + JACOBIAN.replace("fx", "fx (or its upstream)"),
     ),
+    "more_products_than_can_be_counted": (
+        lambda: _library.custom_gradient_embed_grad(
+            ones([2**20]), ones([]), tf.constant([2**43], tf.int64), wrt="x", all_axes=True
+        ),
+        "CustomGradientEmbedGrad: the shapes broadcast to too many elements; expected at most 9223372036854775807, got fx "
+        "(or its upstream) of shape [1048576], gx of shape [] and x of shape [8796093022208], with axis None. Compute in "
+        "parts, each with a part of the operands.",
+    ),
     "zero_x_without_x": (
         lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="x", zero_x=True),
         "CustomGradientEmbedGrad: zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, "

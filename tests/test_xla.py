@@ -225,3 +225,26 @@ def test_sizes_that_xla_knows_by_a_bound_only(rng):
     # By the embedded derivatives: h brings 10 x times its upstream x, and the product with `chosen` brings h.
     np.testing.assert_allclose(dx, [11.0, 0.0, 99.0, 0.0, 275.0], rtol=1e-6)
     np.testing.assert_allclose(dw, 7 * 9.0, rtol=1e-6)
+
+
+def huge_gradient(*shapes, out):
+    """The gradient by gx for operands that XLA makes itself; it reads their shapes when it compiles."""
+
+    @jit
+    def run(fx_shape, x_shape, out_shape):
+        fx, x = tf.zeros(fx_shape, tf.half), tf.zeros(x_shape, tf.half)
+        return _library.custom_gradient_embed_grad(fx, x, out_shape, wrt="gx", all_axes=True)
+
+    return run(*(tf.constant(shape, tf.int64) for shape in (*shapes, out)))
+
+
+def test_more_products_than_can_be_counted_are_an_error():
+    """As a shape of TensorFlow they would abort the process."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes broadcast to too many elements"):
+        huge_gradient([2**32], [2**32], out=[1, 1])
+
+
+def test_no_products_of_huge_dimensions_are_zero():
+    """Nor may they become such a shape, whose sizes TensorFlow multiplies from the left."""
+    out = huge_gradient([2**40], [2**40, 0], out=[1, 1, 1])
+    np.testing.assert_array_equal(out, np.zeros([1, 1, 1]))

@@ -1,6 +1,7 @@
 #include "cc/lib/alignment.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cc/lib/messages.h"
@@ -43,6 +44,14 @@ bool BroadcastDim(int64_t dim, int64_t* joint) {
     return true;
   }
   return dim == kUnknownDim;
+}
+
+// Whether the shape may have fewer than 2^63 elements at run time: an unknown dimension may turn out to be 0.
+bool MayBeCounted(const Dims& dims) {
+  if (std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim <= 0; })) return true;
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const int64_t dim : dims) most /= dim;
+  return most > 0;
 }
 
 // Whether two shapes may turn out equal at run time.
@@ -96,6 +105,7 @@ std::string Align(const OperandShapes& shapes, const Axis& axis, const OperandNa
   if (!scalar_of_all_x && !MayEqual(fx, expected_fx)) {
     return WrongFxShape(misfit, expected_fx);
   }
+  if (!MayBeCounted(result.joint)) return TooManyProducts(misfit);
   return "";
 }
 

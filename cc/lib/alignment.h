@@ -3,11 +3,13 @@
 // The three operands fx, gx and x have shapes F, G and X. `axis` names the dimensions A of x that are the domain of one
 // function; S is X without them. fx lies along S. gx lies along X if it has at least x's rank, else along S. Both are
 // aligned with x from the right, with a dimension of size 1 at each place of A where they lie along S. B is what the
-// three then broadcast to; F must be B without A, or a scalar where B is X.
+// three then broadcast to; F must be B without A, or a scalar where B is X. B has fewer than 2^63 elements, so that
+// sizes and offsets fit into 64 bits wherever there is something to compute.
 
 #ifndef TF_CG_OPS_CC_LIB_ALIGNMENT_H_
 #define TF_CG_OPS_CC_LIB_ALIGNMENT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -20,6 +22,9 @@ using Dims = std::vector<int64_t>;
 
 // A dimension, in Dims, whose size is known only at run time.
 inline constexpr int64_t kUnknownDim = -1;
+
+// Whether a tensor of this shape has no element. Its other dimensions may be too large to be multiplied.
+inline bool IsEmpty(const Dims& dims) { return std::count(dims.begin(), dims.end(), 0) > 0; }
 
 // The operands of the trilinear form that the op embeds, in the order in which every op takes them.
 enum Role { kFx = 0, kGx = 1, kX = 2 };

@@ -1,7 +1,5 @@
 #include "cc/lib/contraction_plan.h"
 
-#include <algorithm>
-
 namespace tf_cg_ops {
 namespace {
 
@@ -31,8 +29,8 @@ ContractionPlan PlanContraction(const Alignment& alignment, Role wrt) {
 
   // With a zero in the joint shape there is no product, and the strides and sizes below could overflow: empty tensors
   // may have huge dimensions.
-  if (std::count(joint.begin(), joint.end(), 0) > 0) {
-    const bool out_is_empty = std::count(out_dims.begin(), out_dims.end(), 0) > 0;
+  if (IsEmpty(joint)) {
+    const bool out_is_empty = IsEmpty(out_dims);
     for (const int64_t dim : out_dims) plan.kept_size = out_is_empty ? 0 : plan.kept_size * dim;
     plan.kept.push_back({plan.kept_size, 0, 0, 1});
     plan.reduced_size = 0;

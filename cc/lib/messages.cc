@@ -105,6 +105,12 @@ std::string WrongFxShape(const Misfit& misfit, const Dims& expected) {
          " (the broadcast shape without the dimensions of axis), got " + Describe(misfit) + ". " + Remedy(misfit);
 }
 
+std::string TooManyProducts(const Misfit& misfit) {
+  return misfit.names.api + ": the shapes broadcast to too many elements; expected at most " +
+         std::to_string(std::numeric_limits<int64_t>::max()) + ", got " + Describe(misfit) +
+         ". Compute in parts, each with a part of the operands.";
+}
+
 std::string ZeroXWithoutX(const OperandNames& names) {
   return names.api + ": zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, got x. " +
          "Set zero_x to false.";

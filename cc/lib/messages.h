@@ -31,6 +31,9 @@ std::string DoNotBroadcast(const Misfit& misfit);
 // `expected` is B without the dimensions of `axis`.
 std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
 
+// The broadcast shape has more elements than can be counted.
+std::string TooManyProducts(const Misfit& misfit);
+
 // For a gradient by x that claims that x is zero, but does not have it.
 std::string ZeroXWithoutX(const OperandNames& names);
 

@@ -49,7 +49,7 @@ class CustomGradientBarrierXlaOp : public XlaOpKernel {
       OP_REQUIRES_OK(context, GetDims(context, i, &dims));
       xla::PrimitiveType type;
       OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(i), &type));
-      if (TensorShape(dims).num_elements() > 0) there = xla::And(there, IsThere(context->Input(i), dims, type));
+      if (!IsEmpty(dims)) there = xla::And(there, IsThere(context->Input(i), dims, type));
     }
     for (int i = 0; i < context->num_outputs(); ++i) {
       const xla::XlaOp value = context->Input(i);
@@ -148,7 +148,7 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     xla::PrimitiveType type;
     OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(0), &type));
     const xla::XlaOp zero = xla::Zero(context->builder(), type);
-    if (attributes_.zero_x || TensorShape(alignment.joint).num_elements() == 0) {
+    if (attributes_.zero_x || IsEmpty(alignment.joint)) {
       context->SetOutput(0, xla::Broadcast(zero, out));
       return;
     }

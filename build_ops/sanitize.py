@@ -1,0 +1,322 @@
+"""Runs the C++ side under sanitizers: python3 -m build_ops.sanitize [PARTS], or make sanitize.
+
+Every part builds what it runs into a folder of its own below build/, and is clean or has found something: then its
+report is printed and the exit status is 1.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from .compiler import COMPILE_FLAGS, ROOT, build_library, compile_source, run
+from .sources import SOURCES, WITHOUT_CUDA
+
+FOLDER = ROOT / "build" / "sanitize"
+HARNESSES = "tests/sanitize"
+
+# -O1 and frame pointers: reports name the lines. The last -O counts.
+FLAGS = (*COMPILE_FLAGS, "-O1", "-g", "-fno-omit-frame-pointer")
+FUZZER = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
+# AddressSanitizer finds null pointers by itself, and the checks for them take half of the compiler's time.
+MEMORY = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,object-size",
+)
+THREADS = ("-fsanitize=thread",)
+# The op library lives beside TensorFlow, which knows of no sanitizer:
+# - Abseil's and protobuf's types have another layout where their headers see AddressSanitizer.
+# - vptr asks for type information that TensorFlow's libraries keep to themselves.
+# - With the checks for null pointers g++ rejects constant expressions in Abseil.
+# - Fortified functions of the C library go past the sanitizer's own.
+LIBRARY_FLAGS = (
+    *("-O1", "-g", "-fno-omit-frame-pointer"),
+    *("-U_FORTIFY_SOURCE", "-U__SANITIZE_ADDRESS__"),
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
+    "-fno-sanitize-recover=undefined",
+)
+
+SHAPES = (
+    f"{HARNESSES}/fuzz_shapes.cc",
+    "cc/lib/alignment.cc",
+    "cc/lib/contraction_plan.cc",
+    "cc/lib/messages.cc",
+    "cuda/schedule.cc",
+)
+ARITHMETIC = (
+    "cc/lib/block_kernels.cc",  # By far the slowest.
+    f"{HARNESSES}/contract.cc",
+    "cc/lib/alignment.cc",
+    "cc/lib/contraction.cc",
+    "cc/lib/contraction_plan.cc",
+    "cc/lib/messages.cc",
+)
+
+# The tests of what the op library does in C++: raw calls, kernels, shapes, gradients and passes.
+CORE_TESTS = (
+    "test_raw_ops",
+    "test_custom_gradient_embed_grad_kernel",
+    "test_custom_gradient_embed_shapes",
+    "test_embed_gradient_shape_errors",
+    "test_stock_kernel",
+    "test_inference_pass",
+    "test_inference_pass_hostile",
+    "test_inference_pass_order",
+    "test_without_python",
+    "test_saved_model",
+    "test_xla",
+)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one part."""
+
+    part: str
+    ran: str
+    result: str  # "clean", "FOUND", or why it was skipped.
+    seconds: float = 0.0
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the command line chooses."""
+
+    seconds: int = 30
+    seed: int = 1
+    tests: tuple[str, ...] = CORE_TESTS
+
+
+def build_program(
+    name: str, compiler: Sequence[str], flags: Sequence[str], sources: Sequence[str], folder: pathlib.Path = FOLDER
+) -> pathlib.Path:
+    """Compiles and links a program, only what changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = {".cc": [*compiler, "-std=c++17", *FLAGS, *flags, "-I."]}
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects = list(pool.map(lambda source: compile_source(commands, source), sources))
+    program = folder / name
+    run([*compiler, *flags, "-pthread", "-o", str(program), *map(str, objects)])
+    return program
+
+
+@functools.cache
+def find_clang() -> str | None:
+    """A clang++ that has libFuzzer, of any version; Debian has its runtime in a package of its own."""
+    probe = ["-fsanitize=fuzzer,address", "-x", "c++", "-", "-o", os.devnull]
+    target = 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+    for name in ("clang++", *(f"clang++-{version}" for version in range(22, 13, -1))):
+        if shutil.which(name):
+            result = subprocess.run([name, *probe], input=target, text=True, capture_output=True, check=False)
+            if result.returncode == 0:
+                return name
+    return None
+
+
+@functools.cache
+def without_randomized_addresses() -> list[str]:
+    """What goes before a program: older sanitizers fail where the kernel spreads addresses widely."""
+    probe = ["setarch", "-R", "true"]
+    is_allowed = shutil.which("setarch") and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    return probe[:-1] if is_allowed else []
+
+
+def check(part: str, ran: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Outcome:
+    """Runs an instrumented program; prints the end of what it says where it found something."""
+    start = time.monotonic()
+    log = FOLDER / f"{part}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        status = subprocess.run(
+            [*without_randomized_addresses(), *map(str, command)],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    if status != 0:
+        print(f"--- {part} ended with {status}; the end of {log}:")
+        print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)
+    seconds = time.monotonic() - start
+    return Outcome(part, ran, "clean" if status == 0 else "FOUND", seconds, figures_in(log.read_text(errors="replace")))
+
+
+# What the programs and pytest say about how much they did.
+FIGURES = {
+    "runs": r"number_of_executed_units: (\d+)|^(\d+) runs, \d+ products",
+    "products": r"^\d+ runs, (\d+) products",
+    "coverage_edges": r"cov: (\d+) ft: \d+.*\Z",
+    "tests_passed": r"(\d+) passed",
+    "tests_failed": r"(\d+) failed",
+}
+
+
+def figures_in(text: str) -> dict[str, float]:
+    """The last of each of the figures that are there."""
+    figures = {}
+    for name, pattern in FIGURES.items():
+        found = re.findall(pattern.removesuffix(r".*\Z"), text, re.MULTILINE)
+        if found:
+            last = found[-1]
+            figures[name] = int(last if isinstance(last, str) else next(filter(None, last)))
+    return figures
+
+
+def fuzz_shapes(settings: Settings) -> Outcome:
+    """The arithmetic on shapes and strides, by libFuzzer."""
+    ran = f"libFuzzer on alignment, plans and GPU schedules, {settings.seconds} s"
+    clang = find_clang()
+    if clang is None:
+        return Outcome("shapes", ran, "skipped: there is no clang++ with libFuzzer (make install-clang)")
+    program = build_program("fuzz_shapes", [clang], FUZZER, SHAPES)
+    limits = [f"-max_total_time={settings.seconds}", "-max_len=256", "-len_control=0", f"-seed={settings.seed}"]
+    return check("shapes", ran, [program, *limits, "-print_final_stats=1", f"-artifact_prefix={FOLDER}/"])
+
+
+def check_memory(settings: Settings) -> Outcome:
+    """The arithmetic of the CPU kernels, by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    program = build_program("contract-memory", ["g++"], MEMORY, ARITHMETIC)
+    ran = f"AddressSanitizer, UBSan on the CPU kernels, {settings.seconds} s"
+    return check("memory", ran, [program, str(settings.seconds), str(settings.seed), "1"])
+
+
+def check_threads(settings: Settings) -> Outcome:
+    """The same from several threads at once, by ThreadSanitizer."""
+    program = build_program("contract-threads", ["g++"], THREADS, ARITHMETIC)
+    ran = f"ThreadSanitizer on the CPU kernels, 3 calls on 4 threads, {settings.seconds} s"
+    options = {"TSAN_OPTIONS": "halt_on_error=1"}
+    return check("threads", ran, [program, str(settings.seconds), str(settings.seed), "4"], options)
+
+
+def build_instrumented_package() -> pathlib.Path:
+    """A copy of the project with an instrumented op library, beside which the real one stays as it is."""
+    copy = FOLDER / "project"
+    for name in ("tf_cg_ops", "tests", "build_ops", "docs", "examples", "pyproject.toml", "README.md"):
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "_ops.so", "*.log")
+            shutil.copytree(source, copy / name, ignore=ignored, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, copy / name)
+    build_library(copy / "tf_cg_ops" / "_ops.so", [*WITHOUT_CUDA, *SOURCES], None, LIBRARY_FLAGS)
+    return copy
+
+
+def preload() -> str:
+    """Libraries that have to be there first: the sanitizer's, and the one whose exceptions it watches."""
+    names = ("libasan.so", "libstdc++.so.6")
+    ask = [["g++", f"-print-file-name={name}"] for name in names]
+    return " ".join(subprocess.run(a, stdout=subprocess.PIPE, text=True, check=True).stdout.strip() for a in ask)
+
+
+def check_in_tensorflow(
+    part: str, ran: str, command: Sequence[str], package: pathlib.Path, leaks: bool = False
+) -> Outcome:
+    """Runs Python with the sanitizer's runtime in it; `package` is the folder that tf_cg_ops is imported from."""
+    reports = FOLDER / f"{part}-reports"
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir(parents=True)
+    # pytest keeps what a test prints, and loses it when the process dies: hence files. Requests for more memory than
+    # there is are answered as malloc answers them. There are always leaks, of others: they must not decide the status.
+    common = f"log_path={reports}/report"
+    memory = f"{common}:allocator_may_return_null=1:detect_leaks=" + ("1:exitcode=0" if leaks else "0")
+    environment = {
+        "LD_PRELOAD": preload(),
+        "ASAN_OPTIONS": memory,
+        "UBSAN_OPTIONS": f"{common}:print_stacktrace=1",
+        "PYTHONPATH": str(package),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    outcome = check(part, ran, command, environment)
+    # Also of processes that a test started and did not ask how they ended.
+    for report in sorted(reports.iterdir()):
+        for finding in findings_in(report.read_text(errors="replace")):
+            outcome.result = "FOUND"
+            print(f"--- {report}:\n{finding[:20000]}", flush=True)
+    return outcome
+
+
+# The paths of sources are relative, and others have no lines.
+OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|tests)/[\w/]+\.\w+:\d+", re.MULTILINE)
+
+
+def findings_in(report: str) -> list[str]:
+    """What a report says about this library: faults, which end the process, and leaks with our code on their stack.
+
+    Python and TensorFlow leak thousands of times, and so do libraries that they load. To suppress these by name would
+    suppress ours as well, since a suppression looks at the whole stack, and TensorFlow is on each of ours.
+    """
+    if re.search("ERROR: AddressSanitizer|runtime error: ", report):
+        return [report]
+    return [record for record in report.split("\n\n") if " leak of " in record and OUR_FRAME.search(record)]
+
+
+def check_library(settings: Settings) -> Outcome:
+    """The op library inside of TensorFlow, by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    copy = build_instrumented_package()
+    files = [str(copy / "tests" / f"{test}.py") for test in settings.tests] or [str(copy / "tests")]
+    command = [sys.executable, "-m", "pytest", "--rootdir", str(copy), "-c", str(copy / "pyproject.toml"), *files]
+    ran = f"AddressSanitizer, UBSan on _ops.so in {len(settings.tests) or 'all'} test files"
+    return check_in_tensorflow("library", ran, command, copy)
+
+
+def check_leaks(_: Settings) -> Outcome:
+    """The op library inside of TensorFlow, by LeakSanitizer."""
+    copy = build_instrumented_package()
+    ran = "LeakSanitizer on _ops.so: kernels, passes, gradients without Python"
+    return check_in_tensorflow("leaks", ran, [sys.executable, f"{HARNESSES}/leaks.py"], copy, leaks=True)
+
+
+PARTS: Mapping[str, Callable[[Settings], Outcome]] = {
+    "shapes": fuzz_shapes,
+    "memory": check_memory,
+    "threads": check_threads,
+    "library": check_library,
+    "leaks": check_leaks,
+}
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """One line for each part."""
+    rows = [("part", "what ran", "result", "seconds")]
+    rows += [(o.part, o.ran, o.result, f"{o.seconds:.0f}") for o in outcomes]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python3 -m build_ops.sanitize", description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--seconds", type=int, default=30, help="how long each random part runs")
+    parser.add_argument("--seed", type=int, default=1, help="for the random parts")
+    parser.add_argument("--tests", nargs="*", help="files for the part library, as test_xla; none means all")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    tests = CORE_TESTS if arguments.tests is None else tuple(arguments.tests)
+    settings = Settings(arguments.seconds, arguments.seed, tests)
+    outcomes = [PARTS[part](settings) for part in arguments.parts or PARTS]
+    print(table(outcomes))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([dataclasses.asdict(o) for o in outcomes], indent=2) + "\n")
+    sys.exit(any(outcome.result == "FOUND" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The C++ side under sanitizers, as far as that takes a minute or two, and faults that each of them has to find."""
+
+import pathlib
+import sys
+
+import pytest
+
+from build_ops import sanitize
+from build_ops.compiler import build_library
+
+from .support.sources import ROOT
+
+needs_clang = pytest.mark.skipif(sanitize.find_clang() is None, reason="there is no clang++ with libFuzzer")
+SETTINGS = sanitize.Settings(seconds=20)
+
+
+def assert_clean(outcome):
+    assert outcome.result == "clean"
+    assert outcome.figures["runs"] > 100
+
+
+@needs_clang
+def test_no_shapes_overflow_and_every_plan_visits_each_product_once():
+    assert_clean(sanitize.fuzz_shapes(SETTINGS))
+
+
+def test_kernels_stay_within_their_operands():
+    assert_clean(sanitize.check_memory(SETTINGS))
+
+
+def test_kernels_on_several_threads_do_not_race():
+    assert_clean(sanitize.check_threads(SETTINGS))
+
+
+# The part, the file, what is right there and what is not, and what the report has to say.
+FAULTS = {
+    "a product that overflows": (
+        "shapes",
+        "cc/lib/alignment.cc",
+        "for (const int64_t dim : dims) most /= dim;",
+        "most = 1;\n  for (const int64_t dim : dims) most *= dim;",
+        "signed integer overflow",
+    ),
+    "no check for too many products": (
+        "shapes",
+        "cc/lib/alignment.cc",
+        "if (!MayBeCounted(result.joint))",
+        "if (false && !MayBeCounted(result.joint))",
+        "WRONG: expected error.empty() == Fits",
+    ),
+    "loops merged that walk apart": (
+        "shapes",
+        "cc/lib/contraction_plan.cc",
+        " && outer.rhs == inner.rhs * inner.size",
+        "",
+        "WRONG: expected",
+    ),
+    "a GPU's pack beyond a row": (
+        "shapes",
+        "cuda/schedule.cc",
+        "(plan.kept.size() == 1 || innermost.size % pack == 0) && ",
+        "",
+        "WRONG: expected",
+    ),
+    "a read beyond a row": (
+        "memory",
+        "cc/lib/contraction.cc",
+        "                            last.size,\n                            IsNarrow(last)",
+        "                            last.size + 1,\n                            IsNarrow(last)",
+        "heap-buffer-overflow",
+    ),
+    "a cut that overflows": (
+        "memory",
+        "cc/lib/contraction.cc",
+        "64 * plan_.kept_size",
+        "(int64_t{1} << 60) * plan_.kept_size",
+        "signed integer overflow",
+    ),
+    # Sums that threads share are wrong, too, and the check of the results may come first.
+    "a counter that threads share": (
+        "threads",
+        "cc/lib/contraction.cc",
+        "if (plan_.kept_size == 0) return;",
+        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.kept_size == 0) return;",
+        "data race",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
+    part, source, right, wrong, report = FAULTS[fault]
+    if part == "shapes" and sanitize.find_clang() is None:
+        pytest.skip("there is no clang++ with libFuzzer")
+    text = (ROOT / source).read_text()
+    assert text.count(right) == 1
+    faulty = tmp_path / pathlib.Path(source).name
+    faulty.write_text(text.replace(right, wrong))
+    # Everything else has been compiled already.
+    for sources in ("SHAPES", "ARITHMETIC"):
+        swapped = [str(faulty) if name == source else name for name in getattr(sanitize, sources)]
+        monkeypatch.setattr(sanitize, sources, swapped)
+    monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
+    outcome = sanitize.PARTS[part](SETTINGS)
+    assert outcome.result == "FOUND"
+    assert report in (tmp_path / f"{part}.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def planted_op(tmp_path_factory):
+    """The whole op library takes minutes to compile: this is one op, that does wrong as it is told."""
+    library = tmp_path_factory.mktemp("planted") / "planted.so"
+    build_library(library, [f"{sanitize.HARNESSES}/planted_op.cc"], None, sanitize.LIBRARY_FLAGS)
+    return library
+
+
+@pytest.mark.parametrize(
+    ("fault", "leaks", "report"),
+    [
+        ("beyond=1", False, "heap-buffer-overflow"),
+        ("leaks=100", True, "leak of 6400 byte(s) in 100 object(s)"),
+        ("beyond=0", False, None),
+    ],
+)
+def test_faults_inside_of_tensorflow_are_found(planted_op, fault, leaks, report, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
+    code = f"import tensorflow as tf; tf.load_op_library({str(planted_op)!r}).planted(numbers=[1.0, 2.0], {fault})"
+    outcome = sanitize.check_in_tensorflow("library", "one op", [sys.executable, "-c", code], ROOT, leaks=leaks)
+    assert outcome.result == ("FOUND" if report else "clean")
+    if report:
+        printed = capsys.readouterr().out
+        assert report in printed
+        assert "planted_op.cc:" in printed
+
+
+def test_a_missing_clang_is_skipped_visibly(monkeypatch):
+    monkeypatch.setattr(sanitize, "find_clang", lambda: None)
+    outcome = sanitize.fuzz_shapes(SETTINGS)
+    assert "skipped: there is no clang++" in sanitize.table([outcome])
