@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: demo test fuzz sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -32,6 +32,13 @@ demo: $(LIBRARY)
 # Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+
+# Random calls of the ops and random uses of embed_gradient, far more than `make test` has: hours on two cores. It ends with
+# a summary in build/fuzz, and fails where an answer was wrong.
+CALLS ?= 1000000
+EXAMPLES ?= 100000
+fuzz: $(LIBRARY)
+	$(BIN)/python -m tests.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz
 
 # The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
 # `library` runs those files; ARGUMENTS are handed on (see python3 -m build_ops.sanitize --help).

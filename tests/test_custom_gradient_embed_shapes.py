@@ -102,6 +102,24 @@ def test_a_shape_tensor_that_is_no_vector_is_refused():
             _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda shape: _library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x"),
+        lambda shape: _library.custom_gradient_check_shape(placeholder("?"), shape, message=""),
+    ],
+    ids=["embed_grad", "check_shape"],
+)
+def test_a_shape_tensor_of_more_dimensions_than_there_are_is_refused(call):
+    """TensorFlow's optimiser ends the process for an output of such a shape."""
+    with tf.Graph().as_default():
+        assert call(tf.compat.v1.placeholder(tf.int32, [254])).shape.rank == 254
+        with pytest.raises(ValueError, match="shape has too many dimensions; expected at most 254, got 255"):
+            call(tf.compat.v1.placeholder(tf.int32, [255]))
+        with pytest.raises(ValueError, match="shape has too many dimensions; expected at most 254, got 300"):
+            call(tf.ones([300], tf.int32))
+
+
 def test_gradient_operands_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="CustomGradientEmbedGrad: the shapes do not broadcast together"):
         assert_gradient_infers("[3]", "[4]", "[3]", "[3]")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops import _library
 
 from .support.modes import MODES, assert_orders
 
@@ -89,3 +90,62 @@ def test_operations_with_a_state_run_in_their_order():
 
     assert gradient(tf.constant(1.0)) == 201.0
     assert state.numpy() == 20.0
+
+
+def gradient_of_an_op(**attributes):
+    """The gradient of the op itself, whose rule is `product` unless the attributes say something else."""
+    product = tf.function(lambda dy, c: dy * c).get_concrete_function(tf.TensorSpec([2]), tf.TensorSpec([2]))
+    named = {
+        "rule": product.name,
+        "differentiated_results": [0],
+        "differentiated_inputs": [0],
+        "sliced_inputs": [],
+        **attributes,
+    }
+
+    @tf.function
+    def run(x):
+        product.add_to_graph(tf.compat.v1.get_default_graph())
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (y,) = _library.custom_gradient_rule([x], [x], [tf.constant([5.0, 7.0])], **named)
+        return tape.gradient(y, x)
+
+    return run(tf.ones([2]))
+
+
+def test_a_rule_by_hand():
+    np.testing.assert_array_equal(gradient_of_an_op(), [5.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"rule": "nothing"}, "expected a function named 'nothing' in the graph, got none"),
+        ({"differentiated_results": [1]}, r"differentiated_results names a position .* among \[0\], got \[1\]"),
+        ({"differentiated_results": [-1]}, r"differentiated_results names a position .* among \[0\], got \[-1\]"),
+        (
+            {"differentiated_results": []},
+            r"expected \(float32\) -> \(float32\), got \(float32, float32\) -> \(float32\)",
+        ),
+        ({"differentiated_inputs": [1]}, r"differentiated_inputs names a position .* among \[0\], got \[1\]"),
+        ({"differentiated_inputs": [0, 0]}, r"differentiated_inputs names a position .* among \[0\], got \[0, 0\]"),
+        ({"sliced_inputs": [0]}, r"expected .* -> \(float32, int64, int64\), got .* -> \(float32\)"),
+        ({"sliced_inputs": [1]}, r"sliced_inputs names a position .* among \[0\], got \[1\]"),
+    ],
+    ids=str,
+)
+def test_a_rule_of_an_op_that_is_malformed(attributes, message):
+    with pytest.raises(ValueError, match=message):
+        gradient_of_an_op(**attributes)
+
+
+def test_the_op_of_eager_mode_has_no_gradient():
+    x = tf.ones([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        (y,) = _library.custom_gradient_rule(
+            [x], [x], [], rule="product", differentiated_results=[0], differentiated_inputs=[0]
+        )
+    with pytest.raises(ValueError, match="CustomGradientRule: the op was called in eager mode"):
+        tape.gradient(y, x)

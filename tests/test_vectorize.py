@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops import _library
 
 from .support import reference
 from .support.tensors import random_array
@@ -317,3 +318,15 @@ def test_gradients_of_a_batch_of_gradients(rng):
     dgx, ddy = run(tf.constant(gx), x, dy, stopped=True)
     assert dgx is None
     np.testing.assert_allclose(ddy, upstream * gx, rtol=1e-12)
+
+
+def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
+    """As where it was computed from what differs: all members have the same shape, and so the same gradient."""
+    gx, x = random_array(rng, [3, 4]), random_array(rng, [4])
+    shapes = tf.constant([[3]] * N)
+    found = tf.vectorized_map(
+        lambda shape: _library.custom_gradient_embed_grad(gx, x, shape, wrt="fx", all_axes=True),
+        shapes,
+        fallback_to_while_loop=False,
+    )
+    np.testing.assert_allclose(found, [gx @ x] * N)

@@ -248,3 +248,41 @@ def test_no_products_of_huge_dimensions_are_zero():
     """Nor may they become such a shape, whose sizes TensorFlow multiplies from the left."""
     out = huge_gradient([2**40], [2**40, 0], out=[1, 1, 1])
     np.testing.assert_array_equal(out, np.zeros([1, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "match"),
+    [
+        ([-1], "Expected shape dimensions to be non-negative, got -1"),
+        ([2**62, 4], "overflow"),
+        (3, "CustomGradientCheckShape: shape is not a vector; expected a tensor of rank 1, got one of rank 0"),
+    ],
+    ids=str,
+)
+def test_a_shape_to_check_that_is_none_is_refused(shape, match):
+    """Of a rank that is not known before XLA compiles; where the shape function knows it, that refuses."""
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
+    def run(x, start):
+        return _library.custom_gradient_check_shape(
+            x, start if shape == 3 else tf.constant(shape, tf.int64), message=""
+        )
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=match):
+        run(tf.ones([3]), tf.constant(3, tf.int64))
+
+
+def test_operands_whose_joint_shape_overflows_are_refused():
+    def contract(lhs, rhs):
+        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant([2**62], tf.int64), wrt="x", all_axes=True)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes broadcast to too many elements"):
+        jit(contract)(tf.ones([5]), tf.ones([]))
+
+
+def test_empty_operands_whose_joint_shape_overflows():
+    def contract(lhs, rhs):
+        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant([2**20], tf.int64), wrt="x", all_axes=True)
+
+    out = jit(contract)(tf.ones([2**40, 0]), tf.ones([2**40, 0, 2**20]))
+    np.testing.assert_array_equal(out, np.zeros(2**20))

@@ -170,6 +170,23 @@ NO_RULE = (
     "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
 )
 
+RULE_OUTSIDE_OF_A_GRAPH = (
+    "CustomGradientRule: the op was called in eager mode; expected an op of a graph, which holds its rule, "
+    "got one on a tape. Use tf_cg_ops.custom_gradient."
+)
+RULE_POSITIONS = (
+    "CustomGradientRule: {attribute} names a position that is not there, or one twice; expected positions among "
+    "{expected}, got {got}. Load the graph as it was saved."
+)
+RULE_NOT_THERE = (
+    "CustomGradientRule: the gradient rule is not there; expected a function named '{rule}' in the graph, got none. "
+    "Import the functions of a graph with its nodes."
+)
+RULE_SIGNATURE = (
+    "CustomGradientRule: the function '{rule}' is no gradient rule of this op; expected {expected}, got {got}. Load "
+    "the graph as it was saved."
+)
+
 NOT_REAL = (
     "{api}: {argument} is not a real number; expected a number, or a Variable or Tensor of real numbers, got {got}. "
     "Convert it before the call."

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _eager, _errors, _library, _rule
+from . import _eager, _errors, _library, _rule, _tf_internal
 
 _ROLES = ("fx", "gx", "x")
 
@@ -76,6 +76,8 @@ def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
 @tf.RegisterGradient("CustomGradientRule")
 def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
     """What the function that the op names returns."""
+    if type(op.outputs[0]) is _tf_internal.EagerTensor:
+        raise ValueError(_errors.RULE_OUTSIDE_OF_A_GRAPH)
     return _rule.gradients(op.outputs[0].op, dys)  # The op itself: a tape passes an imitation without its graph.
 
 

@@ -176,10 +176,12 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
     error = tf.compat.as_str(op.get_attr("error"))
     if error:
         raise getattr(op, _EXCEPTION, None) or RuntimeError(error)
+    _check_positions(op)
     result: list[Any] = [None] * len(op.get_attr("Tinputs"))
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
+        _check_signature(op, upstream + captures)
         outputs = iter(_inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
         sliced = op.get_attr("sliced_inputs")
         for position in positions:
@@ -191,3 +193,41 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
                 result[position] = next(outputs)
                 result[position].set_shape(like[position].shape)
     return result
+
+
+def _check_positions(op: Any) -> None:
+    """An op that nobody made here may name whatever it likes."""
+    counts = {"differentiated_results": len(op.outputs), "differentiated_inputs": len(op.get_attr("Tinputs"))}
+    allowed = {name: set(range(count)) for name, count in counts.items()}
+    allowed["sliced_inputs"] = set(op.get_attr("differentiated_inputs"))
+    for name, known in allowed.items():
+        positions = op.get_attr(name)
+        is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
+        if is_repeated or not known.issuperset(positions):
+            raise ValueError(_errors.RULE_POSITIONS.format(attribute=name, expected=sorted(known), got=positions))
+
+
+def _check_signature(op: Any, given: list[tf.Tensor]) -> None:
+    """The function that it names may be none, or another one."""
+    name = op.get_attr("rule").name
+    function = _tf_internal.find_function(op.graph, name)
+    if function is None:
+        raise ValueError(_errors.RULE_NOT_THERE.format(rule=name))
+    signature = _tf_internal.definition_of(function).signature
+    parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
+    returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
+    inputs = op.inputs[len(op.outputs) :]
+    expected = []
+    for position in op.get_attr("differentiated_inputs"):
+        dtype = inputs[position].dtype.base_dtype
+        if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
+            dtype = returned[len(expected)]  # Only the rule knows of which dtype their contents are.
+        expected.append(dtype)
+        expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
+    arguments = [tensor.dtype.base_dtype for tensor in given]
+    if (parameters, returned) != (arguments, expected):
+        expected_text, got_text = (
+            f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"
+            for before, after in ((arguments, expected), (parameters, returned))
+        )
+        raise ValueError(_errors.RULE_SIGNATURE.format(rule=name, expected=expected_text, got=got_text))

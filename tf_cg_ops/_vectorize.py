@@ -68,6 +68,12 @@ def _convert_embed_grad(pfor_input: Any) -> Any:
         pfor_input.stack_inputs([0])
     operands = {role: pfor_input.input(i) for i, role in enumerate(roles)}
     shape = _shape_of_one(pfor_input, 2)
+    if not any(operand.is_stacked for operand in operands.values()):  # Only the shape was; the members do not differ.
+        names = ("zero_x", "fx_gx_manually_stopped", "axis", "all_axes")
+        attributes = {name: pfor_input.get_attr(name) for name in names}
+        lhs, rhs = (operand.t for operand in operands.values())
+        same = _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, **attributes)
+        return _tf_internal.wrap_for_pfor(same, False)
     dims = {role: _dims(operand) for role, operand in operands.items()}
     dims[wrt] = None if shape.shape[0] is None else tf.unstack(shape)
     aligned = _Aligned.of(pfor_input, dims["fx"], dims["gx"], dims["x"])

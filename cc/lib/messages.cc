@@ -121,6 +121,11 @@ std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
          ". Pass what tf.shape returns.";
 }
 
+std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t highest) {
+  return api + ": shape has too many dimensions; expected at most " + std::to_string(highest) + ", got " +
+         std::to_string(rank) + ". Pass what tf.shape returns.";
+}
+
 std::string TooLargeForStockOps(const std::string& api, const Dims& shape) {
   return api + ": TensorFlow's own operations cannot make a gradient of this shape; expected dimensions of at most " +
          std::to_string(std::numeric_limits<int32_t>::max()) + ", got " + ToString(shape) +

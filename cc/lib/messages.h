@@ -39,6 +39,7 @@ std::string ZeroXWithoutX(const OperandNames& names);
 
 // For the tensor that gives the shape of a gradient, in the op `api`.
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
+std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t highest);
 
 // For a gradient that TensorFlow's own operations compute, where one of them cannot be told its shape.
 std::string TooLargeForStockOps(const std::string& api, const Dims& shape);

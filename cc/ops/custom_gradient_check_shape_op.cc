@@ -14,7 +14,7 @@ absl::Status CustomGradientCheckShapeShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("message", &message));
   const ShapeHandle gradient = context->input(0);
   ShapeHandle expected, out;
-  TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(1, &expected));
+  TF_RETURN_IF_ERROR(ShapeFromTensor(context, 1, "CustomGradientCheckShape", &expected));
   if (!context->Merge(gradient, expected, &out).ok()) {
     return absl::InvalidArgumentError(FillIn(message, *ToDims(context, expected), *ToDims(context, gradient)));
   }

@@ -20,7 +20,7 @@ absl::Status CustomGradientEmbedGradShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("zero_x", &zero_x));
   if (zero_x && wrt == "x") return absl::InvalidArgumentError(ZeroXWithoutX(EmbedGradNames()));
   ShapeHandle out;
-  TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(2, &out));
+  TF_RETURN_IF_ERROR(ShapeFromTensor(context, 2, EmbedGradNames().api, &out));
   context->set_output(0, out);
 
   const std::optional<Dims> lhs = ToDims(context, context->input(0));

@@ -1,5 +1,7 @@
 #include "cc/ops/embed_shapes.h"
 
+#include "cc/lib/messages.h"
+
 namespace tf_cg_ops {
 
 using ::tensorflow::shape_inference::InferenceContext;
@@ -11,6 +13,16 @@ std::optional<Dims> ToDims(InferenceContext* context, ShapeHandle shape) {
   Dims dims;
   for (int i = 0; i < context->Rank(shape); ++i) dims.push_back(context->Value(context->Dim(shape, i)));
   return dims;
+}
+
+absl::Status ShapeFromTensor(InferenceContext* context, int input, const std::string& api, ShapeHandle* shape) {
+  TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
+  // No tensor has more dimensions, and where an output says so, TensorFlow's optimiser ends the process.
+  const int highest = tensorflow::TensorShape::MaxDimensions();
+  if (context->RankKnown(*shape) && context->Rank(*shape) > highest) {
+    return absl::InvalidArgumentError(ShapeOfTooHighARank(api, context->Rank(*shape), highest));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GetAxis(InferenceContext* context, Axis* axis) {

@@ -4,6 +4,7 @@
 #define TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
 
 #include <optional>
+#include <string>
 
 #include "cc/lib/alignment.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -13,6 +14,10 @@ namespace tf_cg_ops {
 // The shape as far as it is known while tracing.
 std::optional<Dims> ToDims(tensorflow::shape_inference::InferenceContext* context,
                            tensorflow::shape_inference::ShapeHandle shape);
+
+// The shape that a tensor among the inputs of the op `api` holds, as far as it is known while tracing.
+absl::Status ShapeFromTensor(tensorflow::shape_inference::InferenceContext* context, int input, const std::string& api,
+                             tensorflow::shape_inference::ShapeHandle* shape);
 
 // The attributes `axis` and `all_axes`.
 absl::Status GetAxis(tensorflow::shape_inference::InferenceContext* context, Axis* axis);

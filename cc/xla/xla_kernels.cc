@@ -83,13 +83,16 @@ class CustomGradientCheckShapeXlaOp : public XlaOpKernel {
   }
 
   void Compile(XlaOpKernelContext* context) override {
-    Dims gradient;
+    Dims gradient, shape, expected;
     OP_REQUIRES_OK(context, GetDims(context, 0, &gradient));
-    TensorShape shape;
+    OP_REQUIRES_OK(context, GetDims(context, 1, &shape));
+    OP_REQUIRES(context, shape.size() == 1,
+                absl::InvalidArgumentError(ShapeIsNotAVector("CustomGradientCheckShape", shape.size())));
     // In a loop, a shape that was unknown while tracing comes in a list of shapes, of which XLA knows nothing. What the
     // loop carries has to keep its shape there, so that XLA refuses most gradients of a wrong shape by itself.
-    if (context->ConstantInputAsShape(1, &shape).ok()) {
-      const Dims expected = ToDims(shape);
+    if (context->ConstantInputAsIntVector(1, &expected).ok()) {
+      TensorShape any;
+      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(expected, &any));
       OP_REQUIRES(context, gradient == expected, absl::InvalidArgumentError(FillIn(message_, expected, gradient)));
     }
     context->SetOutput(0, context->Input(0));
@@ -148,11 +151,11 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     xla::PrimitiveType type;
     OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(0), &type));
     const xla::XlaOp zero = xla::Zero(context->builder(), type);
-    if (attributes_.zero_x || IsEmpty(alignment.joint)) {
+    const Dims& joint = alignment.joint;
+    if (attributes_.zero_x || IsEmpty(joint)) {
       context->SetOutput(0, xla::Broadcast(zero, out));
       return;
     }
-    const Dims& joint = alignment.joint;
     xla::XlaOp left =
         Broadcast(context->Input(0), alignment.operands[attributes_.wrt == kFx ? kGx : kFx], joint, lhs == joint);
     xla::XlaOp right =

@@ -5,7 +5,7 @@ import shutil
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-_NOT_OURS = {".git", ".venv", "build", "dist", "demo_output", "__pycache__"}
+_NOT_OURS = {".git", ".venv", ".hypothesis", "build", "dist", "demo_output", "__pycache__"}
 
 
 def is_ours(path):

@@ -1,0 +1,57 @@
+"""Makes calls one after the other, in a process of its own, since one of them may end it.
+
+Says on a pipe which call it begins, and how that ended.
+"""
+
+import argparse
+import json
+import os
+import resource
+import time
+
+from .raw_answers import answer
+from .raw_calls import make_call
+
+
+def _abort(verdict):
+    os.abort()
+
+
+def _hang(verdict):
+    time.sleep(10**6)
+
+
+def _refuse(verdict):
+    """A reference that is wrong."""
+    verdict.outputs, verdict.why = None, "planted"
+    return verdict
+
+
+PLANTED = {"abort": _abort, "hang": _hang, "wrong": _refuse}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("stop", type=int)
+    parser.add_argument("pipe", type=int)
+    parser.add_argument(
+        "--plant", action="append", default=[], help="a fault for one call, to test the fuzzer: abort@7"
+    )
+    arguments = parser.parse_args()
+    planted = {int(number): PLANTED[kind] for kind, number in (text.split("@") for text in arguments.plant)}
+
+    def say(**what):
+        os.write(arguments.pipe, json.dumps(what).encode() + b"\n")
+
+    for number in range(arguments.first, arguments.stop):
+        say(begins=number)
+        call = make_call(number)
+        outcome, exception, failure = answer(call, *([planted[number]] if number in planted else []))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        about = {"call": call.describe(), "failure": failure} if failure else {}
+        say(ended=number, op=call.op, mode=call.mode, outcome=outcome, exception=exception, memory_mb=memory, **about)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Random calls of the ops in child processes: each has to be answered rightly, or by an exception."""
+
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# A child ends after so many calls: traces and kernels of calls that were made stay in its memory.
+CALLS_OF_A_CHILD = 20_000
+
+# After so many seconds a call counts as one that never ends. Compilers are slow on a busy machine; imports, too.
+TIME_LIMIT = 60.0
+
+
+@dataclasses.dataclass
+class Summary:
+    calls: int = 0
+    accepted: int = 0
+    refused: int = 0
+    by_op: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    by_mode: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    by_exception: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    children: int = 0
+    peak_memory_mb: int = 0
+    failures: list = dataclasses.field(default_factory=list)
+
+    def note(self, said):
+        self.calls += 1
+        self.accepted += said["outcome"] == "accepted"
+        self.refused += said["outcome"] == "refused"
+        self.by_op[f"{said['op']} {said['outcome']}"] += 1
+        self.by_mode[f"{said['mode']} {said['outcome']}"] += 1
+        if said["exception"]:
+            self.by_exception[said["exception"]] += 1
+        self.peak_memory_mb = max(self.peak_memory_mb, said["memory_mb"])
+        if "failure" in said:
+            self.failures.append({"seed": said["ended"], "call": said["call"], "failure": said["failure"]})
+
+
+class _Child:
+    """A process that makes the calls from `first` up to `stop`."""
+
+    def __init__(self, first, stop, plant):
+        self.stop, self.current, self.ended, self.text = stop, first, False, b""
+        self.pipe, writing = os.pipe()
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (close() closes it)
+        options = [option for text in plant for option in ("--plant", text)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.raw_child", str(first), str(stop), str(writing), *options],
+            cwd=ROOT,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"},
+            pass_fds=[writing],
+            stdout=subprocess.DEVNULL,
+            stderr=self.stderr,
+        )
+        os.close(writing)
+        self.heard = time.monotonic()
+
+    def read(self):
+        """What it said since the last time; None at its end."""
+        data = os.read(self.pipe, 1 << 16)
+        if not data:
+            return None
+        self.heard = time.monotonic()
+        *lines, self.text = (self.text + data).split(b"\n")
+        said = [json.loads(line) for line in lines]
+        if said:
+            self.ended = "ended" in said[-1]
+            self.current = said[-1]["ended"] + 1 if self.ended else said[-1]["begins"]
+        return [what for what in said if "ended" in what]
+
+    def close(self):
+        """How it ended, and the end of what it wrote."""
+        os.close(self.pipe)
+        code = self.process.wait()
+        self.stderr.seek(0)
+        written = self.stderr.read().decode(errors="replace")[-1500:]
+        self.stderr.close()
+        with contextlib.suppress(ValueError):
+            return (signal.Signals(-code).name if code < 0 else f"exit status {code}"), written
+        return f"exit status {code}", written
+
+
+def run(first, count, processes=1, plant=(), time_limit=TIME_LIMIT, progress=None):
+    """Makes the calls of the seeds from `first` on. `progress` is called with the summary now and then."""
+    summary = Summary()
+    size = max(1, min(CALLS_OF_A_CHILD, -(-count // processes)))
+    waiting = [(start, min(start + size, first + count)) for start in range(first, first + count, size)]
+    running = {}
+    with selectors.DefaultSelector() as selector:
+        try:
+            while waiting or running:
+                while waiting and len(running) < processes:
+                    child = _Child(*waiting.pop(0), plant)
+                    running[child.pipe] = child
+                    selector.register(child.pipe, selectors.EVENT_READ)
+                    summary.children += 1
+                for key, _ in selector.select(timeout=0.5):
+                    said = running[key.fd].read()
+                    for what in said or []:
+                        summary.note(what)
+                    if said is None:
+                        selector.unregister(key.fd)
+                        waiting += _rest(running.pop(key.fd), "ended the process", summary)
+                for child in list(running.values()):
+                    if time.monotonic() - child.heard > time_limit:
+                        child.process.kill()
+                        selector.unregister(child.pipe)
+                        waiting += _rest(running.pop(child.pipe), f"no answer in {time_limit:g} s", summary)
+                if progress:
+                    progress(summary)
+        finally:
+            for child in running.values():
+                child.process.kill()
+                child.close()
+    return summary
+
+
+def _rest(child, what, summary):
+    """Notes the call in which the child ended, if it did not make all of its calls; returns those after it."""
+    how, written = child.close()
+    if child.current >= child.stop and how == "exit status 0":
+        return []
+    summary.calls += 1
+    summary.failures.append({"seed": child.current, "failure": f"{what} ({how})", "stderr": written})
+    return [(child.current + 1, child.stop)] if child.current + 1 < child.stop else []
