@@ -41,7 +41,7 @@ FAULTS = (
         "cc/lib/contraction_plan.cc",
         "if (std::count(joint.begin(), joint.end(), 0) > 0) {",
         "if (false) {",
-        ("test_raw_ops.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+        ("test_raw_ops.py", "test_embed_gradient_table.py", "fuzz/test_differential.py"),
     ),
     Fault(
         "a gradient without the conjugate",
@@ -62,7 +62,7 @@ FAULTS = (
         "cc/kernels/embed_grad_plan.cc",
         "if (plan.RhsIsElementwise()) reusable.push_back(1);",
         "reusable.push_back(1);",
-        ("test_custom_gradient_embed_grad_kernel.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+        ("test_custom_gradient_embed_grad_kernel.py", "test_embed_gradient_table.py", "fuzz/test_differential.py"),
     ),
     Fault(
         "x - stop_gradient(x) taken for x",
@@ -202,7 +202,7 @@ FAULTS = (
         "cc/xla/xla_kernels.cc",
         "is_narrow ? xla::F32 : type;",
         "is_narrow ? type : type;",
-        ("test_xla.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+        ("test_xla.py", "test_embed_gradient_table.py", "fuzz/test_differential.py"),
     ),
     Fault(
         "XLA: a barrier that nothing waits for",
