@@ -25,7 +25,14 @@ def _raw_ops(arguments):
                 flush=True,
             )
 
-    summary = raw_ops.run(arguments.seed, arguments.calls, arguments.processes, arguments.plant, progress=progress)
+    summary = raw_ops.run(
+        arguments.seed,
+        arguments.calls,
+        arguments.processes,
+        arguments.plant,
+        progress=progress,
+        seconds=arguments.seconds,
+    )
     progress(summary, now=True)
     return summary.failures, vars(summary) | {"first_seed": arguments.seed}
 
@@ -44,6 +51,7 @@ def main():
     parser.add_argument("subject", nargs="?", choices=SUBJECTS, help="by default both, one after the other")
     parser.add_argument("--seed", type=int, default=0, help="that of the first call, or of all examples")
     parser.add_argument("--calls", type=int, default=20_000)
+    parser.add_argument("--seconds", type=float, help="an end for the calls, however many were made")
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--plant", action="append", default=[], help="abort@7, hang@7 or wrong@7: to test the fuzzer")

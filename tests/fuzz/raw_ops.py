@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import selectors
@@ -91,15 +92,19 @@ class _Child:
         return f"exit status {code}", written
 
 
-def run(first, count, processes=1, plant=(), time_limit=TIME_LIMIT, progress=None):
-    """Makes the calls of the seeds from `first` on. `progress` is called with the summary now and then."""
+def run(first, count, processes=1, plant=(), time_limit=TIME_LIMIT, progress=None, seconds=None):
+    """Makes the calls of the seeds from `first` on. `progress` is called with the summary now and then.
+
+    After `seconds` the run ends, with whatever was done.
+    """
+    end = time.monotonic() + (seconds or math.inf)
     summary = Summary()
     size = max(1, min(CALLS_OF_A_CHILD, -(-count // processes)))
     waiting = [(start, min(start + size, first + count)) for start in range(first, first + count, size)]
     running = {}
     with selectors.DefaultSelector() as selector:
         try:
-            while waiting or running:
+            while (waiting or running) and time.monotonic() < end:
                 while waiting and len(running) < processes:
                     child = _Child(*waiting.pop(0), plant)
                     running[child.pipe] = child
