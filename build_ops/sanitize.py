@@ -284,8 +284,8 @@ PARTS: Mapping[str, Callable[[Settings], Outcome]] = {
     "shapes": fuzz_shapes,
     "memory": check_memory,
     "threads": check_threads,
-    "library": check_library,
     "leaks": check_leaks,
+    "library": check_library,
 }
 
 
