@@ -139,8 +139,8 @@ def row(name: str, which: str, samples: list[list[int]]) -> dict[str, Any]:
     """What one repetition leaves, and what all of them added to the counts."""
     added = {count: last - first for count, first, last in zip(COUNTS, samples[0][2:], samples[-1][2:], strict=True)}
     per_repetition = slope([(sample[0], sample[1]) for sample in samples])
-    repetitions = samples[-1][0]
-    return {"scenario": name, "with": which, "repetitions": repetitions, "bytes each": round(per_repetition, 1), **added}
+    found = {"scenario": name, "with": which, "repetitions": samples[-1][0], "bytes each": round(per_repetition, 1)}
+    return found | added
 
 
 def main() -> None:

@@ -270,19 +270,3 @@ def test_a_shape_to_check_that_is_none_is_refused(shape, match):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=match):
         run(tf.ones([3]), tf.constant(3, tf.int64))
-
-
-def test_operands_whose_joint_shape_overflows_are_refused():
-    def contract(lhs, rhs):
-        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant([2**62], tf.int64), wrt="x", all_axes=True)
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes broadcast to too many elements"):
-        jit(contract)(tf.ones([5]), tf.ones([]))
-
-
-def test_empty_operands_whose_joint_shape_overflows():
-    def contract(lhs, rhs):
-        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant([2**20], tf.int64), wrt="x", all_axes=True)
-
-    out = jit(contract)(tf.ones([2**40, 0]), tf.ones([2**40, 0, 2**20]))
-    np.testing.assert_array_equal(out, np.zeros(2**20))
