@@ -1,0 +1,284 @@
+"""Faults that somebody might make in the C++ sources, and the tests that have to notice each.
+
+It is a list; `seed_faults.py` puts them in, one at a time.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """`right` stands once in the file; with `wrong` in its place one of the tests must fail."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+ARITHMETIC = ("test_custom_gradient_embed_grad_kernel.py", "test_embed_gradient_table.py", "test_contraction.py")
+RULES = ("test_embed_gradient_errors.py", "test_embed_gradient_shape_errors.py", "test_embed_gradient_table.py")
+WITHOUT_PYTHON = ("test_without_python.py", "test_hostile_gradients.py")
+INFERENCE = ("test_inference_pass.py", "test_inference_pass_meaning.py", "test_inference_pass_hostile.py")
+
+FAULTS = (
+    Fault(
+        "a stride that is one too large",
+        "cc/lib/contraction_plan.cc",
+        "stride *= dims[i];",
+        "stride *= dims[i] + (i == 1);",
+        ARITHMETIC,
+    ),
+    Fault(
+        "loops merged although one operand is broadcast along one of them",
+        "cc/lib/contraction_plan.cc",
+        "outer.rhs == inner.rhs * inner.size &&",
+        "",
+        ARITHMETIC,
+    ),
+    Fault(
+        "no product taken for one that there is",
+        "cc/lib/contraction_plan.cc",
+        "if (std::count(joint.begin(), joint.end(), 0) > 0) {",
+        "if (false) {",
+        ("test_raw_ops.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+    ),
+    Fault(
+        "a gradient without the conjugate",
+        "cc/kernels/custom_gradient_embed_grad_kernel.cc",
+        "/*conjugate=*/attributes_.wrt != kFx",
+        "/*conjugate=*/false",
+        ARITHMETIC,
+    ),
+    Fault(
+        "a conjugate where the form has none",
+        "cc/kernels/custom_gradient_embed_grad_kernel.cc",
+        "/*conjugate=*/attributes_.wrt != kFx",
+        "/*conjugate=*/true",
+        (*ARITHMETIC, "test_embed_gradient_orders.py"),
+    ),
+    Fault(
+        "the output written over an operand that is still read",
+        "cc/kernels/embed_grad_plan.cc",
+        "if (plan.RhsIsElementwise()) reusable.push_back(1);",
+        "reusable.push_back(1);",
+        ("test_custom_gradient_embed_grad_kernel.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+    ),
+    Fault(
+        "x - stop_gradient(x) taken for x",
+        "cc/kernels/embed_grad_plan.cc",
+        "if (attributes.zero_x) plan.reduced_size = 0;",
+        "",
+        ("test_embed_gradient_orders.py", "test_embed_gradient_stopping.py"),
+    ),
+    Fault(
+        "the last product of a row left out",
+        "cc/lib/block_kernels_inl.h",
+        "for (int v = 0; v < kVectors && i < end; ++v) {",
+        "for (int v = 0; v < kVectors && i + 1 < end; ++v) {",
+        ARITHMETIC,
+    ),
+    Fault(
+        "the last number of a row left as it was",
+        "cc/lib/block_kernels_inl.h",
+        "if (i < count) some(i, count - i);",
+        "if (i + 1 < count) some(i, count - i);",
+        ARITHMETIC,
+    ),
+    Fault(
+        "rows read beyond their ends",
+        "cc/lib/block_kernels_inl.h",
+        "return !operand.is_row || operand.row_step == block.columns;",
+        "return true;",
+        ARITHMETIC,
+    ),
+    Fault(
+        "one row of four left out where rows have gaps",
+        "cc/lib/block_kernels_inl.h",
+        "r3 = pair(row + 3 * (kRows > 1));",
+        "r3 = pair(row + 2 * (kRows > 1));",
+        ARITHMETIC,
+    ),
+    Fault(
+        "what was summed up before thrown away",
+        "cc/lib/contraction.cc",
+        "sums[i] += some[i];",
+        "sums[i] = some[i];",
+        ARITHMETIC,
+    ),
+    Fault(
+        "a block of a sum that begins at the wrong place",
+        "cc/lib/contraction.cc",
+        "part.rhs_ += first * reduced[cut].rhs;",
+        "part.rhs_ += first * reduced[cut].lhs;",
+        ARITHMETIC,
+    ),
+    Fault(
+        "columns cut differently by each number of threads",
+        "cc/lib/contraction.cc",
+        "!plan_.reduced_is_innermost && IsNarrow(plan_.kept.back()) ? plan_.kept.back().size : 1;",
+        "1;",
+        ("test_contraction.py",),
+    ),
+    Fault(
+        "float32 summed up in float32",
+        "cc/lib/arithmetic.h",
+        "struct Arithmetic<float> : ArithmeticIn<float, float, double, 1> {};",
+        "struct Arithmetic<float> : ArithmeticIn<float, float, float, 1> {};",
+        ("test_exact_numbers.py", "test_custom_gradient_embed_grad_kernel.py"),
+    ),
+    Fault(
+        "an axis just beyond the rank accepted",
+        "cc/lib/alignment.cc",
+        "given < -rank || given >= rank",
+        "given < -rank || given > rank",
+        RULES,
+    ),
+    Fault(
+        "an axis given twice accepted",
+        "cc/lib/alignment.cc",
+        "if ((*in_domain)[dimension]) return AxisGivenTwice(names, dimension, axis, x);",
+        "",
+        RULES,
+    ),
+    Fault(
+        "a scalar value accepted for every broadcast",
+        "cc/lib/alignment.cc",
+        "fx.empty() && MayEqual(result.joint, x);",
+        "fx.empty();",
+        RULES,
+    ),
+    Fault(
+        "operands aligned from the left",
+        "cc/lib/alignment.cc",
+        "dims->insert(dims->begin(), rank - dims->size(), 1);",
+        "dims->insert(dims->end(), rank - dims->size(), 1);",
+        RULES,
+    ),
+    Fault(
+        "a derivative of x's rank laid along the batch",
+        "cc/lib/alignment.cc",
+        "gx.size() >= x.size() ? gx",
+        "gx.size() > x.size() ? gx",
+        RULES,
+    ),
+    Fault(
+        "a value whose shape is not compared with that of x",
+        "cc/kernels/custom_gradient_embed_kernel.cc",
+        "fx == gx && fx == x) continue;",
+        "fx == gx) continue;",
+        RULES,
+    ),
+    Fault(
+        "a gradient that claims the shape of its operand",
+        "cc/ops/custom_gradient_embed_grad_op.cc",
+        "context->set_output(0, out);",
+        "context->set_output(0, context->input(0));",
+        ("test_custom_gradient_embed_shapes.py", "test_embed_gradient_table.py"),
+    ),
+    Fault(
+        "results handed on in the place of others",
+        "cc/kernels/hand_on_kernel.cc",
+        "context->set_output(i, context->input(i))",
+        "context->set_output(i, context->input(0))",
+        ("test_custom_gradient_modes.py", "test_custom_gradient_arguments.py"),
+    ),
+    Fault(
+        "a gradient of a wrong shape let through at run time",
+        "cc/kernels/custom_gradient_check_shape_kernel.cc",
+        "OP_REQUIRES(context, gradient == expected,",
+        "OP_REQUIRES(context, gradient == gradient,",
+        ("test_custom_gradient_errors.py",),
+    ),
+    Fault(
+        "XLA: a gradient without the conjugate",
+        "cc/xla/xla_kernels.cc",
+        "if (attributes_.wrt != kFx) right = xla::MaybeConjugate(right, true);",
+        "",
+        ("test_xla.py", "test_embed_gradient_table.py"),
+    ),
+    Fault(
+        "XLA: half summed up in half",
+        "cc/xla/xla_kernels.cc",
+        "is_narrow ? xla::F32 : type;",
+        "is_narrow ? type : type;",
+        ("test_xla.py", "test_embed_gradient_table.py", "test_embed_gradient_random.py"),
+    ),
+    Fault(
+        "XLA: a barrier that nothing waits for",
+        "cc/xla/xla_kernels.cc",
+        "context->SetOutput(i, xla::Select(there, value, xla::ZerosLike(value)));",
+        "context->SetOutput(i, value);",
+        ("test_xla.py", "test_variants.py"),
+    ),
+    Fault(
+        "without Python: gradients stopped where they are not, and the other way round",
+        "cc/gradients/function_gradients.cc",
+        "if (form.manually_stopped) {\n    function.Return(dy",
+        "if (!form.manually_stopped) {\n    function.Return(dy",
+        WITHOUT_PYTHON,
+    ),
+    Fault(
+        "without Python: x taken for zero in its own derivative",
+        "cc/gradients/function_gradients.cc",
+        "zero_x && role != kX",
+        "zero_x",
+        WITHOUT_PYTHON,
+    ),
+    Fault(
+        "without Python: the upstream gradient of another result",
+        "cc/gradients/function_gradients.cc",
+        "given.push_back(dys[i]);",
+        "given.push_back(dys[0]);",
+        WITHOUT_PYTHON,
+    ),
+    Fault(
+        "without Python: a random number drawn again for the gradient",
+        "cc/gradients/repeatable.cc",
+        "if (Assigns(next.op()) || (is_used && functions.empty())) return false;",
+        "if (Assigns(next.op())) return false;",
+        WITHOUT_PYTHON,
+    ),
+    Fault(
+        "the pass: a control edge dropped",
+        "cc/passes/values.cc",
+        "for (Node* first : replacement.first) graph->AddControlEdge(first, *identity);",
+        "",
+        INFERENCE,
+    ),
+    Fault(
+        "the pass: a reference read after later assignments",
+        "cc/passes/values.cc",
+        "if (tensorflow::IsRefType(edge->src()->output_type(edge->src_output()))) return false;",
+        "",
+        INFERENCE,
+    ),
+    Fault(
+        "the pass: side effects of the derivative dropped",
+        "cc/passes/unread.cc",
+        "node->IsArg() || HasSideEffects(*node) ||",
+        "node->IsArg() ||",
+        INFERENCE,
+    ),
+    Fault(
+        "the pass: a value that runs where its op did not",
+        "cc/passes/gates.cc",
+        "if (!has_gates_) return true;",
+        "return true;",
+        INFERENCE,
+    ),
+    Fault(
+        "CUDA: parts of a sum that overlap",
+        "cuda/schedule.cc",
+        "layout->part_items = CeilDivide(layout->reduced_items, std::max<int64_t>(parts, 1));",
+        "layout->part_items = CeilDivide(layout->reduced_items, std::max<int64_t>(parts, 1)) + 1;",
+        ("test_cuda_kernels.py",),
+    ),
+    Fault(
+        "CUDA: packs read across the ends of rows",
+        "cuda/schedule.cc",
+        "(plan.kept.size() == 1 || innermost.size % pack == 0) &&",
+        "",
+        ("test_cuda_kernels.py",),
+    ),
+)

@@ -1,0 +1,127 @@
+"""Puts the faults of `faults.py` into a copy of the sources, one at a time; the tests have to fail for each.
+
+    python -m reliability.seed_faults [--only TEXT]
+
+It writes docs/reliability/faults.json, and fails where the tests noticed nothing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.record import ROOT
+
+from .faults import FAULTS, Fault
+
+RESULTS = ROOT / "docs" / "reliability" / "faults.json"
+# Of the tests for one fault, in seconds; a fault may make a program run without end.
+TIME_LIMIT = 900
+
+
+def copy_of_the_sources(folder: pathlib.Path) -> pathlib.Path:
+    """What git has, and what has been compiled."""
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, files.stdout.decode().split("\0")):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    return folder
+
+
+def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in the copy, which comes before whatever is installed."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "TF_CG_OPS_CUDA": "0"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIME_LIMIT,
+    )
+
+
+def build(folder: pathlib.Path) -> None:
+    """Compiles what changed."""
+    built = run(folder, "setup.py", "-q", "build_ext", "--inplace")
+    if built.returncode != 0:
+        raise SystemExit(f"reliability: the sources do not compile; expected a library, got\n{built.stdout}")
+
+
+def first_failure(folder: pathlib.Path, tests: Sequence[str]) -> str | None:
+    """The first test that fails; None if none does. A crash of the process counts, with the signal for a name."""
+    try:
+        done = run(folder, "-m", "pytest", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests))
+    except subprocess.TimeoutExpired:
+        return f"no end within {TIME_LIMIT} s"
+    if done.returncode == 0:
+        return None
+    if done.returncode < 0:
+        return f"the process died of signal {-done.returncode}"
+    found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", done.stdout, re.MULTILINE)
+    if done.returncode != 1 or found is None:
+        raise SystemExit(f"reliability: the tests could not be run; got\n{done.stdout}")
+    return found.group(1)
+
+
+def seed(fault: Fault, folder: pathlib.Path) -> str | None:
+    """The test that notices the fault."""
+    path = folder / fault.file
+    text = path.read_text()
+    if text.count(fault.right) != 1:
+        raise SystemExit(
+            f"reliability: the fault '{fault.name}' does not fit {fault.file}; expected `{fault.right}` once, got it "
+            f"{text.count(fault.right)} times. Mend it in reliability/faults.py."
+        )
+    path.write_text(text.replace(fault.right, fault.wrong))
+    try:
+        build(folder)
+        return first_failure(folder, fault.tests)
+    finally:
+        path.write_text(text)
+
+
+def main() -> None:
+    """Seeds all faults, or those that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name; writes no file")
+    only = parser.parse_args().only
+    faults = [fault for fault in FAULTS if only in fault.name]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        folder = copy_of_the_sources(pathlib.Path(temporary))
+        build(folder)
+        tests = sorted({test for fault in faults for test in fault.tests})
+        print(f"{len(tests)} files of tests without a fault: ", end="", file=sys.stderr, flush=True)
+        failed = first_failure(folder, tests)
+        print("pass" if failed is None else failed, file=sys.stderr)
+        if failed is not None:
+            raise SystemExit("reliability: tests fail without a fault, and so show nothing about those with one.")
+        for number, fault in enumerate(faults, start=1):
+            start = time.monotonic()
+            noticed = seed(fault, folder)
+            seconds = round(time.monotonic() - start)
+            print(f"{number} of {len(faults)}, {seconds} s, {fault.name}: {noticed}", file=sys.stderr, flush=True)
+            rows.append({"fault": fault.name, "file": fault.file, "noticed_by": noticed})
+    if not only:
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    missed = [row["fault"] for row in rows if row["noticed_by"] is None]
+    if missed:
+        raise SystemExit(f"reliability: the tests noticed nothing of: {'; '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()
