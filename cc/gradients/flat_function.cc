@@ -27,8 +27,9 @@ constexpr int64_t kMaxLength = 1000000;
 
 bool IsCall(const NodeDef& node) { return node.op() == "PartitionedCall" || node.op() == "StatefulPartitionedCall"; }
 
-bool IsList(const OpDef::ArgDef& argument) {
-  return argument.type() == tensorflow::DT_INVALID || !argument.number_attr().empty();
+// Not a list, and not a variable by reference, which no function of TensorFlow 2 takes or returns.
+bool IsOneTensor(const OpDef::ArgDef& argument) {
+  return argument.type() != tensorflow::DT_INVALID && argument.number_attr().empty() && !argument.is_ref();
 }
 
 bool HasPlaceholder(const NodeDef& node) {
@@ -68,7 +69,7 @@ class FlatFunction::Names {
     prefix_ = prefix;
     for (int i = 0; i < function.signature().input_arg_size(); ++i) {
       const std::string& name = function.signature().input_arg(i).name();
-      if (IsList(function.signature().input_arg(i)) || !arguments_.emplace(name, arguments[i]).second) return false;
+      if (!IsOneTensor(function.signature().input_arg(i)) || !arguments_.emplace(name, arguments[i]).second) return false;
     }
     for (const NodeDef& node : function.node_def()) {
       const std::string& name = node.name();
@@ -157,7 +158,7 @@ bool FlatFunction::Add(const FunctionDef& function, const std::string& prefix,
   }
   for (const auto& result : signature.output_arg()) {
     const auto returned = function.ret().find(result.name());
-    if (returned == function.ret().end() || !names.Translate(returned->second, &results->emplace_back()) ||
+    if (!IsOneTensor(result) || returned == function.ret().end() || !names.Translate(returned->second, &results->emplace_back()) ||
         !Spend(results->back().size())) {
       return false;
     }
