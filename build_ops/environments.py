@@ -50,7 +50,18 @@ def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
     """Runs the core tests of `copy_core_tests`; returns whether all passed, and what pytest says last."""
     # The folder is named, since a run of all tests that there are writes the table of regimes.
-    command = [str(interpreter), "-m", "pytest", "tests", "-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0"]
+    command = [
+        str(interpreter),
+        "-m",
+        "pytest",
+        "tests",
+        "-n",
+        "auto",
+        "--dist",
+        "loadfile",
+        "--max-worker-restart",
+        "0",
+    ]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)
     summary = tests.stdout.splitlines()[-1]
     if tests.returncode != 0:

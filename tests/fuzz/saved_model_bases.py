@@ -50,7 +50,10 @@ def rule(module):
 
         return tf.sign(x) * module.w * scale, grad_fn
 
-    return lambda x: outer(x, scale=tf.cos(x)), DY * (2 * np.sin(X) - X * np.sin(X))
+    def f(x):
+        return outer(x, scale=tf.cos(x))
+
+    return f, DY * (2 * np.sin(X) - X * np.sin(X))
 
 
 def control_flow(module):

@@ -11,7 +11,21 @@ from google.protobuf.descriptor import FieldDescriptor
 from tf_cg_ops.saved_model._rewrite import OUTPUTS
 
 INTEGERS = (-(2**63), -(2**31), -(10**6), -2, -1, 0, 1, 2, 3, 7, 100, 10**6, 2**31 - 1, 2**31, 2**40, 2**63 - 1)
-TEXTS = ("", ":", "^", "x", "x:0", "a:b:c", "fx", "gx", "x" * 10000, "{expected} {got} {", "\u00e9\u2028", "%s%n", "../..")
+TEXTS = (
+    "",
+    ":",
+    "^",
+    "x",
+    "x:0",
+    "a:b:c",
+    "fx",
+    "gx",
+    "x" * 10000,
+    "{expected} {got} {",
+    "\u00e9\u2028",
+    "%s%n",
+    "../..",
+)
 WORDS = (b"", b"\xff\xfe", b"\0", b"fx", b"gx", b"wx", b"loc:@nothing", b"y" * 100000)
 
 
@@ -307,7 +321,9 @@ def _insert(rng, proto, target, what):
 def change_gradient_type(rng, proto):
     function = rng.choice(functions_of(proto))
     node = rng.choice(list(function.node_def) or [tf.compat.v1.NodeDef()])
-    node.attr["_gradient_op_type"].s = rng.choice([b"", b"Unheard", b"CustomGradient-7", b"CustomGradientRule", b"\xff"])
+    node.attr["_gradient_op_type"].s = rng.choice(
+        [b"", b"Unheard", b"CustomGradient-7", b"CustomGradientRule", b"\xff"]
+    )
     return f"{function.signature.name}, {node.name}: _gradient_op_type {node.attr['_gradient_op_type'].s!r}"
 
 
@@ -330,20 +346,23 @@ OF_MESSAGES = {
 def change_nothing(rng, proto):
     """What may not change any result: another order, what nobody reads, notes."""
     graph_def = proto.meta_graphs[0].graph_def
-    what = rng.choice(["order of nodes", "order of functions", "an unread function", "notes", "an unread node", "op list"])
+    what = rng.choice(
+        ["order of nodes", "order of functions", "an unread function", "notes", "an unread node", "op list"]
+    )
     if what == "order of functions":
         _shuffle(rng, graph_def.library.function)
     elif what == "order of nodes":
         _shuffle(rng, rng.choice(graph_def.library.function).node_def)
     elif what == "an unread function":
-        graph_def.library.function.add().CopyFrom(rng.choice(graph_def.library.function))
-        graph_def.library.function[-1].signature.name = "nobody_names_it"
+        graph_def.library.function.add().signature.name = f"nobody_names_it_{rng.random()}"
     elif what == "notes":
         function, node = rng.choice(our_nodes(proto))
         node.attr["_note"].s = rng.choice(WORDS)
         node.experimental_debug_info.original_node_names.append("here")
     elif what == "an unread node":
-        function = next(f for f in functions_of(proto) if "inference_f_" in f.signature.name)  # Of rules, all is counted.
+        function = next(
+            f for f in functions_of(proto) if "inference_f_" in f.signature.name
+        )  # Of rules, all is counted.
         node = function.node_def.add(name="nobody_reads_it", op="Const")
         node.attr["dtype"].type = tf.float32.as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0))

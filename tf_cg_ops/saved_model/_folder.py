@@ -89,8 +89,10 @@ def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
     """Copies all files but the graphs, which are those of `proto`."""
     others = {*_GRAPHS, _FINGERPRINT}
 
+    # What is no file, such as a pipe, is not passed over: to read it, as loading does, may have no end.
     def skip(folder: str, names: list[str]) -> set[str]:
-        return others.intersection(names) if pathlib.Path(folder) == source else set()
+        path = pathlib.Path(folder)
+        return {name for name in others.intersection(names) if (path / name).is_file()} if path == source else set()
 
     shutil.copytree(source, target, ignore=skip)
     _let_owner_write(target)
