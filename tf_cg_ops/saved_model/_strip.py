@@ -95,8 +95,8 @@ def strip(
         parent.
       NotADirectoryError: `source` is a file.
       FileExistsError: There is something at `target`.
-      ValueError: The SavedModel cannot be read, is broken, or cannot be loaded for the check; `target` lies inside of `source`;
-        `inputs` names what is not there, or the source refuses them.
+      ValueError: The SavedModel cannot be read, is broken, or cannot be loaded for the check; `target` lies inside of
+        `source`; `inputs` names what is not there, or the source refuses them.
       RuntimeError: The stripped model fails, or computes something else.
     """
     with tf.init_scope():  # Whatever function is being traced around the call.
