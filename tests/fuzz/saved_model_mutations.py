@@ -82,9 +82,7 @@ def _scalar(rng, field, old, proto):
         return rng.choice([bytes(flipped), old[: rng.randrange(len(old) + 1)], rng.choice(WORDS)])
     if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return rng.choice([0.0, -1.0, float("nan"), float("inf"), 1e300])
-    width, signed = (32 if "32" in str(field.cpp_type) else 64), True
-    if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32):
-        width = 32
+    width = 32 if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32) else 64
     signed = field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
     near = [min(max(old + d, low), high) for d in (-1, 1)]

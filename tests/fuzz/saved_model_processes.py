@@ -3,6 +3,7 @@
 They are forked from a process in which TensorFlow is imported and nothing has run yet, so that each starts at once.
 """
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -14,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 PAGE = resource.getpagesize()
+PR_SET_PDEATHSIG = 1  # Of prctl, which Python does not have.
 
 
 @dataclass
@@ -54,6 +56,7 @@ def _child(work, log, notes):
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.setsid()  # What it starts ends with it.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # And it ends with the fuzzer, however that ends.
         with open(log, "w") as output, open(notes, "w") as lines:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
