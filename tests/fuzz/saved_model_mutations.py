@@ -222,8 +222,7 @@ def change_meta(rng, proto):
 
 def change_op_list(rng, proto):
     ops = proto.meta_graphs[0].meta_info_def.stripped_op_list.op
-    ours = [op for op in ops if op.name in OUTPUTS]
-    op = rng.choice(ours or list(ops))
+    op = rng.choice([op for op in ops if op.name in OUTPUTS] or list(ops))
     return f"op list, {op.name}: {change_field(rng, op, proto)}"
 
 
