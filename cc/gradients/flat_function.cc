@@ -27,15 +27,18 @@ constexpr int64_t kMaxLength = 1000000;
 
 bool IsCall(const NodeDef& node) { return node.op() == "PartitionedCall" || node.op() == "StatefulPartitionedCall"; }
 
-bool IsList(const OpDef::ArgDef& argument) {
-  return argument.type() == tensorflow::DT_INVALID || !argument.number_attr().empty();
+// Not a list, and not a variable by reference, which no function of TensorFlow 2 takes or returns.
+bool IsOneTensor(const OpDef::ArgDef& argument) {
+  return argument.type() != tensorflow::DT_INVALID && argument.number_attr().empty() && !argument.is_ref();
 }
 
-bool HasPlaceholder(const NodeDef& node) {
+// Whether all attributes are there, and none is to be filled in. TensorFlow fails to optimise a function that lacks
+// one, also one that nothing reads, and may then try again without end.
+bool HasAllAttributes(const NodeDef& node) {
   for (const auto& [name, value] : node.attr()) {
-    if (!value.placeholder().empty()) return true;
+    if (value.value_case() == tensorflow::AttrValue::VALUE_NOT_SET || !value.placeholder().empty()) return false;
   }
-  return false;
+  return true;
 }
 
 // Whether the node has sane numbers of inputs and outputs: TensorFlow makes lists of that length before it checks more.
@@ -68,7 +71,8 @@ class FlatFunction::Names {
     prefix_ = prefix;
     for (int i = 0; i < function.signature().input_arg_size(); ++i) {
       const std::string& name = function.signature().input_arg(i).name();
-      if (IsList(function.signature().input_arg(i)) || !arguments_.emplace(name, arguments[i]).second) return false;
+      if (!IsOneTensor(function.signature().input_arg(i)) || !arguments_.emplace(name, arguments[i]).second)
+        return false;
     }
     for (const NodeDef& node : function.node_def()) {
       const std::string& name = node.name();
@@ -153,12 +157,12 @@ bool FlatFunction::Add(const FunctionDef& function, const std::string& prefix,
       if (input.rfind('^', 0) == 0) continue;
       if (!names.Translate(input, flat.add_input()) || !Spend(flat.input(flat.input_size() - 1).size())) return false;
     }
-    if (HasPlaceholder(flat) || !(IsCall(flat) ? AddCalled(flat) : AddNode(std::move(flat)))) return false;
+    if (!HasAllAttributes(flat) || !(IsCall(flat) ? AddCalled(flat) : AddNode(std::move(flat)))) return false;
   }
   for (const auto& result : signature.output_arg()) {
     const auto returned = function.ret().find(result.name());
-    if (returned == function.ret().end() || !names.Translate(returned->second, &results->emplace_back()) ||
-        !Spend(results->back().size())) {
+    if (!IsOneTensor(result) || returned == function.ret().end() ||
+        !names.Translate(returned->second, &results->emplace_back()) || !Spend(results->back().size())) {
       return false;
     }
   }

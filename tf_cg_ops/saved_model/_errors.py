@@ -42,8 +42,9 @@ OUTPUTS_DIFFER = (
     "{where}. Nothing was written; please report it, with the model."
 )
 GRAPH_REFUSED = (
-    "{api}: TensorFlow cannot build the graphs in '{path}'; expected ops that are registered, got: {got}. Import the "
-    "packages first that bring the other ops."
+    "{api}: TensorFlow cannot build the graphs in '{path}'; expected whole graphs of ops that are registered, got: "
+    "{got}. Import the packages first that bring the other ops, or, if the file was changed, save or copy the model "
+    "again."
 )
 INPUTS_FILE = (
     "{api}: '{path}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it with "

@@ -13,6 +13,7 @@ from .. import _tf_internal
 from . import _errors
 
 _GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
+_MAX_SIZE = 2**31 - 1
 _FINGERPRINT = "fingerprint.pb"
 _SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2")
@@ -28,6 +29,9 @@ def read(api: str, path: pathlib.Path) -> Any:
     if file is None:
         got = f"a folder without {_GRAPHS[0]}"
         raise FileNotFoundError(_errors.SAVED_MODEL_MISSING.format(api=api, path=path, got=got))
+    if file.stat().st_size > _MAX_SIZE:  # TensorFlow would end the process where it finds no memory for the file.
+        got = f"a file of {file.stat().st_size} bytes, more than a message of protobuf may have"
+        raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got))
     try:
         proto = _tf_internal.parse_saved_model(str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -89,8 +93,10 @@ def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
     """Copies all files but the graphs, which are those of `proto`."""
     others = {*_GRAPHS, _FINGERPRINT}
 
+    # What is no file, such as a pipe, is not passed over: to read it, as loading does, may have no end.
     def skip(folder: str, names: list[str]) -> set[str]:
-        return others.intersection(names) if pathlib.Path(folder) == source else set()
+        path = pathlib.Path(folder)
+        return {name for name in others.intersection(names) if (path / name).is_file()} if path == source else set()
 
     shutil.copytree(source, target, ignore=skip)
     _let_owner_write(target)

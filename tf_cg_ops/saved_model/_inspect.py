@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _tf_internal
-from . import _errors, _folder, _prune
+from . import _folder, _prune, _refusal
 
 _API = "saved_model.inspect"
 _IN_THE_GRAPH = ""
@@ -68,15 +68,12 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     Raises:
       FileNotFoundError: There is no SavedModel.
       NotADirectoryError: `path` is a file.
-      ValueError: The SavedModel cannot be read, or needs ops that are not registered.
+      ValueError: The SavedModel cannot be read, is broken, or needs ops that are not registered.
     """
     path = pathlib.Path(path)
     proto = _folder.read(_API, path)
-    try:
+    with _refusal.of_graphs(_API, path):
         return [found for meta_graph in proto.meta_graphs for found in _in_graph(meta_graph.graph_def)]
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:  # What TensorFlow raises for an unknown op.
-        got = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
-        raise ValueError(_errors.GRAPH_REFUSED.format(api=_API, path=path, got=got)) from error
 
 
 def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _compare, _folder, _inputs, _meta_graph
+from . import _compare, _folder, _inputs, _meta_graph, _refusal
 
 _API = "saved_model.strip"
 
@@ -95,8 +95,8 @@ def strip(
         parent.
       NotADirectoryError: `source` is a file.
       FileExistsError: There is something at `target`.
-      ValueError: The SavedModel cannot be read, or not be loaded for the check; `target` lies inside of `source`;
-        `inputs` names what is not there, or the source refuses them.
+      ValueError: The SavedModel cannot be read, is broken, or cannot be loaded for the check; `target` lies inside of
+        `source`; `inputs` names what is not there, or the source refuses them.
       RuntimeError: The stripped model fails, or computes something else.
     """
     with tf.init_scope():  # Whatever function is being traced around the call.
@@ -112,8 +112,9 @@ def _strip(
     _folder.check_variables(_API, source, proto)
     _inputs.check_names(_API, proto, inputs)
     changes = _meta_graph.Changes()
-    for meta_graph in proto.meta_graphs:
-        _meta_graph.strip(meta_graph, changes, tell)
+    with _refusal.of_graphs(_API, source):
+        for meta_graph in proto.meta_graphs:
+            _meta_graph.strip(meta_graph, changes, tell)
     comparisons = None
     with _folder.becoming(target) as unfinished:
         tell(f"writing {target}")

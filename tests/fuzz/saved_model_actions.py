@@ -1,0 +1,225 @@
+"""What is done with a mutated SavedModel, and with the same one without ops of this library, to compare.
+
+Every action ends with a result or an exception. `strip` and `inspect` promise which exceptions.
+"""
+
+import shutil
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tf_cg_ops as cg
+from tf_cg_ops.saved_model._rewrite import OUTPUTS
+
+from . import saved_model_bases as bases
+from . import saved_model_mutations as mutations
+
+PROMISED = (FileNotFoundError, NotADirectoryError, FileExistsError, ValueError, RuntimeError)
+
+
+class UndocumentedError(Exception):
+    """An exception of another kind, or with another message, than strip and inspect promise; or something left over."""
+
+
+def _promised(api, action):
+    try:
+        return action()
+    except PROMISED as error:
+        if str(error).startswith(f"{api}: "):
+            raise
+        raise UndocumentedError(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise UndocumentedError(f"{type(error).__name__}: {error}") from error
+
+
+def _contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def inspect(folder):
+    return [str(_promised("saved_model.inspect", lambda: cg.saved_model.inspect(folder)))]
+
+
+def _strip(folder, check):
+    target, before = folder.parent / "target", _contents(folder)
+    report, whole = None, False
+    try:
+        report = _promised("saved_model.strip", lambda: cg.saved_model.strip(folder, target, check=check))
+        whole = True
+    finally:
+        left = sorted(path.name for path in folder.parent.iterdir() if path not in (folder, target))
+        if _contents(folder) != before or left or target.exists() != whole:
+            raise UndocumentedError(f"it left behind {left}, or another source, or a target: {target.exists()}")
+    shutil.rmtree(target)
+    return [str(report.replaced), str([c.verdict for c in report.comparisons or []])]
+
+
+def strip(folder):
+    return _strip(folder, check=False)
+
+
+def strip_checked(folder):
+    return _strip(folder, check=True)
+
+
+def _loaded(folder):
+    loaded = tf.saved_model.load(str(folder))
+    return loaded, loaded.f if hasattr(loaded, "f") else loaded.signatures["serving_default"]
+
+
+def _call(function, x):
+    return tf.nest.flatten(function(x))[0]
+
+
+def load(folder):
+    """Loads, runs and differentiates with a tape."""
+    loaded, f = _loaded(folder)
+    x, dy = tf.constant(bases.X), tf.constant(bases.DY)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = _call(f, x)
+    gradient = tape.gradient(y, [x, *getattr(loaded, "variables", [])], output_gradients=dy)
+    return [_array(t) for t in (y, *gradient)]
+
+
+def second(folder):
+    """The second order, all of it in a function."""
+    loaded, f = _loaded(folder)
+
+    @tf.function(autograph=False)
+    def derivatives(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = _call(f, x)
+            first = inner.gradient(y, x, output_gradients=tf.constant(bases.DY))
+        return first, outer.gradient(first, x, unconnected_gradients="zero")
+
+    result = [_array(t) for t in derivatives(tf.constant(bases.X))]
+    del loaded
+    return result
+
+
+def signature(folder):
+    """The signature, in a vectorized_map and compiled by XLA."""
+    loaded = tf.saved_model.load(str(folder))
+    f = loaded.signatures["serving_default"]
+
+    @tf.autograph.experimental.do_not_convert
+    def call(x):
+        return tf.nest.flatten(f(x=x))[0]
+
+    results = [_array(tf.function(call, jit_compile=True)(tf.constant(bases.X)))]
+    rows = tf.constant(np.stack([bases.X, bases.X]))
+    return [*results, _array(tf.vectorized_map(call, rows))]
+
+
+def tf1(folder):
+    """The loader of TensorFlow 1, and gradients without Python."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        called = meta.signature_def["serving_default"]
+        x = graph.get_tensor_by_name(called.inputs["x"].name)
+        y = graph.get_tensor_by_name(next(iter(called.outputs.values())).name)
+        value = session.run(y, {x: bases.X})
+        gradient = tf.gradients(y, x, tf.constant(bases.DY))
+        return [_array(v) for v in (value, *session.run(gradient, {x: bases.X}))]
+
+
+def import_graph(folder):
+    """What stands for `inspect` where there are no ops of ours: a graph with all functions, and every body."""
+    proto = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(proto.meta_graphs[0].graph_def, name="")
+    return [str(len(graph.get_operations()))]
+
+
+def nothing(folder):
+    return []
+
+
+def _array(tensor):
+    return None if tensor is None else np.asarray(tensor if not hasattr(tensor, "values") else tensor.values).tolist()
+
+
+# Those that every mutant goes through, and those of which it goes through one; with what stands for each, once the ops
+# of this library are replaced: `strip` alone does nothing that TensorFlow would do, too.
+ALWAYS = {"inspect": inspect, "strip": strip, "load": load}
+IN_TURN = {"second": second, "signature": signature, "tf1": tf1, "strip_checked": strip_checked}
+CONTROLS = {
+    "inspect": import_graph,
+    "strip": nothing,
+    "load": load,
+    "second": second,
+    "signature": signature,
+    "tf1": tf1,
+    "strip_checked": load,
+}
+
+
+def mutate(seed, number, folder):
+    """Makes the mutant of that number of the SavedModels of all bases in `folder`; returns what is known of it."""
+    rng = mutations.generator(seed, number)
+    base = bases.BASES[number % len(bases.BASES)]
+    model = folder / base.__name__
+    names = list(IN_TURN)
+    info = {"base": base.__name__, "action": rng.choice(names), "neutral": False, "done": []}
+    kind = rng.random()
+    if kind < 0.08:
+        info["done"] = [mutations.change_bytes(rng, model)]
+        return model, info
+    file = model / "saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    info["neutral"] = kind < 0.14
+    chosen = [mutations.change_nothing] if info["neutral"] else None
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        (change,) = chosen or rng.choices(list(mutations.OF_MESSAGES), list(mutations.OF_MESSAGES.values()))
+        try:
+            info["done"].append(f"{change.__name__}: {change(rng, proto)}")
+        except (IndexError, ValueError) as error:  # An earlier one took what it would change.
+            info["done"].append(f"{change.__name__}: nothing left ({error})")
+    file.write_bytes(proto.SerializeToString())
+    return model, info
+
+
+def replace_our_ops(folder):
+    """Puts Identity and IdentityN in the places of the ops of this library; they keep what names functions."""
+    file = folder / "saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    for meta in proto.meta_graphs:
+        bodies = [meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function)]
+        for node in [node for body in bodies for node in body if node.op in OUTPUTS]:
+            _replace(node)
+        for function in meta.graph_def.library.function:
+            _rename_outputs(function)
+    file.write_bytes(proto.SerializeToString())
+
+
+def _replace(node):
+    name = next((n for n in ("Tresults", "Tvalues") if n in node.attr), None)
+    types = list(node.attr[name].list.type) if name else [node.attr["T"].type]
+    rule = node.attr["rule"].func.name
+    data = [given for given in node.input if not given.startswith("^")][: len(types)]
+    controls = [given for given in node.input if given.startswith("^")]
+    node.op = "_ours"  # Tells the outputs apart that are to be renamed.
+    node.input[:] = [*data, *controls]
+    node.attr.clear()
+    node.attr["T"].list.type.extend(types)
+    if rule:
+        node.attr["_rule"].func.name = rule
+
+
+def _rename_outputs(function):
+    ours = {node.name for node in function.node_def if node.op == "_ours"}
+
+    def rename(reference):
+        name, _, output = reference.partition(":")
+        return f"{name}:output:{output.partition(':')[2]}" if name in ours and output else reference
+
+    for node in function.node_def:
+        node.input[:] = [rename(given) for given in node.input]
+        node.op = "IdentityN" if node.op == "_ours" else node.op
+    for name, reference in list(function.ret.items()):
+        function.ret[name] = rename(reference)
