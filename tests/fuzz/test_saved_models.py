@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from tests.support.processes import run_interpreter
+from tests.support.processes import HANGS, run_interpreter
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def fuzz(tmp_path, *options, time_limit):
+def fuzz(tmp_path, *options, time_limit=HANGS):
     command = [sys.executable, "-m", "tests.fuzz.saved_models", "--json", tmp_path / "summary.json", *options]
     result = run_interpreter(command, ROOT, check=False, time_limit=time_limit)
     return result.returncode, json.loads((tmp_path / "summary.json").read_text())
@@ -28,7 +28,7 @@ def fuzz(tmp_path, *options, time_limit):
     ],
 )
 def test_a_planted_fault_is_found(tmp_path, planted, verdict):
-    returned, summary = fuzz(tmp_path, "--only", 1, "--plant", planted, time_limit=120)
+    returned, summary = fuzz(tmp_path, "--only", 1, "--plant", planted)
     assert returned == 1
     assert summary["verdicts"] == {verdict: 1}
     assert summary["not fine"][0]["number"] == 1
@@ -44,5 +44,5 @@ def test_mutants_end_with_a_result_or_an_exception(tmp_path):
 # What was found and mended: (seed, number).
 @pytest.mark.parametrize(("seed", "number"), [(2, 5), (2, 83), (2, 278), (3, 10)])
 def test_what_was_found_before_stays_mended(tmp_path, seed, number):
-    returned, summary = fuzz(tmp_path, "--seed", seed, "--only", number, "--seconds", 30, time_limit=120)
+    returned, summary = fuzz(tmp_path, "--seed", seed, "--only", number, "--seconds", 30)
     assert (returned, summary["verdicts"]) == (0, {"fine": 1})

@@ -28,8 +28,8 @@ def run_script(path, *args, cwd, environment=None, check=True):
     return run_interpreter([sys.executable, path, *args], cwd, environment, check)
 
 
-def run_interpreter(command, cwd, environment=None, check=True):
-    """The same for a whole command."""
+def run_interpreter(command, cwd, environment=None, check=True, time_limit=HANGS):
+    """The same for a whole command, which may need more time."""
     result = subprocess.run(
         [*map(str, command)],
         cwd=cwd,
@@ -38,7 +38,7 @@ def run_interpreter(command, cwd, environment=None, check=True):
         capture_output=True,
         text=True,
         check=False,
-        timeout=HANGS,
+        timeout=time_limit,
     )
     if check:
         assert result.returncode == 0, result.stderr
