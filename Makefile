@@ -33,12 +33,14 @@ demo: $(LIBRARY)
 test: $(LIBRARY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
-# Random calls of the ops and random uses of embed_gradient, far more than `make test` has: hours on two cores. It ends with
-# a summary in build/fuzz, and fails where an answer was wrong.
+# Random calls of the ops, random uses of embed_gradient and mutated SavedModels, far more than `make test` has: hours on
+# two cores. The summaries come into build/fuzz; it fails where an answer was wrong.
 CALLS ?= 1000000
 EXAMPLES ?= 100000
+MUTANTS ?= 10000
 fuzz: $(LIBRARY)
-	$(BIN)/python -m tests.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz
+	$(BIN)/python -m tests.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
+	$(BIN)/python -m tests.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
 
 # The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
 # `library` runs those files; ARGUMENTS are handed on (see python3 -m build_ops.sanitize --help).

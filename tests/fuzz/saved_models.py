@@ -65,7 +65,8 @@ class Fuzzer:
     """Makes mutants, runs each in a process, and judges what came of it."""
 
     def __init__(self, seed, seconds, megabytes, planted):
-        self.seed, self.seconds, self.megabytes, self.planted = seed, seconds, megabytes, planted
+        self.seed, self.seconds, self.megabytes = seed, seconds, megabytes
+        self.planted = {int(number): kind for kind, number in (text.split("@") for text in planted)}
         self.expected = {}
         gc.freeze()  # What a child does not touch is not copied for it.
 
@@ -101,7 +102,7 @@ class Fuzzer:
 
     def run(self, number):
         """What came of one mutant: its verdict and the particulars."""
-        planted = self.planted if number == 1 else None
+        planted = self.planted.get(number)
 
         def work(tell):
             folder, info = actions.mutate(self.seed, number, self.work / "models")
@@ -152,7 +153,7 @@ class Fuzzer:
             tell("start", ending.action)
             answer(actions.CONTROLS[ending.action], folder)
 
-        if ending.action in actions.CONTROLS and (self.planted is None or number != 1):
+        if ending.action in actions.CONTROLS and number not in self.planted:
             how = self._run(control).how
             if how not in ("done", "dead (99)"):
                 return f"TensorFlow's own: {how}"
@@ -180,7 +181,7 @@ def kind_of(answer):
 
 
 def fuzz(options):
-    numbers = [options.only] if options.only is not None else range(options.mutants)
+    numbers = options.only or range(options.mutants)
     fuzzer = Fuzzer(options.seed, options.seconds, options.megabytes, options.plant)
     verdicts, outcomes, bad, start = Counter(), {}, [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +194,7 @@ def fuzz(options):
             if found["verdict"] != "fine":
                 bad.append(found)
                 print(json.dumps(found), flush=True)
-            elif options.only is not None:
+            elif options.only:
                 print(json.dumps({**found, "answers": answers}, indent=1))
     ours = sum(n for verdict, n in verdicts.items() if verdict != "fine" and not verdict.startswith("TensorFlow"))
     return {
@@ -212,10 +213,12 @@ def main():
     parser.add_argument("--mutants", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path, help="where the summary is written")
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="runs this mutant alone, and shows what it gives")
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these mutants, and shows what they give")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the limit for each mutant")
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="the limit for each mutant")
-    parser.add_argument("--plant", choices=PLANTS, help="a fault in mutant 1, which has to be found")
+    parser.add_argument(
+        "--plant", nargs="+", default=[], metavar="KIND@NUMBER", help=f"to test the fuzzer; of {', '.join(PLANTS)}"
+    )
     options = parser.parse_args()
     summary = fuzz(options)
     if options.json:
