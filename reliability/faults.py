@@ -39,7 +39,7 @@ FAULTS = (
     Fault(
         "no product taken for one that there is",
         "cc/lib/contraction_plan.cc",
-        "if (std::count(joint.begin(), joint.end(), 0) > 0) {",
+        "if (IsEmpty(joint)) {",
         "if (false) {",
         ("test_raw_ops.py", "test_embed_gradient_table.py", "fuzz/test_differential.py"),
     ),

@@ -181,7 +181,7 @@ def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequenc
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
-        _check_signature(op, upstream + captures)
+        _check_signature(op, captures)
         outputs = iter(_inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
         sliced = op.get_attr("sliced_inputs")
         for position in positions:
@@ -207,7 +207,7 @@ def _check_positions(op: Any) -> None:
             raise ValueError(_errors.RULE_POSITIONS.format(attribute=name, expected=sorted(known), got=positions))
 
 
-def _check_signature(op: Any, given: list[tf.Tensor]) -> None:
+def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     """The function that it names may be none, or another one."""
     name = op.get_attr("rule").name
     function = _tf_internal.find_function(op.graph, name)
@@ -217,13 +217,14 @@ def _check_signature(op: Any, given: list[tf.Tensor]) -> None:
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
     returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
     inputs = op.inputs[len(op.outputs) :]
-    expected = []
+    expected: list[tf.DType] = []
     for position in op.get_attr("differentiated_inputs"):
         dtype = inputs[position].dtype.base_dtype
         if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
             dtype = returned[len(expected)]  # Only the rule knows of which dtype their contents are.
         expected.append(dtype)
         expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
+    given = [op.outputs[i] for i in op.get_attr("differentiated_results")] + captures
     arguments = [tensor.dtype.base_dtype for tensor in given]
     if (parameters, returned) != (arguments, expected):
         expected_text, got_text = (

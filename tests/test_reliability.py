@@ -1,0 +1,24 @@
+"""docs/reliability.md says what the files beside it say, and the list of faults fits the sources."""
+
+import pytest
+
+from reliability import page
+from reliability.faults import FAULTS
+
+from .support.sources import ROOT
+
+
+def test_the_page_shows_the_results():
+    text = page.PAGE.read_text()
+    assert page.page(text) == text
+
+
+def test_no_result_is_left_out():
+    assert {path.stem for path in page.RESULTS.iterdir()} == set(page.PARTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_each_fault_fits_the_sources_and_names_tests(fault):
+    assert (ROOT / fault.file).read_text().count(fault.right) == 1
+    assert fault.tests
+    assert [test for test in fault.tests if not (ROOT / "tests" / test).is_file()] == []
