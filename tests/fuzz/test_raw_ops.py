@@ -16,6 +16,7 @@ from .raw_answers import answer
 from .raw_calls import OPS, SHARES, make_call
 from .raw_verdicts import judge
 
+CALLS = 20_000
 MENDED = json.loads(pathlib.Path(__file__).with_name("mended.json").read_text())
 
 
@@ -23,15 +24,16 @@ MENDED = json.loads(pathlib.Path(__file__).with_name("mended.json").read_text())
 def test_what_was_wrong_once(case):
     call = make_call(case["seed"])
     assert call.describe() == case["call"], "the seed means another call now: find one for the same fault"
-    summary = raw_ops.run(case["seed"], 1)
-    assert summary.failures == []
-    assert summary.calls == 1
+    if case["seed"] >= CALLS:  # The others are among the random calls below.
+        summary = raw_ops.run(case["seed"], 1)
+        assert summary.failures == []
+        assert summary.calls == 1
 
 
 def test_random_calls():
-    summary = raw_ops.run(0, 20_000, processes=len(os.sched_getaffinity(0)))
+    summary = raw_ops.run(0, CALLS, processes=len(os.sched_getaffinity(0)))
     assert summary.failures == []
-    assert summary.calls == summary.accepted + summary.refused == 20_000
+    assert summary.calls == summary.accepted + summary.refused == CALLS
     assert {f"{op} {outcome}" for op in OPS for outcome in ("accepted", "refused")} == set(summary.by_op)
     assert {f"{mode} {outcome}" for mode in SHARES for outcome in ("accepted", "refused")} == set(summary.by_mode)
     assert min(summary.accepted, summary.refused) > 5_000
