@@ -10,6 +10,8 @@ from typing import Any
 
 from benchmarks.record import ROOT
 
+from .faults import FAULTS
+
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability"
 
@@ -72,12 +74,20 @@ def exactness(found: dict[str, Any]) -> str:
     return table(["dtype", "numbers", "here", "`reduce_sum`"], rows)
 
 
+def faults(found: list[dict[str, Any]]) -> str:
+    """Each fault that was put in, and the test that noticed it."""
+    rows = [[f["fault"], f"`{f['file']}`", f"`{f['noticed_by']}`" if f["noticed_by"] else "**none**"] for f in found]
+    done = f"{len(found)} of {len(FAULTS)} have been put in."
+    return table(["fault", "in", "noticed first by"], rows) + f"\n\n{done}"
+
+
 PARTS: dict[str, Callable[[Any], str]] = {
     "raw_ops": raw_ops,
     "differential": differential,
     "saved_models": saved_models,
     "sanitizers": sanitizers,
     "exactness": exactness,
+    "faults": faults,
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m reliability.seed_faults [--only TEXT]
 
-It writes docs/reliability/faults.json, and fails where the tests noticed nothing.
+Each outcome goes into docs/reliability/faults.json; it fails where the tests noticed nothing.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.record import ROOT
 
@@ -94,31 +93,54 @@ def seed(fault: Fault, folder: pathlib.Path) -> str | None:
         path.write_text(text)
 
 
+class WithoutAFault:
+    """The tests as they are: those that fail without a fault show nothing about one."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._passed: set[str] = set()
+
+    def require(self, tests: Sequence[str]) -> None:
+        """Runs those that have not yet passed."""
+        new = sorted(set(tests) - self._passed)
+        if not new:
+            return
+        failed = first_failure(self._folder, new)
+        if failed is not None:
+            raise SystemExit(
+                f"reliability: a test fails without a fault; expected that {', '.join(new)} pass, got {failed}"
+            )
+        self._passed.update(new)
+
+
+def keep(fault: Fault, noticed: str | None) -> None:
+    """Puts one outcome beside those that are there, in the order of the list."""
+    known = {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    known[fault.name] = {"fault": fault.name, "file": fault.file, "noticed_by": noticed}
+    rows = [known[one.name] for one in FAULTS if one.name in known]
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main() -> None:
     """Seeds all faults, or those that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name; writes no file")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
     only = parser.parse_args().only
     faults = [fault for fault in FAULTS if only in fault.name]
-    rows: list[dict[str, Any]] = []
+    missed = []
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         folder = copy_of_the_sources(pathlib.Path(temporary))
         build(folder)
-        tests = sorted({test for fault in faults for test in fault.tests})
-        print(f"{len(tests)} files of tests without a fault: ", end="", file=sys.stderr, flush=True)
-        failed = first_failure(folder, tests)
-        print("pass" if failed is None else failed, file=sys.stderr)
-        if failed is not None:
-            raise SystemExit("reliability: tests fail without a fault, and so show nothing about those with one.")
+        without_a_fault = WithoutAFault(folder)
         for number, fault in enumerate(faults, start=1):
+            without_a_fault.require(fault.tests)
             start = time.monotonic()
             noticed = seed(fault, folder)
             seconds = round(time.monotonic() - start)
             print(f"{number} of {len(faults)}, {seconds} s, {fault.name}: {noticed}", file=sys.stderr, flush=True)
-            rows.append({"fault": fault.name, "file": fault.file, "noticed_by": noticed})
-    if not only:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-    missed = [row["fault"] for row in rows if row["noticed_by"] is None]
+            keep(fault, noticed)
+            missed += [fault.name] if noticed is None else []
+            build(folder)  # As it was: the next fault may have other tests, which have to pass.
     if missed:
         raise SystemExit(f"reliability: the tests noticed nothing of: {'; '.join(missed)}")
 

@@ -1,9 +1,12 @@
 """docs/reliability.md says what the files beside it say, and the list of faults fits the sources."""
 
+import json
+
 import pytest
 
 from reliability import page
 from reliability.faults import FAULTS
+from reliability.seed_faults import RESULTS
 
 from .support.sources import ROOT
 
@@ -22,3 +25,10 @@ def test_each_fault_fits_the_sources_and_names_tests(fault):
     assert (ROOT / fault.file).read_text().count(fault.right) == 1
     assert fault.tests
     assert [test for test in fault.tests if not (ROOT / "tests" / test).is_file()] == []
+
+
+def test_each_fault_that_was_put_in_was_noticed():
+    found = {row["fault"]: row["noticed_by"] for row in json.loads(RESULTS.read_text())}
+    assert set(found) <= {fault.name for fault in FAULTS}
+    assert len(found) >= 20
+    assert [name for name, noticed_by in found.items() if noticed_by is None] == []
