@@ -167,6 +167,20 @@ def test_a_dying_operand_of_the_same_size_is_not_overwritten_while_it_is_read(rn
     np.testing.assert_allclose(run(tf.constant(start)), np.sum(start + 1.0) * gx, rtol=1e-10)
 
 
+def test_a_dying_derivative_of_the_same_size_is_not_overwritten_while_it_is_read(rng):
+    """dx = dy @ gx has as many elements as gx, but each of them needs all of gx; the rows are shared among threads."""
+    n = 2000
+    dy = tf.constant(random_array(rng, [n, n]))
+
+    @tf.function
+    def run(start):
+        return contract(dy, start + 1.0, [n, 1])
+
+    start = random_array(rng, [1, n])
+    expected = dy.numpy() @ (start + 1.0).T
+    np.testing.assert_allclose(run(tf.constant(start)), expected, rtol=1e-10, atol=1e-10)
+
+
 def test_an_operand_that_lives_on_is_left_alone(rng):
     a, b = tf.constant(random_array(rng, [1000])), tf.constant(random_array(rng, [1000]))
     before = a.numpy().copy(), b.numpy().copy()
