@@ -29,9 +29,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
 
-# Whole files go to the workers, since a file's tests share what they set up. A worker that crashes ends the run.
+# Whole files go to the workers, since a file's tests share what they set up: in their order, in which those that take
+# long come first, and not by the number of tests. A worker that crashes ends the run.
 test: $(LIBRARY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Random calls of the ops, random uses of embed_gradient and mutated SavedModels, far more than `make test` has: hours on
 # two cores. The summaries come into build/fuzz; it fails where an answer was wrong.
@@ -48,6 +49,7 @@ fuzz: $(LIBRARY)
 sanitize: export TF_CG_OPS_WERROR := 0
 sanitize: $(LIBRARY) install-clang
 	$(BIN)/python -m build_ops.sanitize $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
+	$(BIN)/python -m pytest -m slow tests/sanitize
 
 # Clang has libFuzzer, and nothing else needs it: without it all but the fuzzing runs.
 install-clang:

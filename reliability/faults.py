@@ -41,7 +41,7 @@ FAULTS = (
         "cc/lib/contraction_plan.cc",
         "if (IsEmpty(joint)) {",
         "if (false) {",
-        ("test_sanitize.py",),
+        ("sanitize/test_sanitize.py",),
     ),
     Fault(
         "a gradient without the conjugate",

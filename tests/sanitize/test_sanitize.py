@@ -8,7 +8,7 @@ import pytest
 from build_ops import sanitize
 from build_ops.compiler import build_library
 
-from .support.sources import ROOT
+from ..support.sources import ROOT
 
 needs_clang = pytest.mark.skipif(sanitize.find_clang() is None, reason="there is no clang++ with libFuzzer")
 SETTINGS = sanitize.Settings(seconds=20)
@@ -24,10 +24,12 @@ def test_no_shapes_overflow_and_every_plan_visits_each_product_once():
     assert_clean(sanitize.fuzz_shapes(SETTINGS))
 
 
+@pytest.mark.slow
 def test_kernels_stay_within_their_operands():
     assert_clean(sanitize.check_memory(SETTINGS))
 
 
+@pytest.mark.slow
 def test_kernels_on_several_threads_do_not_race():
     assert_clean(sanitize.check_threads(SETTINGS))
 
@@ -87,7 +89,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def marked(fault):
+    """All but the shapes need the kernels compiled under a sanitizer, which takes minutes."""
+    return pytest.param(fault, marks=[] if FAULTS[fault][0] == "shapes" else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("fault", map(marked, FAULTS))
 def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
     part, source, right, wrong, report = FAULTS[fault]
     if part == "shapes" and sanitize.find_clang() is None:

@@ -1,0 +1,1 @@
+"""What runs under sanitizers: programs in C++, and the tests that run them."""
