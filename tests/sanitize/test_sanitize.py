@@ -94,7 +94,7 @@ def marked(fault):
     return pytest.param(fault, marks=[] if FAULTS[fault][0] == "shapes" else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("fault", map(marked, FAULTS))
+@pytest.mark.parametrize("fault", [marked(fault) for fault in FAULTS])
 def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
     part, source, right, wrong, report = FAULTS[fault]
     if part == "shapes" and sanitize.find_clang() is None:
