@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test fuzz sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: demo test test-slow fuzz sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -49,7 +49,6 @@ fuzz: $(LIBRARY)
 sanitize: export TF_CG_OPS_WERROR := 0
 sanitize: $(LIBRARY) install-clang
 	$(BIN)/python -m build_ops.sanitize $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
-	$(BIN)/python -m pytest -m slow tests/sanitize
 
 # Clang has libFuzzer, and nothing else needs it: without it all but the fuzzing runs.
 install-clang:
@@ -60,6 +59,10 @@ install-clang:
 	      || { apt-get update >/dev/null && apt-get install -y --no-install-recommends clang libclang-rt-dev >/dev/null; }; }; } \
 	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
 	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
+
+# What takes too long for each run: 500 mutated SavedModels, faults put into kernels under sanitizers, and the like.
+test-slow: $(LIBRARY) install-clang
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The same library and some of its tests by Bazel, with the Python, the TensorFlow and the pytest of .venv.
 bazel-test: $(LIBRARY) install-bazel

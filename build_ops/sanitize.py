@@ -182,8 +182,11 @@ def fuzz_shapes(settings: Settings) -> Outcome:
     if clang is None:
         return Outcome("shapes", ran, "skipped: there is no clang++ with libFuzzer (make install-clang)")
     program = build_program("fuzz_shapes", [clang], FUZZER, SHAPES)
+    # The largest memory that a process ever had counts, even that of a large process before it started this one: hence
+    # a limit for each allocation alone.
+    memory = ["-rss_limit_mb=0", "-malloc_limit_mb=2048"]
     limits = [f"-max_total_time={settings.seconds}", "-max_len=256", "-len_control=0", f"-seed={settings.seed}"]
-    return check("shapes", ran, [program, *limits, "-print_final_stats=1", f"-artifact_prefix={FOLDER}/"])
+    return check("shapes", ran, [program, *limits, *memory, "-print_final_stats=1", f"-artifact_prefix={FOLDER}/"])
 
 
 def check_memory(settings: Settings) -> Outcome:

@@ -59,6 +59,13 @@ def device(request):
         yield request.param
 
 
+@pytest.fixture(autouse=True)
+def no_global_seed_afterwards():
+    """For the tests that draw, whatever ran before."""
+    yield
+    tf.random.set_seed(None)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(20240229)

@@ -100,6 +100,9 @@ def alone(tmp_path_factory):
     return results(tmp_path_factory.mktemp("alone"), 1, 1, 6, 1)
 
 
-@pytest.mark.parametrize(("inter_op", "intra_op"), [(1, 16), (16, 1), (16, 16)])
+@pytest.mark.parametrize(
+    ("inter_op", "intra_op"),
+    [(16, 16), *(pytest.param(*threads, marks=pytest.mark.slow) for threads in ((1, 16), (2, 2), (16, 1)))],
+)
 def test_the_same_bits_from_many_threads(alone, inter_op, intra_op, tmp_path):
     assert results(tmp_path, inter_op, intra_op, 6, 1) == alone

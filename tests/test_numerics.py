@@ -14,13 +14,6 @@ from .support.processes import run_python
 from .support.sources import ROOT
 
 
-@pytest.fixture(autouse=True)
-def no_global_seed_afterwards():
-    """For the tests of other files that draw."""
-    yield
-    tf.random.set_seed(None)
-
-
 @pytest.fixture(params=["keras", "tf_keras"])
 def keras(request):
     """Keras 3 and Keras 2, with the policy that was there before put back."""

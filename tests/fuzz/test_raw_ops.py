@@ -47,6 +47,7 @@ def test_a_call_follows_from_its_number():
         assert all(a.tobytes() == b.tobytes() for a, b in arrays if a.dtype != object)
 
 
+@pytest.mark.slow
 def test_faults_of_every_kind_are_found_and_the_calls_after_them_made():
     """One that aborts, one that never ends, one that is not what a (wrong) reference says."""
     accepted = [n for n in range(100, 160) if judge(make_call(n)).outputs is not None and make_call(n).mode == "eager"]

@@ -121,6 +121,7 @@ def planted_op(tmp_path_factory):
     return library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "leaks", "report"),
     [
