@@ -29,7 +29,6 @@ DTYPES = {
     tf.complex128: (53, -1022),
 }
 SIZES = (1000, 100_000, 10_000_000)
-COLUMNS = 1000
 
 
 class Layout(NamedTuple):

@@ -39,6 +39,13 @@ def test_a_kilobyte_that_is_left_behind_each_time_is_seen():
     assert memory > 1000 > FILLING_UP["eager"]
 
 
+def test_a_run_fails_for_what_tensorflow_does_not_leave():
+    stock = {"scenario": "eager", "bytes each": 5.0} | dict.fromkeys(leaks.COUNTS, 0)
+    assert not leaks.is_leak(stock | {"bytes each": 36.0}, stock)
+    assert leaks.is_leak(stock | {"bytes each": 38.0}, stock)
+    assert leaks.is_leak(stock | {"graphs": 1}, stock)
+
+
 def test_the_slope_is_that_of_most_samples():
     jump = [(float(i), 2.0 * i + (100.0 if i > 2 else 0.0)) for i in range(20)]
     assert leaks.slope(jump) == pytest.approx(2.0, abs=0.5)

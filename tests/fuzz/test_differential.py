@@ -35,12 +35,12 @@ def test_derivatives_are_those_of_numpy(case):
 
 def test_what_is_stopped_has_no_gradient_at_all():
     """Elsewhere here, that is zeros."""
-    fx, gx, x = (tf.constant(a) for a in CASE.arrays()[:3])
+    fx, gx, x, upstream = (tf.constant(a) for a in CASE.arrays()[:4])
     for manually_stopped in (False, True):
         with tf.GradientTape() as tape:
             tape.watch([fx, gx, x])
             h = cg.embed_gradient(fx, gx, x, CASE.axis, fx_gx_manually_stopped=manually_stopped)
-        found = tape.gradient(h, [fx, gx, x])
+        found = tape.gradient(h, [fx, gx, x], output_gradients=upstream)
         assert [g is not None for g in found] == [manually_stopped, manually_stopped, True]
 
 

@@ -1,4 +1,4 @@
-"""The C++ side under sanitizers, as far as that takes a minute or two, and faults that each of them has to find."""
+"""The arithmetic under sanitizers, and faults that each of them has to find."""
 
 import pathlib
 import sys
