@@ -3,8 +3,8 @@
     python -m reliability.leaks [--fraction 0.05] [--json FILE]
 
 Each scenario runs in processes of its own, with this library and, for comparison, with TensorFlow's own operations in
-its place; it fails where this library leaves more than those. What grows is a slope: the median of the slopes between all
-pairs of samples (Theil and Sen), so that a cache that fills up at once is none.
+its place; it fails where this library leaves more than those. What grows is a slope: the median of the slopes between
+all pairs of samples (Theil and Sen), so that a cache that fills up at once is none.
 """
 
 import argparse
@@ -25,8 +25,9 @@ from benchmarks.record import ROOT
 
 SAMPLES = 20
 # How often each scenario is repeated in a whole run, and the bytes that one repetition may leave beyond those that
-# TensorFlow's own operations leave. The tolerance is far below the least that could be left behind, and above what the allocator's holes make of the measurement: a graph with
-# its functions takes about 100 kB, an eager tensor with its tape's record about 1 kB, a reference to either 64 bytes.
+# TensorFlow's own operations leave. The tolerance is far below the least that could be left behind, and above what the
+# allocator's holes make of the measurement: a graph with its functions takes about 100 kB, an eager tensor with its
+# tape's record about 1 kB, a reference to either 64 bytes.
 SCENARIOS = {
     "traces": (10_000, 4096),
     "loads": (10_000, 4096),
