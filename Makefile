@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow fuzz sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: demo test test-slow fuzz mutants sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
 	$(BIN)/python -m tf_cg_ops demo
@@ -42,6 +42,12 @@ MUTANTS ?= 10000
 fuzz: $(LIBRARY)
 	$(BIN)/python -m tests.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
 	$(BIN)/python -m tests.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
+
+# Changes the Python modules in one place at a time, which the tests have to notice: about an hour on two cores. A run
+# that was stopped goes on where it was.
+mutants: $(LIBRARY)
+	@$(BIN)/python -m pip install -q 'cosmic-ray>=8.4,<9'
+	$(BIN)/python -m reliability.mutants
 
 # The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
 # `library` runs those files; ARGUMENTS are handed on (see python3 -m build_ops.sanitize --help).

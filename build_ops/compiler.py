@@ -49,7 +49,7 @@ def build_library(
     compiler = find_compiler()
     hardening = hardening_flags(compiler)
     command = [*compiler, *COMPILE_FLAGS, *hardening, *path_flags(compile_flags), *compile_flags, "-I.", *more_flags]
-    commands = {".cc": command, ".cu": toolkit.compile_command(hardening) if toolkit else []}
+    commands = {".cc": command, ".cu": [*ccache(), *toolkit.compile_command(hardening)] if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
@@ -67,7 +67,12 @@ def find_compiler() -> list[str]:
             f"tf_cg_ops: the build found no C++ compiler; expected g++, or what the variable CXX names, got no program "
             f"{command[0]!r}. Install one (on Debian and Ubuntu: apt-get install g++), or name another: CXX=clang++."
         )
-    return ["ccache", *command] if shutil.which("ccache") else command
+    return [*ccache(), *command]
+
+
+def ccache() -> list[str]:
+    """What stands before a compiler's name where ccache is installed."""
+    return ["ccache"] if shutil.which("ccache") else []
 
 
 def hardening_flags(compiler: Sequence[str]) -> list[str]:
@@ -96,15 +101,7 @@ def compile_source(commands: Mapping[str, list[str]], source: str) -> pathlib.Pa
     dependencies = target.with_suffix(".d")
     if not is_up_to_date(target, dependencies):
         target.parent.mkdir(parents=True, exist_ok=True)
-        command = [*commands[kind], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)]
-        if kind == ".cu":
-            # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.
-            between = target.with_suffix(".between")
-            between.mkdir(exist_ok=True)
-            run([*command, "--keep", "--keep-dir", os.path.relpath(between, ROOT)])
-            shutil.rmtree(between)
-        else:
-            run(command)
+        run([*commands[kind], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
     return target
 
 

@@ -14,8 +14,18 @@ OLDEST_TOOLKIT = (12, 0)
 # Turing: the oldest that nvcc 13 compiles for.
 OLDEST_ARCHITECTURE = 75
 
-# -fmad=false: products are rounded before they are added, as on the CPU.
-NVCC_FLAGS = ("-O3", "-std=c++17", "-fmad=false", "-Xcompiler", "-fPIC,-Wall,-Wextra", "--threads", "0")
+NVCC_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    # Products are rounded before they are added, as on the CPU.
+    "-fmad=false",
+    "-Xcompiler",
+    "-fPIC,-Wall,-Wextra",
+    "--threads",
+    "0",
+    # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.
+    "--objdir-as-tempdir",
+)
 
 
 @dataclasses.dataclass(frozen=True)

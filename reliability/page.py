@@ -11,6 +11,9 @@ from typing import Any
 from benchmarks.record import ROOT
 
 from .faults import FAULTS
+from .leaks import COUNTS
+from .mutants import name_of
+from .mutants_judged import HARMLESS
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability"
@@ -19,7 +22,7 @@ RESULTS = ROOT / "docs" / "reliability"
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def number(value: float) -> str:
@@ -74,6 +77,37 @@ def exactness(found: dict[str, Any]) -> str:
     return table(["dtype", "numbers", "here", "`reduce_sum`"], rows)
 
 
+def leaks(found: list[dict[str, Any]]) -> str:
+    """What one repetition leaves, here and with TensorFlow's own operations."""
+    kinds = dict.fromkeys(row["scenario"] for row in found)
+    rows = []
+    for scenario in kinds:
+        ours, stock = (next(r for r in found if (r["scenario"], r["with"]) == (scenario, w)) for w in ("ours", "stock"))
+        added = ", ".join(str(ours[count]) for count in COUNTS)
+        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
+    return table(["repeated", "times", "bytes each, here", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
+
+
+def mutants(found: list[dict[str, Any]]) -> str:
+    """How many changes of each module were noticed, and those that were not."""
+    rows, alive = [], []
+    for module in dict.fromkeys(row["module"] for row in found):
+        same = [row for row in found if row["module"] == module]
+        noticed = sum(row["noticed_by"] is not None for row in same)
+        rows.append([f"`{module}`", len(same), noticed])
+        alive += [row for row in same if row["noticed_by"] is None]
+    rows.append(["all", len(found), len(found) - len(alive)])
+    survivors = [
+        [f"`{r['module']}`", f"`{r['before']}`", f"`{r['after']}`", HARMLESS.get(name_of(r), "**not judged**")]
+        for r in alive
+    ]
+    return (
+        table(["module", "changes", "noticed"], rows)
+        + "\n\nNot noticed:\n\n"
+        + table(["module", "before", "after", "why that is so"], survivors)
+    )
+
+
 def faults(found: list[dict[str, Any]]) -> str:
     """Each fault that was put in, and the test that noticed it."""
     rows = [[f["fault"], f"`{f['file']}`", f"`{f['noticed_by']}`" if f["noticed_by"] else "**none**"] for f in found]
@@ -87,7 +121,9 @@ PARTS: dict[str, Callable[[Any], str]] = {
     "saved_models": saved_models,
     "sanitizers": sanitizers,
     "exactness": exactness,
+    "leaks": leaks,
     "faults": faults,
+    "mutants": mutants,
 }
 
 

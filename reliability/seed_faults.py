@@ -127,6 +127,8 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
     only = parser.parse_args().only
     faults = [fault for fault in FAULTS if only in fault.name]
+    if not faults:
+        parser.error(f"--only {only}: no fault has that in its name")
     missed = []
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         folder = copy_of_the_sources(pathlib.Path(temporary))

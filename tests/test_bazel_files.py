@@ -62,7 +62,7 @@ def test_the_script_says_how_setup_py_compiles_with_this_tensorflow(tmp_path):
 
 def test_without_tensorflow_the_script_says_what_to_do(tmp_path):
     code = """
-import importlib.metadata, runpy
+import importlib.metadata, runpy, sys
 def missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 importlib.metadata.version = missing

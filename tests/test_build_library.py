@@ -128,6 +128,7 @@ def built_twice(chosen, toolkit, tmp_path, monkeypatch):
     return [library.read_bytes() for library in libraries]
 
 
+@pytest.mark.slow
 def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
     """Of some sources, each compiled twice; `make wheel` compares whole libraries."""
     chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]
@@ -135,6 +136,7 @@ def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
     assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 def test_nvcc_in_two_folders_gives_the_same_bytes(tmp_path, monkeypatch):
     """For one architecture."""

@@ -58,7 +58,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=pytest.mark.slow) if i else fault for i, fault in enumerate(FAULTS)]
+)
 def test_it_finds_faults(fault, tmp_path):
     right, wrong, case = FAULTS[fault]
     for folder in ("cc", "cuda", "tests/support/emulated_cuda"):

@@ -8,6 +8,7 @@ import sys
 import time
 
 from . import raw_ops
+from .plants import fault_of
 
 
 def _raw_ops(arguments):
@@ -54,7 +55,9 @@ def main():
     parser.add_argument("--seconds", type=float, help="an end for the calls, however many were made")
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--plant", action="append", default=[], help="abort@7, hang@7 or wrong@7: to test the fuzzer")
+    parser.add_argument(
+        "--plant", type=fault_of(*raw_ops.PLANTS), action="append", default=[], help="wrong@7: to test the fuzzer"
+    )
     parser.add_argument(
         "--json", type=pathlib.Path, help="the folder that NAME.json goes to, or with a subject the file"
     )

@@ -22,6 +22,9 @@ CALLS_OF_A_CHILD = 20_000
 # After so many seconds a call counts as one that never ends. Compilers are slow on a busy machine; imports, too.
 TIME_LIMIT = 60.0
 
+# The faults that can be planted.
+PLANTS = ("abort", "hang", "wrong")
+
 
 @dataclasses.dataclass
 class Summary:

@@ -32,6 +32,7 @@ import numpy as np
 from . import saved_model_actions as actions
 from . import saved_model_bases as bases
 from . import saved_model_processes as processes
+from .plants import fault_of
 
 SECONDS, MEGABYTES = 60, 1500
 PLANTS = ("abort", "hang", "leak", "wrong", "undocumented")
@@ -219,7 +220,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the limit for each mutant")
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="the limit for each mutant")
     parser.add_argument(
-        "--plant", nargs="+", default=[], metavar="KIND@NUMBER", help=f"to test the fuzzer; of {', '.join(PLANTS)}"
+        "--plant", type=fault_of(*PLANTS), nargs="+", default=[], metavar="KIND@NUMBER", help="to test the fuzzer"
     )
     options = parser.parse_args()
     summary = fuzz(options)

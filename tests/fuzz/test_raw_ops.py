@@ -1,5 +1,6 @@
 """20,000 random calls of the ops, and that the fuzzer notices what it is there for."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ from ..support import reference
 from ..support.processes import run_interpreter
 from ..support.tensors import random_array
 from . import raw_ops, rules, shapes
+from .plants import fault_of
 from .raw_answers import answer
 from .raw_calls import OPS, SHARES, make_call
 from .raw_verdicts import judge
@@ -144,3 +146,10 @@ def test_the_command_line_repeats_one_call(tmp_path):
     assert result.returncode == 1, result.stderr
     assert [failure["seed"] for failure in summary["failures"]] == [12]
     assert "1 calls" in result.stderr
+
+
+@pytest.mark.parametrize("wrong", ["abort", "abort@", "abort@x", "rot@7", ""])
+def test_a_fault_that_cannot_be_planted_is_an_error(wrong):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected KIND@NUMBER with a kind of abort, hang, wrong; got"):
+        fault_of(*raw_ops.PLANTS)(wrong)
+    assert fault_of(*raw_ops.PLANTS)("abort@7") == "abort@7"

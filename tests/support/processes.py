@@ -1,8 +1,15 @@
 """Runs Python code in a fresh process, from a folder that is not the source tree."""
 
+import atexit
+import functools
+import json
 import os
+import pathlib
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 
 # Keras imports them wherever they are installed: a third of the time that `import tensorflow` takes.
 FOR_KERAS_ALONE = ("sklearn", "matplotlib")
@@ -10,21 +17,78 @@ FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 # In seconds. What takes so long has hung, on a busy machine too.
 HANGS = 300
 
-_MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"
+# What may differ between the processes of one warm Python: TensorFlow reads other variables while it is imported.
+READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS", "PYTEST_CURRENT_TEST"}
+
+# Nothing of TensorFlow's notes about the machine, which come from two places.
+_NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 def run_python(code, *args, cwd, environment=None, check=True, with_extras=False):
     """Runs `code` with `args` in sys.argv; the result's stdout and stderr are text.
 
-    A process that hangs is killed, and the test fails. Unless `with_extras`, scikit-learn and Matplotlib are as if they
-    were not installed.
+    A process that hangs is killed, and the test fails. TensorFlow is imported already. Unless `with_extras`, scikit-learn
+    and Matplotlib are as if they were not installed.
     """
-    code = code if with_extras else _MISSING + code
-    return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
+    warm = None if with_extras else _warm_python()
+    if warm is None or not warm.fits(environment or {}):
+        return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
+    result = warm.run(code, [*map(str, args)], str(cwd), environment or {})
+    if check:
+        assert result.returncode == 0, result.stderr
+    return result
+
+
+class _WarmPython:
+    """`warm.py`, and how to ask it."""
+
+    def __init__(self):
+        program = str(pathlib.Path(__file__).with_name("warm.py"))
+        self._environment = {**os.environ, **_NO_NOTES}
+        self._process = subprocess.Popen(
+            [sys.executable, program, *FOR_KERAS_ALONE],
+            cwd="/",
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._close)
+
+    def _close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def fits(self, environment):
+        """Whether a process with these variables, beside those of this one, may have begun like the warm one."""
+        wanted = os.environ | _NO_NOTES | environment
+        names = wanted.keys() | self._environment.keys()
+        return {name for name in names if wanted.get(name) != self._environment.get(name)} <= READ_LATE
+
+    def run(self, code, arguments, cwd, environment):
+        """The result of `code`; one process at a time."""
+        with tempfile.TemporaryDirectory() as folder:
+            written = {name: pathlib.Path(folder, name) for name in ("stdout", "stderr")}
+            for path in written.values():
+                path.touch()
+            request = {"code": code, "arguments": arguments, "cwd": cwd, "environment": environment}
+            request |= {name: str(path) for name, path in written.items()}
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            number = int(self._process.stdout.readline())
+            if not select.select([self._process.stdout], [], [], HANGS)[0]:
+                os.kill(number, signal.SIGKILL)
+            status = int(self._process.stdout.readline())
+            texts = {name: path.read_text() for name, path in written.items()}
+        assert status != -signal.SIGKILL, f"no end within {HANGS} s, or no memory: {texts['stderr']}"
+        return subprocess.CompletedProcess(code, status, **texts)
+
+
+_warm_python = functools.cache(_WarmPython)
 
 
 def run_script(path, *args, cwd, environment=None, check=True):
-    """The same for a file."""
+    """The same for a file, by an interpreter of its own."""
     return run_interpreter([sys.executable, path, *args], cwd, environment, check)
 
 
@@ -33,8 +97,7 @@ def run_interpreter(command, cwd, environment=None, check=True, time_limit=HANGS
     result = subprocess.run(
         [*map(str, command)],
         cwd=cwd,
-        # Nothing of TensorFlow's notes about the machine, which come from two places.
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", **(environment or {})},
+        env={**os.environ, **_NO_NOTES, **(environment or {})},
         capture_output=True,
         text=True,
         check=False,

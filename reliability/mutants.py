@@ -1,0 +1,252 @@
+"""Changes the Python modules in one place at a time; the tests have to notice.
+
+    python -m reliability.mutants [--one-of 16] [--only TEXT]
+
+What is changed, and how, comes from the operators of Cosmic Ray (https://cosmic-ray.readthedocs.io; `make mutants`
+installs it): a number, a comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same
+ones in each run. Each outcome goes into docs/reliability/mutants.json, where a run that was stopped goes on.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import difflib
+import json
+import os
+import pathlib
+import queue
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from benchmarks.record import ROOT
+
+from .mutants_judged import HARMLESS
+from .seed_faults import copy_of_the_sources, first_failure
+
+RESULTS = ROOT / "docs" / "reliability" / "mutants.json"
+PACKAGE = "tf_cg_ops"
+# Programs and generated files, which no test knows line by line.
+LEFT_OUT = ("_demo/", "_version.py", "_build_info.py")
+
+EMBED = (
+    "embed_gradient_value",
+    "embed_gradient_arguments",
+    "embed_gradient_errors",
+    "embed_gradient_shape_errors",
+    "embed_gradient_stopping",
+    "embed_gradient_callable",
+    "embed_gradient_callable_calls",
+    "embed_gradient_orders",
+    "embed_gradient_table",
+)
+DECORATOR = (
+    "custom_gradient_arguments",
+    "custom_gradient_errors",
+    "custom_gradient_variables",
+    "custom_gradient_composites",
+    "custom_gradient_rules",
+    "custom_gradient_modes",
+    "hostile_gradients",
+)
+READY_MADE = ("ready_made", "layer_numbers")
+FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
+KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")
+SAVED_MODEL = (
+    "saved_model_inspect",
+    "saved_model_strip",
+    "saved_model_strip_errors",
+    "saved_model_compare",
+    "saved_model_strip_calls",
+    "saved_model_strip_kinds",
+    "saved_model_hostile_files",
+    "command_line",
+)
+TESTING = ("testing", "testing_errors", "testing_numeric", "testing_faults")
+# The files of tests for each module, or for all modules of a folder.
+TESTS = {
+    "__init__.py": ("import",),
+    "__main__.py": ("command_line", "command_line_stopped"),
+    "_checks.py": (*EMBED, *DECORATOR),
+    "_clipping.py": READY_MADE,
+    "_command_line.py": ("command_line", "command_line_stopped"),
+    "_convert.py": (*EMBED, *DECORATOR),
+    "_decorator.py": DECORATOR,
+    "_deferred.py": (*EMBED, "vectorize"),
+    "_dynamic_shapes.py": (*EMBED, "numerics", "xla"),
+    "_eager.py": EMBED,
+    "_early.py": ("command_line", "import"),
+    "_embed.py": EMBED,
+    "_errors.py": (*EMBED, *DECORATOR),
+    "_from_numpy.py": FROM_NUMPY,
+    "_gradients.py": (*EMBED, "raw_ops", "forward_mode"),
+    "_implicit_root.py": ("implicit_root", "implicit_root_solvers"),
+    "_inline.py": (*DECORATOR, "control_flow"),
+    "_library.py": ("import", "build_library", "stock_ops"),
+    "_python_call.py": FROM_NUMPY,
+    "_rule.py": (*DECORATOR, "raw_ops", "forward_mode"),
+    "_scaling.py": READY_MADE,
+    "_stock_ops.py": ("stock_ops", "stock_kernel"),
+    "_straight_through.py": READY_MADE,
+    "_structure.py": DECORATOR,
+    "_tapes.py": (*EMBED, *DECORATOR),
+    "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
+    "_variants.py": ("variants",),
+    "_vectorize.py": ("vectorize",),
+    "sysconfig.py": ("import",),
+    "_keras/": KERAS,
+    "compat/": ("compat_tfp_math", "compat_bayesflow"),
+    "layers/": ("layers",),
+    "saved_model/": SAVED_MODEL,
+    "testing/": TESTING,
+}
+
+
+class Mutant(NamedTuple):
+    """One change of one module."""
+
+    module: str
+    line: int
+    before: str
+    after: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """What it is known by, as long as nobody changes the line."""
+        return f"{self.module}: {self.before} -> {self.after}"
+
+
+def tests_for(module: str) -> tuple[str, ...]:
+    """The files of tests for a module."""
+    names = TESTS.get(module) or TESTS[module.split("/")[0] + "/"]
+    return tuple(f"test_{name}.py" for name in names)
+
+
+def modules() -> list[str]:
+    """All that are changed."""
+    paths = (str(path.relative_to(ROOT / PACKAGE)) for path in (ROOT / PACKAGE).rglob("*.py"))
+    return sorted(path for path in paths if not path.startswith(LEFT_OUT))
+
+
+def what_runs(text: str) -> str:
+    """The code without its annotations, which only type checkers read."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+    return ast.unparse(tree)
+
+
+def changed_lines(text: str, changed: str) -> tuple[int, str, str]:
+    """The number of the first line that differs, and what stood and stands there."""
+    matcher = difflib.SequenceMatcher(None, text.splitlines(), changed.splitlines(), autojunk=False)
+    _, begin, end, other, last = next(op for op in matcher.get_opcodes() if op[0] != "equal")
+    strip = lambda lines: " ".join(line.strip() for line in lines)  # noqa: E731
+    return begin + 1, strip(text.splitlines()[begin:end]), strip(changed.splitlines()[other:last])
+
+
+def draw(module: str, one_of: int) -> Iterator[Mutant]:
+    """Some of a module's mutants: of every so many places one, and one of the ways to change it."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+
+    text = (ROOT / PACKAGE / module).read_text()
+    places: dict[Any, list[tuple[Any, int]]] = {}
+    for name in sorted(plugins.operator_names()):
+        operator = plugins.get_operator(name)
+        # Those that have to be told names, and one that cannot replace a name with a dot in it.
+        if operator.arguments() or name == "core/ExceptionReplacer":
+            continue
+        seen = 0
+        for node in ast_nodes(get_ast(text)):
+            for position in operator().mutation_positions(node):
+                places.setdefault(position, []).append((operator(), seen))
+                seen += 1
+    order = sorted(places)
+    generator = random.Random(module)
+    generator.shuffle(order)
+    wanted = -(-len(order) // one_of)
+    for position in order:
+        changed = mutate_code(text, *generator.choice(places[position]))
+        # Changes of annotations, and those that change nothing, say nothing about the tests.
+        if wanted and changed is not None and what_runs(changed) != what_runs(text):
+            wanted -= 1
+            yield Mutant(module, *changed_lines(text, changed), changed)
+
+
+def outcome(mutant: Mutant, folder: pathlib.Path) -> dict[str, Any]:
+    """Puts a mutant into a copy of the sources and runs its tests."""
+    path = folder / PACKAGE / mutant.module
+    text = path.read_text()
+    path.write_text(mutant.text)
+    try:
+        noticed = first_failure(folder, tests_for(mutant.module))
+    finally:
+        path.write_text(text)
+    row = {name: getattr(mutant, name) for name in ("module", "line", "before", "after")}
+    return row | {"noticed_by": noticed}
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """The name of the mutant that a result is about."""
+    return f"{row['module']}: {row['before']} -> {row['after']}"
+
+
+def missed(rows: list[dict[str, Any]]) -> list[str]:
+    """The names of those that no test notices and nobody has judged to be harmless."""
+    return [name for row in rows if row["noticed_by"] is None and (name := name_of(row)) not in HARMLESS]
+
+
+def main() -> None:
+    """Runs the tests on mutants that have no outcome yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one-of", type=int, default=16, metavar="N", help="of every so many places one is changed")
+    parser.add_argument("--only", default="", metavar="TEXT", help="modules with this in their name")
+    parser.add_argument("--survivors", action="store_true", help="once more those that no test has noticed")
+    arguments = parser.parse_args()
+    known = {name_of(row): row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    chosen = [name for name in modules() if arguments.only in name]
+    if not chosen:
+        parser.error(f"--only {arguments.only}: no module has that in its name")
+    drawn = [mutant for module in chosen for mutant in draw(module, arguments.one_of)]
+    again = {name for name, row in known.items() if arguments.survivors and row["noticed_by"] is None}
+    waiting = [mutant for mutant in drawn if mutant.name not in known or mutant.name in again]
+    print(f"{len(drawn)} mutants, {len(drawn) - len(waiting)} of them known", file=sys.stderr, flush=True)
+    processes = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        folders: queue.Queue[pathlib.Path] = queue.Queue()
+        for number in range(processes):
+            folder = copy_of_the_sources(pathlib.Path(temporary) / str(number))
+            for compiled in ("_ops.so", "_build_info.py"):
+                shutil.copy2(ROOT / PACKAGE / compiled, folder / PACKAGE)
+            folders.put(folder)
+
+        def run(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
+            folder, start = folders.get(), time.monotonic()
+            try:
+                return mutant, outcome(mutant, folder), time.monotonic() - start
+            finally:
+                folders.put(folder)
+
+        with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+            for done, (mutant, row, seconds) in enumerate(pool.map(run, waiting), start=1):
+                known[mutant.name] = row
+                RESULTS.write_text(json.dumps(sorted(known.values(), key=lambda r: (r["module"], r["line"])), indent=1))
+                said = f"{done} of {len(waiting)}, {seconds:.0f} s, {mutant.name}: {row['noticed_by']}"
+                print(said, file=sys.stderr, flush=True)
+    if names := missed([known[mutant.name] for mutant in drawn]):
+        raise SystemExit("reliability: the tests noticed nothing of\n" + "\n".join(names))
+
+
+if __name__ == "__main__":
+    main()
