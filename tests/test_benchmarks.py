@@ -164,6 +164,7 @@ def quick(tmp_path_factory):
     return folder, process.stderr
 
 
+@pytest.mark.slow
 def test_every_subject_runs(quick):
     run = json.loads((quick[0] / "results.json").read_text())
     assert {case["subject"] for case in run["cases"]} == set(SUBJECTS)
@@ -178,6 +179,7 @@ def test_every_subject_runs(quick):
         assert key in run
 
 
+@pytest.mark.slow
 def test_every_target_belongs_to_a_case(quick):
     """All but those for sizes that a quick run does not have."""
     run = json.loads((quick[0] / "results.json").read_text())
@@ -189,11 +191,13 @@ def test_every_target_belongs_to_a_case(quick):
     }
 
 
+@pytest.mark.slow
 def test_it_says_how_far_it_is(quick):
     assert "[1/" in quick[1]
     assert "s left)" in quick[1]
 
 
+@pytest.mark.slow
 def test_it_writes_table_and_charts(quick):
     assert "quick run: the figures mean nothing" in (quick[0] / "table.md").read_text()
     written = [path.name for path in quick[0].glob("*.png")]
@@ -207,13 +211,17 @@ def test_every_subject_is_a_program(subject):
     assert (ROOT / f"benchmarks/{subject}.py").read_text().endswith("    program.run(cases)\n")
 
 
-@pytest.mark.parametrize("module", ["benchmarks", "benchmarks.dispatch"])
-def test_the_programs_have_help(module):
+def test_the_programs_have_help():
     shown = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     for flag in ("--[no]quick", "--output", "--seconds", "--only"):
         assert flag in shown.stdout
+
+
+def test_one_case_runs():
+    command = [sys.executable, "-m", "benchmarks.dispatch", "--quick", "--only", "forward"]
+    assert "quick run: the figures mean nothing" in run_interpreter(command, ROOT).stdout
 
 
 def test_a_name_that_no_case_has_is_an_error_that_lists_them():

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_cg_ops.compat.bayesflow import custom_gradient
 
 from .support.formulas import contrib_formula
+from .support.products import pairs
 from .support.regimes import REGIMES, tape_vjp
 from .support.tensors import address, random_array
 
@@ -101,9 +102,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["stopped", "manually_stopped"])
 @pytest.mark.parametrize("regime_name", list(REGIMES))
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "stopped"), pairs(CASES, [False, True]))
 def test_shapes_and_gradients_are_those_of_the_formula(case, regime_name, stopped, rng):
     fx_shape, gx_shape, x_shape, axis = case
     args = [random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape)]

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_cg_ops.compat.tfp_math import custom_gradient
 
 from .support.formulas import tfp_formula
+from .support.products import pairs
 from .support.regimes import REGIMES, tape_vjp
 from .support.tensors import address, random_array
 
@@ -55,9 +56,8 @@ def test_change_one_import_and_get_the_right_gradient(regime):
     np.testing.assert_array_equal(dx, [2.0, 40.0, 600.0])
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["stopped", "manually_stopped"])
 @pytest.mark.parametrize("regime_name", list(REGIMES))
-@pytest.mark.parametrize("case", SHAPES, ids=str)
+@pytest.mark.parametrize(("case", "stopped"), pairs(SHAPES, [False, True]))
 def test_every_pair_of_shapes(case, regime_name, stopped, rng):
     fx_shape, x_shape, kind = case
     fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))

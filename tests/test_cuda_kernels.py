@@ -8,11 +8,12 @@ import pytest
 
 from .support import contraction, emulated
 from .support.contraction_forms import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
-from .support.tensors import random_array
+from .support.products import pairs
+from .support.tensors import DTYPES, random_array
 from .support.tolerances import assert_gradient_close
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=3))
 def test_every_length_at_any_address_within_fences(form, dtype, rng):
     assert_every_length_within_fences(emulated.contract, form, dtype, rng)
 

@@ -11,6 +11,7 @@ import tf_cg_ops as cg
 from tf_cg_ops import _library
 
 from .support import reference
+from .support.products import pairs
 from .support.tensors import random_array
 
 N = 3
@@ -71,8 +72,7 @@ def member(array, stacked, i):
     return tf.constant(array[i] if stacked else array)
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["", "manually_stopped"])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "stopped"), pairs(SHAPES, [False, True]))
 def test_vectorized_map_equals_a_loop_for_every_mix_of_stacked_inputs(name, stopped, rng):
     fx, gx, x, axis = SHAPES[name]
     shapes, pairs = [fx, *gx, *x, fx], len(x)
@@ -94,8 +94,7 @@ def test_vectorized_map_equals_a_loop_for_every_mix_of_stacked_inputs(name, stop
             np.testing.assert_allclose(got, [np.asarray(one[k]) for one in loop], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["", "manually_stopped"])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "stopped"), pairs(SHAPES, [False, True]))
 def test_gradients_of_a_batch_equal_those_of_a_loop_for_every_mix_of_stacked_inputs(name, stopped, rng):
     """The tape is around the batch: it differentiates what the converter made, and sums over what is not stacked."""
     fx, gx, x, axis = SHAPES[name]
