@@ -181,6 +181,24 @@ attempt("a long chain", added, "long")
 print(json.dumps(ANSWERS))
 """
 
+# What TensorFlow finds wrong when it optimises the gradient: it goes on without, and has called it without end.
+OPTIMISED = """
+OPTIONS = None
+WRONG_SHAPES = {"s": b"[3]", "i": 3, "list": tf1.AttrValue.ListValue(s=[b"x"])}
+CHANGES = {"device": lambda node: setattr(node, "device", "While")} | {
+    f"_output_shapes as {kind}": lambda node, value=tf1.AttrValue(**{kind: value}): node.attr["_output_shapes"].CopyFrom(value)
+    for kind, value in WRONG_SHAPES.items()
+}
+attempt("unchanged", copied())
+for change in CHANGES:
+    for f, function in enumerate(SAVED.library.function):
+        for n, node in enumerate(function.node_def):
+            graph = copied()
+            CHANGES[change](graph.library.function[f].node_def[n])
+            attempt(f"{change}: {function.signature.name} {node.name}", graph)
+print(json.dumps(ANSWERS))
+"""
+
 
 def small_model():
     """A GraphDef with the functions alone."""
@@ -227,6 +245,16 @@ def test_a_changed_node_gives_an_error_or_the_right_gradient(saved):
     for name, answer in found.items():
         if not isinstance(answer, str):
             np.testing.assert_allclose(answer, by_hand(), err_msg=name)
+
+
+def test_what_tensorflow_cannot_optimise_ends(saved):
+    found = answers(OPTIMISED, saved)
+    assert not isinstance(found["unchanged"], str), found["unchanged"]
+    errors = [name for name, answer in found.items() if isinstance(answer, str)]
+    assert {name.split(":")[0] for name in errors} == {"device"}  # Of what is differentiated, the rule among it.
+    assert any("custom_gradient_rule_of_spike" in name for name in errors)
+    for name in found.keys() - errors:
+        np.testing.assert_allclose(found[name], by_hand(), err_msg=name)
 
 
 def test_calls_without_end_and_long_chains(saved):

@@ -22,6 +22,10 @@ using ::tensorflow::FunctionLibraryDefinition;
 using ::tensorflow::NodeDef;
 using ::tensorflow::OpDef;
 
+// Marks what was made here to be differentiated. Where TensorFlow could not optimise a graph, it stays a function, and
+// would be split again in each graph of a function that differentiates it, without end.
+constexpr char kIsSplit[] = "_tf_cg_ops_is_split";
+
 // As TensorFlow has it in its own gradients of functions.
 DataType FloatIfResource(DataType type) { return type == tensorflow::DT_RESOURCE ? tensorflow::DT_FLOAT : type; }
 
@@ -212,6 +216,7 @@ absl::Status SplitGradient(const std::string& function, const DataTypeVector& in
   const auto record = library->FindRecord(function);
   // A function may have a gradient of its own, in graphs of TensorFlow 1.
   if (record == nullptr || !library->FindGradient(function).empty()) return absl::OkStatus();
+  if (record->fdef().attr().count(kIsSplit) > 0) return absl::OkStatus();
   FlatFunction flat(*library);
   if (!flat.Flatten(record->fdef())) {
     return flat.calls_itself() ? absl::InvalidArgumentError(CallsItself(function)) : absl::OkStatus();
@@ -228,6 +233,7 @@ absl::Status SplitGradient(const std::string& function, const DataTypeVector& in
   Splitter splitter(flat, live, gradient_types);
   FunctionDef differentiated, gradient;
   differentiated.mutable_signature()->set_name(library->UniqueFunctionName("tf_cg_ops_differentiated"));
+  (*differentiated.mutable_attr())[kIsSplit].set_b(true);
   TF_RETURN_IF_ERROR(splitter.MakeLive(&differentiated));
   gradient.mutable_signature()->set_name(library->UniqueFunctionName("tf_cg_ops_gradient"));
   splitter.MakeGradient(differentiated.signature().name(), &gradient);
