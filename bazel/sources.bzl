@@ -2,6 +2,7 @@
 
 SOURCES = [
     "cc/xla/xla_kernels.cc",
+    "cc/lib/block_kernels.cc",
     "cc/gradients/graph_gradients.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/flat_function.cc",
@@ -32,11 +33,17 @@ SOURCES = [
     "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
     "cc/lib/alignment.cc",
-    "cc/lib/block_kernels.cc",
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
     "cc/lib/older_machines.cc",
+]
+
+MERGED = [
+    "cc/gradients",
+    "cc/kernels",
+    "cc/ops",
+    "cc/passes",
 ]
 
 CUDA_SOURCES = [

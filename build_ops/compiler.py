@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from .cuda import Toolkit, announcement, find_toolkit
-from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA
+from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA, units
 from .tensorflow import installed_tensorflow, tensorflow_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def build_library(
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        built = list(pool.map(lambda source: compile_source(commands, source), sources))
+        built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
     libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
     run([*compiler, *LINK_FLAGS, *more_flags, "-o", str(library), *map(str, built), *libraries])
 
@@ -90,6 +90,18 @@ def path_flags(compile_flags: Sequence[str]) -> list[str]:
     includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
     # The last one that fits counts, and the folders of headers may lie in that of the project.
     return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
+
+
+def as_one(name: str, sources: Sequence[str]) -> str:
+    """A source that includes all of them, if there are several."""
+    if len(sources) == 1:
+        return sources[0]
+    text = "".join(f'#include "{source}"\n' for source in sources)
+    unit = ROOT / "build" / "units" / f"{name}.cc"
+    if not unit.exists() or unit.read_text() != text:  # The object is newer than an old one.
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        unit.write_text(text)
+    return str(unit.relative_to(ROOT))
 
 
 def compile_source(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:

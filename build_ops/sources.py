@@ -1,8 +1,11 @@
 """What the op library is made of."""
 
+from collections.abc import Sequence
+
 # Slowest first: what starts last decides when all is done.
 SOURCES = (
     "cc/xla/xla_kernels.cc",
+    "cc/lib/block_kernels.cc",
     "cc/gradients/graph_gradients.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/flat_function.cc",
@@ -33,13 +36,24 @@ SOURCES = (
     "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
     "cc/lib/alignment.cc",
-    "cc/lib/block_kernels.cc",
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
     "cc/lib/older_machines.cc",
 )
 
+# Folders whose sources are compiled as one: what they include of TensorFlow takes far longer to read than they do.
+MERGED = ("cc/gradients", "cc/kernels", "cc/ops", "cc/passes")
+
 # The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
 CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")
 WITHOUT_CUDA = ("cuda/absent.cc",)
+
+
+def units(sources: Sequence[str]) -> dict[str, list[str]]:
+    """The sources that are compiled as one, by the name of their object."""
+    by_name: dict[str, list[str]] = {}
+    for source in sources:
+        folder = source.rpartition("/")[0]
+        by_name.setdefault((folder if folder in MERGED else source).replace("/", "-"), []).append(source)
+    return by_name

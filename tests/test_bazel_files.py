@@ -21,7 +21,7 @@ from .support.sources import ROOT, is_ours, source_files
 BUILD = (ROOT / "BUILD").read_text()
 
 
-@pytest.mark.parametrize("name", ["SOURCES", "CUDA_SOURCES", "WITHOUT_CUDA"])
+@pytest.mark.parametrize("name", ["SOURCES", "MERGED", "CUDA_SOURCES", "WITHOUT_CUDA"])
 def test_bazel_builds_the_sources_that_setup_py_builds(name):
     # Lists of Starlark are lists of Python.
     assert runpy.run_path(ROOT / "bazel" / "sources.bzl")[name] == list(getattr(sources, name))
