@@ -84,6 +84,7 @@ def scenario(name: str, which: str) -> Callable[[], None]:
     """What is repeated."""
     import tensorflow as tf
 
+    tf.get_logger().setLevel("ERROR")  # Its advice not to trace that often.
     one, other = functions(which)
     x, dy = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 
@@ -125,6 +126,7 @@ def measure(name: str, which: str, repetitions: int) -> list[list[int]]:
         for _ in range(step):
             repeat()
         samples.append([number * step, resident(), *counts()])
+        print(f"{name}, {which}: {number * step:,} of {SAMPLES * step:,}", file=sys.stderr, flush=True)
     return samples
 
 

@@ -4,8 +4,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -251,8 +249,7 @@ runpy.run_module("tf_cg_ops", run_name="__main__", alter_sys=True)
 )
 def test_killed_at_any_step_there_is_no_target(source, tmp_path, step, number):
     before = tree(source)
-    code = [sys.executable, "-c", STEPS, source, tmp_path / "target", step, number]
-    result = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    result = run_python(STEPS, source, tmp_path / "target", step, number, cwd=tmp_path, check=False)
     assert result.returncode == (1 if number == "SIGTERM" else -signal.SIGKILL), result.stderr
     assert not (tmp_path / "target").exists()
     assert tree(source) == before
