@@ -241,7 +241,8 @@ def main() -> None:
         with concurrent.futures.ThreadPoolExecutor(processes) as pool:
             for done, (mutant, row, seconds) in enumerate(pool.map(run, waiting), start=1):
                 known[mutant.name] = row
-                RESULTS.write_text(json.dumps(sorted(known.values(), key=lambda r: (r["module"], r["line"])), indent=1))
+                rows = sorted(known.values(), key=lambda row: (row["module"], row["line"]))
+                RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
                 said = f"{done} of {len(waiting)}, {seconds:.0f} s, {mutant.name}: {row['noticed_by']}"
                 print(said, file=sys.stderr, flush=True)
     if names := missed([known[mutant.name] for mutant in drawn]):

@@ -129,6 +129,16 @@ def built_twice(chosen, toolkit, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("folder", sources.MERGED)
+def test_each_source_includes_what_it_uses(folder):
+    """The build compiles those of a folder as one, where one may use what another one includes."""
+    flags, _ = compiler.tensorflow_flags()
+    for source in sources.units(sources.SOURCES)[folder.replace("/", "-")]:
+        command = [*compiler.find_compiler(), *flags, "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
 def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
     """Of some sources, each compiled twice; `make wheel` compares whole libraries."""
     chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]

@@ -33,7 +33,7 @@ bool IsOneTensor(const OpDef::ArgDef& argument) {
 }
 
 // Whether all attributes are there, and none is to be filled in. TensorFlow fails to optimise a function that lacks
-// one, also one that nothing reads, and may then try again without end.
+// one, also one that nothing reads.
 bool HasAllAttributes(const NodeDef& node) {
   for (const auto& [name, value] : node.attr()) {
     if (value.value_case() == tensorflow::AttrValue::VALUE_NOT_SET || !value.placeholder().empty()) return false;

@@ -181,8 +181,8 @@ absl::Status RefuseWhatCannotBeRepeated(const std::string& function, const FlatF
   return absl::OkStatus();
 }
 
-// Whether all functions that the nodes run are of a form that can be flattened. TensorFlow may end the process, or try
-// again without end, when it calls one that holds a function that is not valid, as a rule may be.
+// Whether all functions that the nodes run are of a form that can be flattened. TensorFlow may end the process when it
+// calls one that holds a function that is not valid, as a rule may be.
 bool AreSound(std::vector<const NodeDef*> nodes, const FunctionLibraryDefinition& library) {
   std::set<std::string> visited;
   while (!nodes.empty()) {

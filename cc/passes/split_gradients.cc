@@ -2,16 +2,11 @@
 // there, zeros may turn into nan, and operations need no gradient. A SymbolicGradient node of a function with a custom
 // gradient becomes a call of a function that says so. It runs after the gradients that would be lost were refused.
 
-#include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/gradients/split_function.h"
 #include "cc/passes/differentiated_function.h"
-#include "tensorflow/core/common_runtime/function_body.h"
-#include "tensorflow/core/common_runtime/function_def_utils.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/graph/graph.h"
@@ -65,29 +60,6 @@ bool ReadsGradientOfVariable(const Node& node) {
   return false;
 }
 
-// Fails if TensorFlow cannot make a graph of a function, or of one that it names, as a rule of a changed file may be.
-// Otherwise that would show while the gradient runs, where TensorFlow may wait for the function without end.
-absl::Status CheckFunctions(const std::string& function, const tensorflow::FunctionLibraryDefinition& library) {
-  std::set<std::string> seen = {function};
-  std::vector<std::string> left = {function};
-  while (!left.empty()) {
-    auto record = library.FindRecord(left.back());
-    left.pop_back();
-    if (record == nullptr || record->fdef().signature().attr_size() > 0) continue;
-    for (const NodeDef& node : record->fdef().node_def()) {
-      for (const auto& [name, value] : node.attr()) {
-        if (value.has_func() && seen.insert(value.func().name()).second) left.push_back(value.func().name());
-        for (const auto& one : value.list().func()) {
-          if (seen.insert(one.name()).second) left.push_back(one.name());
-        }
-      }
-    }
-    std::unique_ptr<tensorflow::FunctionBody> body;
-    TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(std::move(record), {}, &library, &body));
-  }
-  return absl::OkStatus();
-}
-
 class SplitGradients : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
@@ -104,7 +76,6 @@ class SplitGradients : public tensorflow::GraphOptimizationPass {
       TF_RETURN_IF_ERROR(
           SplitGradient(function, node->input_types(), node->output_types(), options.flib_def, &split, &is_stateful));
       if (split.empty()) continue;
-      TF_RETURN_IF_ERROR(CheckFunctions(split, *options.flib_def));
       TF_RETURN_IF_ERROR(ReplaceByCall(node, split, is_stateful, graph));
     }
     return absl::OkStatus();
