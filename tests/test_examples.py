@@ -113,6 +113,7 @@ def test_its_pictures_show_something(run):
         assert np.mean(np.ptp(pixels, axis=-1) > 0.2) > 0.002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
     code = BROKEN.format(breakage=BREAKAGES[name])

@@ -26,6 +26,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found(tmp_path):
     plants = [f"{kind}@{number}" for number, kind in enumerate(PLANTED)]
     returned, summary = fuzz(tmp_path, "--mutants", 6, "--plant", *plants)
