@@ -20,6 +20,9 @@ HANGS = 300
 # What may differ between the processes of one warm Python: TensorFlow reads other variables while it is imported.
 READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS", "PYTEST_CURRENT_TEST"}
 
+# What the demo sets to its default.
+_DEFAULTS = {"KERAS_BACKEND": "tensorflow"}
+
 # Nothing of TensorFlow's notes about the machine, which come from two places.
 _NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
@@ -44,7 +47,7 @@ class _WarmPython:
 
     def __init__(self):
         program = str(pathlib.Path(__file__).with_name("warm.py"))
-        self._environment = {**os.environ, **_NO_NOTES}
+        self._environment = _DEFAULTS | os.environ | _NO_NOTES
         self._process = subprocess.Popen(
             [sys.executable, program, *FOR_KERAS_ALONE],
             cwd="/",
@@ -62,7 +65,7 @@ class _WarmPython:
 
     def fits(self, environment):
         """Whether a process with these variables, beside those of this one, may have begun like the warm one."""
-        wanted = os.environ | _NO_NOTES | environment
+        wanted = _DEFAULTS | os.environ | _NO_NOTES | environment
         names = wanted.keys() | self._environment.keys()
         return {name for name in names if wanted.get(name) != self._environment.get(name)} <= READ_LATE
 
