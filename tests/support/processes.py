@@ -17,11 +17,8 @@ FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 # In seconds. What takes so long has hung, on a busy machine too.
 HANGS = 300
 
-# What may differ between the processes of one warm Python: TensorFlow reads other variables while it is imported.
-READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS", "PYTEST_CURRENT_TEST"}
-
-# What the demo sets to its default.
-_DEFAULTS = {"KERAS_BACKEND": "tensorflow"}
+# The variables that a warm Python's processes may be given: others may be read while TensorFlow is imported.
+READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS"}
 
 # Nothing of TensorFlow's notes about the machine, which come from two places.
 _NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -33,10 +30,10 @@ def run_python(code, *args, cwd, environment=None, check=True, with_extras=False
     A process that hangs is killed, and the test fails. TensorFlow is imported already. Unless `with_extras`, scikit-learn
     and Matplotlib are as if they were not installed.
     """
-    warm = None if with_extras else _warm_python()
-    if warm is None or not warm.fits(environment or {}):
+    environment = environment or {}
+    if with_extras or not environment.keys() <= READ_LATE:
         return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
-    result = warm.run(code, [*map(str, args)], str(cwd), environment or {})
+    result = _warm_python().run(code, [*map(str, args)], str(cwd), {**os.environ, **_NO_NOTES, **environment})
     if check:
         assert result.returncode == 0, result.stderr
     return result
@@ -47,11 +44,10 @@ class _WarmPython:
 
     def __init__(self):
         program = str(pathlib.Path(__file__).with_name("warm.py"))
-        self._environment = _DEFAULTS | os.environ | _NO_NOTES
         self._process = subprocess.Popen(
             [sys.executable, program, *FOR_KERAS_ALONE],
             cwd="/",
-            env=self._environment,
+            env={**os.environ, **_NO_NOTES},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,12 +58,6 @@ class _WarmPython:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
-
-    def fits(self, environment):
-        """Whether a process with these variables, beside those of this one, may have begun like the warm one."""
-        wanted = _DEFAULTS | os.environ | _NO_NOTES | environment
-        names = wanted.keys() | self._environment.keys()
-        return {name for name in names if wanted.get(name) != self._environment.get(name)} <= READ_LATE
 
     def run(self, code, arguments, cwd, environment):
         """The result of `code`; one process at a time."""
