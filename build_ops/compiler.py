@@ -47,16 +47,27 @@ def build_library(
     """Compiles the sources and links them; the compiler gets more flags each time, after all the others."""
     compile_flags, link_flags = tensorflow_flags()
     compiler = find_compiler()
+    commands = compile_commands(compiler, compile_flags, toolkit, more_flags)
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
+    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
+    run([*compiler, *LINK_FLAGS, *more_flags, "-o", str(library), *map(str, built), *libraries])
+
+
+def compile_commands(
+    compiler: Sequence[str],
+    compile_flags: Sequence[str],
+    toolkit: Toolkit | None = None,
+    more_flags: Sequence[str] = (),
+) -> dict[str, list[str]]:
+    """The commands that compile a source, by its kind."""
     hardening = hardening_flags(compiler)
     command = [*compiler, *COMPILE_FLAGS, *hardening, *path_flags(compile_flags), *compile_flags, "-I.", *more_flags]
     commands = {".cc": command, ".cu": [*ccache(), *toolkit.compile_command(hardening)] if toolkit else []}
     if os.environ.get("TF_CG_OPS_WERROR") == "1":
         commands[".cc"] = [*command, "-Werror"]
         commands[".cu"] = [*commands[".cu"], "-Xcompiler", "-Werror", "-Werror", "all-warnings"]
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
-    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
-    run([*compiler, *LINK_FLAGS, *more_flags, "-o", str(library), *map(str, built), *libraries])
+    return commands
 
 
 def find_compiler() -> list[str]:

@@ -219,6 +219,7 @@ def test_the_programs_have_help():
         assert flag in shown.stdout
 
 
+@pytest.mark.slow
 def test_one_case_runs():
     command = [sys.executable, "-m", "benchmarks.dispatch", "--quick", "--only", "forward"]
     assert "quick run: the figures mean nothing" in run_interpreter(command, ROOT).stdout

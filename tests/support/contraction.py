@@ -1,18 +1,16 @@
 """The arithmetic of `cc/lib`, called without TensorFlow: with any vectors, at any address, cut into any pieces."""
 
-import concurrent.futures
 import ctypes
 import functools
 import mmap
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 
 import numpy as np
 
-from build_ops.compiler import COMPILE_FLAGS
+from build_ops import compiler
 
 from .sources import ROOT
 
@@ -31,17 +29,16 @@ C_ARGUMENTS = [
 
 
 def compile_library(sources, *flags, folder):
-    """A shared library of C++ sources, compiled as the build does it, with more flags."""
-    compiler = ["ccache", "g++"] if shutil.which("ccache") else ["g++"]
-    objects = [pathlib.Path(folder) / (str(source).replace("/", "-") + ".o") for source in sources]
-    commands = [
-        [*compiler, "-x", "c++", "-std=c++17", *COMPILE_FLAGS, "-Werror", *flags, "-I.", "-c", source, "-o", target]
-        for source, target in zip(sources, objects, strict=True)
-    ]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda command: subprocess.run(command, cwd=ROOT, check=True), commands))
+    """A shared library of `cc/lib`, with the objects of the build, and of other C++ sources, which get more flags."""
+    gxx = compiler.find_compiler()
+    commands = compiler.compile_commands(gxx, compiler.tensorflow_flags()[0])
+    objects = [compiler.compile_source(commands, source) for source in CC_LIB]
+    for source in sources:
+        objects.append(pathlib.Path(folder) / (str(source).replace("/", "-") + ".o"))
+        options = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, "-I."]
+        subprocess.run([*gxx, *options, "-c", source, "-o", objects[-1]], cwd=ROOT, check=True)
     target = pathlib.Path(folder) / "library.so"
-    subprocess.run(["g++", "-shared", "-o", target, *objects], check=True)
+    subprocess.run([*gxx, "-shared", "-o", target, *objects], check=True)
     return ctypes.CDLL(str(target))
 
 
@@ -51,7 +48,7 @@ CC_LIB = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cc/lib").glob("
 @functools.cache
 def _library():
     with tempfile.TemporaryDirectory() as folder:
-        library = compile_library(["tests/support/contraction.cc", *CC_LIB], folder=folder)
+        library = compile_library(["tests/support/contraction.cc"], folder=folder)
     library.contract.argtypes = [*C_ARGUMENTS, ctypes.c_int, ctypes.c_int64]
     return library
 

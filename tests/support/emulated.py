@@ -6,7 +6,7 @@ import tempfile
 
 from build_ops.sources import CUDA_SOURCES
 
-from .contraction import C_ARGUMENTS, CC_LIB, as_c, compile_library
+from .contraction import C_ARGUMENTS, as_c, compile_library
 
 EMULATED_CUDA = "tests/support/emulated_cuda"
 # The kernels read 16 bytes at once as one struct, which nvcc allows.
@@ -23,7 +23,6 @@ def library():
             f"{EMULATED_CUDA}/emulator.cc",
             "tests/support/emulated_contraction.cc",
             *CUDA_SOURCES,
-            *CC_LIB,
         ]
         emulated = compile_library(sources, *FLAGS, folder=folder)
     emulated.emulated_contract.argtypes = C_ARGUMENTS
