@@ -121,6 +121,7 @@ PARTS: dict[str, Callable[[Any], str]] = {
     "saved_models": saved_models,
     "sanitizers": sanitizers,
     "exactness": exactness,
+    "leaks": leaks,
     "faults": faults,
 }
 
