@@ -12,8 +12,6 @@ from benchmarks.record import ROOT
 
 from .faults import FAULTS
 from .leaks import COUNTS
-from .mutants import name_of
-from .mutants_judged import HARMLESS
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability"
@@ -86,26 +84,6 @@ def leaks(found: list[dict[str, Any]]) -> str:
         added = ", ".join(str(ours[count]) for count in COUNTS)
         rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
     return table(["repeated", "times", "bytes each, here", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
-
-
-def mutants(found: list[dict[str, Any]]) -> str:
-    """How many changes of each module were noticed, and those that were not."""
-    rows, alive = [], []
-    for module in dict.fromkeys(row["module"] for row in found):
-        same = [row for row in found if row["module"] == module]
-        noticed = sum(row["noticed_by"] is not None for row in same)
-        rows.append([f"`{module}`", len(same), noticed])
-        alive += [row for row in same if row["noticed_by"] is None]
-    rows.append(["all", len(found), len(found) - len(alive)])
-    survivors = [
-        [f"`{r['module']}`", f"`{r['before']}`", f"`{r['after']}`", HARMLESS.get(name_of(r), "**not judged**")]
-        for r in alive
-    ]
-    return (
-        table(["module", "changes", "noticed"], rows)
-        + "\n\nNot noticed:\n\n"
-        + table(["module", "before", "after", "why that is so"], survivors)
-    )
 
 
 def faults(found: list[dict[str, Any]]) -> str:
