@@ -11,6 +11,7 @@ import time
 
 from .raw_answers import answer
 from .raw_calls import make_call
+from .raw_ops import PLANTS
 
 
 def _abort(verdict):
@@ -27,7 +28,7 @@ def _refuse(verdict):
     return verdict
 
 
-PLANTED = {"abort": _abort, "hang": _hang, "wrong": _refuse}
+PLANTED = dict(zip(PLANTS, (_abort, _hang, _refuse), strict=True))
 
 
 def main():

@@ -17,6 +17,8 @@ FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 # In seconds. What takes so long has hung, on a busy machine too.
 HANGS = 300
 
+_MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"
+
 # The variables that a warm Python's processes may be given: others may be read while TensorFlow is imported.
 READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS"}
 
@@ -32,6 +34,7 @@ def run_python(code, *args, cwd, environment=None, check=True, with_extras=False
     """
     environment = environment or {}
     if with_extras or not environment.keys() <= READ_LATE:
+        code = code if with_extras else _MISSING + code
         return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
     result = _warm_python().run(code, [*map(str, args)], str(cwd), {**os.environ, **_NO_NOTES, **environment})
     if check:
