@@ -11,6 +11,7 @@ import argparse
 import ast
 import concurrent.futures
 import difflib
+import importlib.util
 import json
 import os
 import pathlib
@@ -117,8 +118,8 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is known by, as long as nobody changes the line."""
-        return f"{self.module}: {self.before} -> {self.after}"
+        """What it is known by."""
+        return name_of(self._asdict())
 
 
 def tests_for(module: str) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ def outcome(mutant: Mutant, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """The name of the mutant that a result is about."""
+    """The name of the mutant that a result is about, as long as nobody changes the line."""
     return f"{row['module']}: {row['before']} -> {row['after']}"
 
 
@@ -214,6 +215,10 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="modules with this in their name")
     parser.add_argument("--survivors", action="store_true", help="once more those that no test has noticed")
     arguments = parser.parse_args()
+    if arguments.one_of < 1:
+        parser.error(f"--one-of: expected 1 or more, got {arguments.one_of}")
+    if importlib.util.find_spec("cosmic_ray") is None:
+        parser.error("found no Cosmic Ray, which changes the modules; `make mutants` installs it")
     known = {name_of(row): row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     chosen = [name for name in modules() if arguments.only in name]
     if not chosen:
