@@ -45,13 +45,24 @@ def build_library(
     library: pathlib.Path, sources: Sequence[str], toolkit: Toolkit | None, more_flags: Sequence[str] = ()
 ) -> None:
     """Compiles the sources and links them; the compiler gets more flags each time, after all the others."""
-    compile_flags, link_flags = tensorflow_flags()
+    build_with_tensorflow(library, LINK_FLAGS, sources, toolkit, more_flags)
+
+
+def build_with_tensorflow(
+    target: pathlib.Path,
+    link_flags: Sequence[str],
+    sources: Sequence[str],
+    toolkit: Toolkit | None,
+    more_flags: Sequence[str],
+) -> None:
+    """The same for anything that is linked against TensorFlow."""
+    compile_flags, libraries = tensorflow_flags()
     compiler = find_compiler()
     commands = compile_commands(compiler, compile_flags, toolkit, more_flags)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
-    libraries = [*(toolkit.link_flags() if toolkit else []), *link_flags, "-l:libtensorflow_cc.so.2"]
-    run([*compiler, *LINK_FLAGS, *more_flags, "-o", str(library), *map(str, built), *libraries])
+    libraries = [*(toolkit.link_flags() if toolkit else []), *libraries, "-l:libtensorflow_cc.so.2"]
+    run([*compiler, *link_flags, *more_flags, "-o", str(target), *map(str, built), *libraries])
 
 
 def compile_commands(

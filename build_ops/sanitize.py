@@ -18,8 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from .compiler import COMPILE_FLAGS, ROOT, build_library, compile_source, run
+from .compiler import COMPILE_FLAGS, ROOT, build_library, build_with_tensorflow, compile_source, run
 from .sources import SOURCES, WITHOUT_CUDA
+from .tensorflow import tensorflow_flags
 
 FOLDER = ROOT / "build" / "sanitize"
 HARNESSES = "tests/sanitize"
@@ -46,6 +47,8 @@ LIBRARY_FLAGS = (
     "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=undefined",
 )
+# For the passes alone, in a program that is linked against TensorFlow. Its headers are to look the same, too.
+PASS_FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-U__SANITIZE_THREAD__", *THREADS)
 
 SHAPES = (
     f"{HARNESSES}/fuzz_shapes.cc",
@@ -60,6 +63,12 @@ ARITHMETIC = (
     "cc/lib/alignment.cc",
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
+    "cc/lib/messages.cc",
+)
+PASSES = (
+    f"{HARNESSES}/passes.cc",
+    *(source for source in SOURCES if source.startswith(("cc/gradients/", "cc/passes/", "cc/ops/"))),
+    "cc/lib/alignment.cc",
     "cc/lib/messages.cc",
 )
 
@@ -156,7 +165,7 @@ def check(part: str, ran: str, command: Sequence[str], environment: Mapping[str,
 
 # What the programs and pytest say about how much they did.
 FIGURES = {
-    "runs": r"number_of_executed_units: (\d+)|^(\d+) runs, \d+ products",
+    "runs": r"number_of_executed_units: (\d+)|^(\d+) runs, \d+ (?:products|graphs)",
     "products": r"^\d+ runs, (\d+) products",
     "coverage_edges": r"cov: (\d+) ft: \d+.*\Z",
     "tests_passed": r"(\d+) passed",
@@ -202,6 +211,23 @@ def check_threads(settings: Settings) -> Outcome:
     ran = f"ThreadSanitizer on the CPU kernels, 3 calls on 4 threads, {settings.seconds} s"
     options = {"TSAN_OPTIONS": "halt_on_error=1"}
     return check("threads", ran, [program, str(settings.seconds), str(settings.seed), "4"], options)
+
+
+def check_passes(settings: Settings) -> Outcome:
+    """The graph passes from several threads at once, by ThreadSanitizer."""
+    graphs = FOLDER / "graphs"
+    shutil.rmtree(graphs, ignore_errors=True)
+    graphs.mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, f"{HARNESSES}/graphs.py", str(graphs)], cwd=ROOT, env=environment, check=True)
+    program = FOLDER / "passes"
+    paths = [f"-Wl,-rpath,{flag.removeprefix('-L')}" for flag in tensorflow_flags()[1] if flag.startswith("-L")]
+    build_with_tensorflow(program, ["-pthread", *paths], PASSES, None, PASS_FLAGS)
+    ran = f"ThreadSanitizer on the graph passes, 4 threads, {settings.seconds} s"
+    # How TensorFlow's own functions lock is not seen, since they are not instrumented: what they read and write is left
+    # out.
+    options = {"TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return check("passes", ran, [program, str(settings.seconds), "4", *sorted(graphs.iterdir())], options)
 
 
 def build_instrumented_package() -> pathlib.Path:
@@ -287,6 +313,7 @@ PARTS: Mapping[str, Callable[[Settings], Outcome]] = {
     "shapes": fuzz_shapes,
     "memory": check_memory,
     "threads": check_threads,
+    "passes": check_passes,
     "leaks": check_leaks,
     "library": check_library,
 }

@@ -6,28 +6,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "cc/lib/alignment.h"
+#include "tests/sanitize/check.h"
 #include "tests/sanitize/question.h"
 
 namespace tf_cg_ops {
 
 __extension__ typedef __int128 Wide;
-
-// Ends the process with the place where something is wrong, as the sanitizers do.
-#define TF_CG_OPS_CHECK(condition)                                                         \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
-      std::fprintf(stderr, "%s:%d: WRONG: expected %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                        \
-    }                                                                                      \
-  } while (false)
 
 // The number of elements, or 2^63 if there are as many or more.
 inline Wide CountElements(const Dims& dims) {

@@ -34,6 +34,11 @@ def test_kernels_on_several_threads_do_not_race():
     assert_clean(sanitize.check_threads(SETTINGS))
 
 
+@pytest.mark.slow
+def test_graph_passes_on_several_threads_do_not_race():
+    assert_clean(sanitize.check_passes(SETTINGS))
+
+
 # The part, the file, what is right there and what is not, and what the report has to say.
 FAULTS = {
     "a product that overflows": (
@@ -86,11 +91,18 @@ FAULTS = {
         "static int64_t runs = 0;\n    if (++runs < 0 || plan_.kept_size == 0) return;",
         "data race",
     ),
+    "a cache of the passes that threads share": (
+        "passes",
+        "cc/passes/values.cc",
+        "*replaced = !replacements.empty();",
+        "static int64_t count = 0;\n  count += static_cast<int64_t>(replacements.size());\n  *replaced = count > 0;",
+        "data race",
+    ),
 }
 
 
 def marked(fault):
-    """All but the shapes need the kernels compiled under a sanitizer, which takes minutes."""
+    """All but the shapes need the kernels or the passes compiled under a sanitizer, which takes minutes."""
     return pytest.param(fault, marks=[] if FAULTS[fault][0] == "shapes" else [pytest.mark.slow])
 
 
@@ -104,7 +116,7 @@ def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
     faulty = tmp_path / pathlib.Path(source).name
     faulty.write_text(text.replace(right, wrong))
     # Everything else has been compiled already.
-    for sources in ("SHAPES", "ARITHMETIC"):
+    for sources in ("SHAPES", "ARITHMETIC", "PASSES"):
         swapped = [str(faulty) if name == source else name for name in getattr(sanitize, sources)]
         monkeypatch.setattr(sanitize, sources, swapped)
     monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
