@@ -48,4 +48,5 @@ if __name__ == "__main__":
     import tensorflow  # noqa: F401
 
     request = serve()
-    exec(compile(request["code"], "<string>", "exec"), become(request))
+    names = become(request)  # First, so that what the compiler says of the code goes where all goes.
+    exec(compile(request["code"], "<string>", "exec"), names)
