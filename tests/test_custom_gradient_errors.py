@@ -184,6 +184,30 @@ def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
         run(tf.constant([1.0, 2.0]))
 
 
+@pytest.mark.parametrize(
+    ("size", "grad_fn"),
+    [
+        (None, lambda dy: tf.ones([1])),
+        (None, lambda dy: tf.reshape(tf.reduce_sum(dy), [1])),
+        (2, lambda dy: tf.boolean_mask(dy, dy > 0.0)),
+    ],
+    ids=["a_constant", "of_the_gradient", "of_the_input"],
+)
+def test_a_wrong_shape_where_one_shape_is_known(size, grad_fn):
+    """TensorFlow's optimizer folds an op away whose shape function says that two shapes are the same."""
+    function = cg.custom_gradient(lambda x: (1.0 * x, grad_fn))
+
+    @tf.function(input_signature=[tf.TensorSpec([size])] * 2)
+    def run(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("for 'x'; expected [2], got [1]. ")):
+        run(tf.constant([3.0, 4.0]), tf.constant([1.0, -10.0]))
+
+
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
 def test_a_right_shape_that_shows_at_run_time_only(jit_compile):
     @cg.custom_gradient

@@ -1,3 +1,6 @@
+#include <string>
+#include <vector>
+
 #include "cc/lib/messages.h"
 #include "cc/ops/embed_shapes.h"
 #include "tensorflow/core/framework/op.h"
@@ -6,8 +9,27 @@
 namespace tf_cg_ops {
 namespace {
 
+using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
+
+// The shape that both are, if they may be the same. TensorFlow's Merge would also tell its optimizer that they are, and
+// then it folds away the op that has yet to find out.
+bool Unite(InferenceContext* context, ShapeHandle a, ShapeHandle b, ShapeHandle* both) {
+  if (!context->RankKnown(a) || !context->RankKnown(b)) {
+    *both = context->RankKnown(a) ? a : b;
+    return true;
+  }
+  if (context->Rank(a) != context->Rank(b)) return false;
+  std::vector<DimensionHandle> dims;
+  for (int i = 0; i < context->Rank(a); ++i) {
+    const DimensionHandle m = context->Dim(a, i), n = context->Dim(b, i);
+    if (context->ValueKnown(m) && context->ValueKnown(n) && context->Value(m) != context->Value(n)) return false;
+    dims.push_back(context->ValueKnown(m) ? m : n);
+  }
+  *both = context->MakeShape(dims);
+  return true;
+}
 
 absl::Status CustomGradientCheckShapeShape(InferenceContext* context) {
   std::string message;
@@ -15,7 +37,7 @@ absl::Status CustomGradientCheckShapeShape(InferenceContext* context) {
   const ShapeHandle gradient = context->input(0);
   ShapeHandle expected, out;
   TF_RETURN_IF_ERROR(ShapeFromTensor(context, 1, "CustomGradientCheckShape", &expected));
-  if (!context->Merge(gradient, expected, &out).ok()) {
+  if (!Unite(context, gradient, expected, &out)) {
     return absl::InvalidArgumentError(FillIn(message, *ToDims(context, expected), *ToDims(context, gradient)));
   }
   context->set_output(0, out);
