@@ -34,6 +34,11 @@ SHAPES = {
         "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
         "aligned with x, got fx of shape [3], gx of shape [4] and x of shape [4], with axis []. " + CHECK_SHAPES,
     ),
+    "an_x_that_differs": (
+        ([3], [3], [4], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [3], gx of shape [3] and x of shape [4], with axis []. " + CHECK_SHAPES,
+    ),
     "zero_and_two": (
         ([0], [2], [2], ()),
         "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
