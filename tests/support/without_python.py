@@ -151,6 +151,27 @@ def loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
 
+def derivative(function):
+    """The gradient as the value, which is differentiated once more; the upstream of the first depends on x, too."""
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = function(x)
+        return tape.gradient(h, x, output_gradients=f64(WEIGHT) * x)
+
+    return run
+
+
+def derivative_by_gx(x):
+    """It is x - stop(x), which is zero but for its own derivative."""
+    gx = x**2
+    with tf.GradientTape() as tape:
+        tape.watch(gx)
+        h = embed(x**3, gx, x, fx_gx_manually_stopped=True)
+    return tape.gradient(h, gx, output_gradients=f64(WEIGHT) * x)
+
+
 JACOBIAN = np.arange(1.0, 10.0).reshape(3, 3)
 BIG = np.array([-1e3, 0.0, 1e3])
 SIGMOID = np.array([0.0, 0.5, 1.0])
@@ -188,6 +209,11 @@ CASES = {
     ),
     "embed_unknown_shape": Case(lambda x: embed(x**2, x**3, x), lambda: (X**2, DY * X**3), known_shape=False),
     "embed_live_and_stopped": Case(live_and_stopped, lambda: (X**5, DY * (X**2 * [5.0, 7.0, 11.0] + X**3 * 2 * X))),
+    "embed_derivative": Case(
+        derivative(lambda x: embed(tf.sin(x), x**2, x)), lambda: (WEIGHT * X**3, DY * WEIGHT * X**2)
+    ),
+    "embed_derivative_by_gx": Case(derivative_by_gx, lambda: (np.zeros(3), DY * WEIGHT * X)),
+    "rule_derivative": Case(derivative(spike), lambda: (4.0 * WEIGHT * X**2, 8.0 * DY * WEIGHT * X)),
     "rule_beside_assert_and_print": Case(checked, lambda: (np.sign(X), 4 * DY * X)),
     "rule": Case(lambda x: spike(x), lambda: (np.sign(X), 4 * DY * X)),
     "rule_where_the_value_overflows": Case(
