@@ -35,7 +35,6 @@ def test_planted_faults_are_found(tmp_path):
     assert summary["verdicts"] == dict.fromkeys(PLANTED.values(), 1) | {"fine": 1}
 
 
-@pytest.mark.slow
 def test_mutants_end_with_a_result_or_an_exception(tmp_path):
     returned, summary = fuzz(tmp_path, "--mutants", 500, "--seed", 3, time_limit=1200)
     assert (returned, summary["faults of this library"]) == (0, 0), summary["not fine"]
