@@ -180,6 +180,23 @@ def test_a_reference_is_read_before_it_is_assigned():
         assert bits(values[0]) == bits(values[1])
 
 
+def test_a_value_read_from_a_reference_stays_where_the_variable_gets_another_tensor():
+    def fetch(x):
+        variable = tf1.Variable(X, use_resource=False)
+        h = _library.custom_gradient_embed(variable, [counted(x)], [x])
+        before = -h
+        with tf1.control_dependencies([before]):
+            assigned = tf1.assign(variable, [7.0, 8.0], validate_shape=False)
+        with tf1.control_dependencies([assigned]):
+            return assigned, -h
+
+    for config in (None, placed_when_pruned()):
+        (assigned, after), ops = run(fetch, config)
+        assert not OURS & ops
+        np.testing.assert_array_equal(assigned, [7.0, 8.0])
+        np.testing.assert_array_equal(after, -X)
+
+
 def test_names_in_a_session_may_be_fed_and_fetched():
     with tf1.Graph().as_default() as graph, tf1.Session() as session:
         x, gx = tf1.placeholder(tf.float64, [3], "x"), tf1.placeholder(tf.float64, [3], "gx")

@@ -80,6 +80,23 @@ def test_a_factor_may_come_with_each_call(library, tmp_path):
     np.testing.assert_allclose(value_and_gradient(lambda x: scale(x, factor=tf.constant(3.0)))[1], 3 * DY)
 
 
+def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
+    """A Tensor cannot; and the file of such a layer says nothing about the number of another."""
+    layers = layers_of(library)
+    assigned = layers.GradientScale(tf.Variable(3.0, trainable=False))
+    weight, store, empty = layers.GradientScale(2.0), {}, {}
+    assigned.save_own_variables(store)
+    with tf.Graph().as_default():
+        fed = layers.GradientScale(tf.compat.v1.placeholder(tf.float32, []))
+        fed.load_own_variables(store)
+        fed.save_own_variables(empty)
+    assert not empty
+    weight.load_own_variables(empty)
+    assert float(weight.factor) == 2.0
+    weight.load_own_variables(store)
+    assert float(weight.factor) == 3.0
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_schedule_in_training(jit_compile, library):
     """A callback sets the factor; one step of gradient descent an epoch, by hand beside it."""

@@ -34,6 +34,8 @@ void RemoveUnread(const std::vector<Node*>& nodes, const std::set<std::string>& 
     const bool is_read = std::any_of(node->out_edges().begin(), node->out_edges().end(), [&](const Edge* edge) {
       return edge->dst()->IsOp() && candidates.count(edge->dst()) == 0;
     });
+    // What has side effects is read by now, by the value that waits for it. It stays all the same: nobody would see it
+    // go.
     if (is_read || node->IsArg() || HasSideEffects(*node) || names.count(node->name()) > 0) needed.push_back(node);
   }
   const auto live = WithAllBefore(std::move(needed));
