@@ -159,3 +159,19 @@ def test_the_gradients_above_are_not_all_zero(name, rng):
     tensors = sources(name, tf.float64, rng)
     y = CALLS[name][0](*tensors)
     assert any(np.any(g != 0) for g in by_python(name, tensors, tf.constant(random_array(rng, y.shape))))
+
+
+def test_the_barrier_hands_each_value_on():
+    values = [tf.constant([1.0, 2.0]), tf.constant("text"), tf.constant([[3]])]
+    for one, other in zip(_library.custom_gradient_barrier(values, [tf.zeros([0])]), values, strict=True):
+        tf.debugging.assert_equal(one, other)
+
+
+def test_the_rule_hands_each_value_on(monkeypatch):
+    """Where it is left in the graph."""
+    monkeypatch.setenv("TF_CG_OPS_KEEP_OPS", "1")
+    function = cg.custom_gradient(lambda x: ((x + 1.0, tf.argmax(x), 2.0 * x), lambda a, b, c: a + c))
+    first, second, third = tf.function(function, autograph=False)(tf.constant([1.0, 5.0, 3.0]))
+    np.testing.assert_array_equal(first, [2.0, 6.0, 4.0])
+    assert second == 1
+    np.testing.assert_array_equal(third, [2.0, 10.0, 6.0])

@@ -6,6 +6,7 @@ import pytest
 
 from reliability import mutants, page
 from reliability.faults import FAULTS
+from reliability.mutants_judged import HARMLESS
 from reliability.seed_faults import RESULTS
 
 from .support.sources import ROOT
@@ -32,6 +33,13 @@ def test_each_fault_that_was_put_in_was_noticed():
     assert set(found) <= {fault.name for fault in FAULTS}
     assert found
     assert [name for name, noticed_by in found.items() if noticed_by is None] == []
+
+
+def test_each_change_of_a_module_was_noticed_or_is_harmless():
+    rows = json.loads(mutants.RESULTS.read_text())
+    assert len(rows) > 100
+    assert mutants.missed(rows) == []
+    assert set(HARMLESS) <= {mutants.name_of(row) for row in rows if row["noticed_by"] is None}
 
 
 @pytest.mark.parametrize("module", mutants.modules())

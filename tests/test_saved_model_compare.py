@@ -80,3 +80,15 @@ def test_an_output_that_is_not_there_is_an_error():
     other = _compare._Answer({"output y": array([1.0])})
     with pytest.raises(RuntimeError, match="got another output z"):
         _compare._verdict("strip", "f", first, first, other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what is wrong\nwhere that is",
+        "Graph execution error:\n\nDetected at node f\nwhere that is\nwhat is wrong\n\t [[{{node f}}]]",
+    ],
+)
+def test_the_line_of_an_error_that_tells_most(text):
+    """The first one, or the last one where TensorFlow begins with what it says of any error."""
+    assert _compare._describe(ValueError(text)) == "ValueError: what is wrong"

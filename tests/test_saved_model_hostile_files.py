@@ -8,8 +8,10 @@ import sys
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
+from tf_cg_ops import _tf_internal
 
 from .support.processes import run_interpreter, run_python
 from .support.stripped import contents
@@ -172,6 +174,18 @@ def test_a_huge_file_with_nothing_in_it(source, tmp_path):
         file.truncate(1 << 42)
     for action in both(source, tmp_path):
         refused(action, ValueError, "cannot be read")
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(2**31 - 1, True), (2**31, False)])
+def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, source, monkeypatch):
+    with open(source / "saved_model.pb", "r+b") as file:
+        file.truncate(size)
+    paths = []
+    monkeypatch.setattr(
+        _tf_internal, "parse_saved_model", lambda path: paths.append(path) or saved_model_pb2.SavedModel()
+    )
+    refused(lambda: cg.saved_model.inspect(source), ValueError, "cannot be read")
+    assert paths == [str(source)] * is_read
 
 
 def test_a_target_that_is_a_link_to_the_source_or_not_empty(source, tmp_path):

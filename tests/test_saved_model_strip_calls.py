@@ -154,6 +154,14 @@ def test_what_a_call_writes_is_not_seen_by_the_next_one(tmp_path):
     assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
 
 
+def test_what_comes_after_a_function_that_fails_is_compared(tmp_path):
+    module = tf.Module()
+    module.a = traced(lambda x: tf.reshape(spike(x), [3, 7]))
+    module.b = traced(spike)
+    report = save_and_strip(module, tmp_path, signatures={})
+    assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
+
+
 def test_an_output_that_is_no_value_is_told_from_inputs_that_are_refused(tmp_path):
     module = tf.Module()
     module.f = traced(lambda x: tf.data.Dataset.from_tensor_slices(spike(x)))

@@ -196,6 +196,17 @@ def test_empty_tensors():
     np.testing.assert_array_equal(run(tf.ones([2, 1]), tf.zeros([2, 0]), tf.zeros([2, 0])), [[0.0], [0.0]])
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_narrow_products_are_summed_up_in_float32(rng, dtype):
+    """In 16 bits a sum of this many positive numbers stays far below what it is."""
+    dy, gx = (rng.uniform(0.1, 0.9, [5, 20_000]).astype(dtype.as_numpy_dtype) for _ in range(2))
+    shape = tf.constant([5, 1], tf.int64)
+    result = jit(lambda dy, gx: _library.custom_gradient_embed_grad(dy, gx, shape, wrt="x"))(dy, gx)
+    expected = np.sum(dy.astype(np.float64) * gx.astype(np.float64), 1, keepdims=True)
+    rounding = 2.0**-10 if dtype == tf.float16 else 2.0**-7
+    np.testing.assert_allclose(result.numpy().astype(np.float64), expected, rtol=rounding)
+
+
 def test_a_barrier_on_every_dtype():
     """Value and gradient of a recomputation, whatever it hands on and waits for."""
     dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]
