@@ -166,7 +166,7 @@ def test_a_reference_is_read_before_it_is_assigned():
 
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = _library.custom_gradient_embed(variable, [counted(x)], [x])
+        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
         with tf1.control_dependencies([h]):
             assigned = tf1.assign_add(variable, X)
         with tf1.control_dependencies([assigned]):
@@ -183,7 +183,7 @@ def test_a_reference_is_read_before_it_is_assigned():
 def test_a_value_read_from_a_reference_stays_where_the_variable_gets_another_tensor():
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = _library.custom_gradient_embed(variable, [counted(x)], [x])
+        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
         before = -h
         with tf1.control_dependencies([before]):
             assigned = tf1.assign(variable, [7.0, 8.0], validate_shape=False)

@@ -144,8 +144,9 @@ def save_with_tensorflow_1(path):
         tf1.add_to_collection("mine", kept)
         h = cg.custom_gradient(lambda x: (tf.sign(x), lambda dy: dy * unseen * kept))(x * w)
         with graph.colocate_with(unseen.op):
-            gx = 3.0 * w
-        y = cg.embed_gradient(h, gx, x)
+            gx = tf.multiply(3.0, w, name="beside_what_goes")
+        with graph.colocate_with(unseen.op), graph.colocate_with(kept.op):
+            y = tf.identity(cg.embed_gradient(h, gx, x), name="beside_both")
         (dx,) = tf.gradients(y, x, grad_ys=tf.sin(x))
         session.run(tf1.global_variables_initializer())
         with warnings.catch_warnings():
@@ -174,6 +175,9 @@ def test_a_graph_of_tensorflow_1(tmp_path):
     }
     after, graph = run_with_tensorflow_1(tmp_path / "target")
     assert "unseen" not in {op.name for op in graph.get_operations()}
+    assert graph.get_operation_by_name("beside_both").get_attr("_class") == [b"loc:@kept_in_a_collection"]
+    with pytest.raises(ValueError, match="has no attr named"):
+        graph.get_operation_by_name("beside_what_goes").get_attr("_class")
     assert_same(after, before)
     np.testing.assert_allclose(before[0], 3.0 * np.array([2.0, 3.0, 5.0]) * np.sin(X), rtol=1e-6)
     loaded = tf.saved_model.load(tmp_path / "target")
