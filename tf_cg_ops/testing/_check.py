@@ -178,7 +178,9 @@ def _values_of(function: str, problem: Problem) -> Arrays:
         got = [output.dtype.name for output in others] or "no tensor"
         raise ValueError(_errors.CHECK_NOTHING_OF.format(api=API, function=function, got=got))
     again = problem.outputs(problem.values)
-    if not all(np.array_equal(wide(one), other, equal_nan=True) for one, other in zip(outputs, again, strict=True)):
+    if len(again) != len(outputs) or not all(
+        np.array_equal(wide(one), other, equal_nan=True) for one, other in zip(outputs, again, strict=True)
+    ):
         raise ValueError(_errors.CHECK_NOT_REPEATABLE.format(api=API, function=function))
     return [np.array(output) for output in outputs]
 
