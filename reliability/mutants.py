@@ -2,15 +2,18 @@
 
     python -m reliability.mutants [--one-of 16] [--only TEXT]
 
-What is changed, and how, comes from the operators of Cosmic Ray (https://cosmic-ray.readthedocs.io; `make mutants`
-installs it): a number, a comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same
-ones in each run. Each outcome goes into docs/reliability/mutants.json, where a run that was stopped goes on.
+What is changed, and how, comes from the operators of Cosmic Ray (https://cosmic-ray.readthedocs.io): a number, a
+comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same ones in each run. The tests
+that run the line, as Coverage.py saw them (https://coverage.readthedocs.io), come first, and then all of the module's.
+Each outcome goes into docs/reliability/mutants.json, where a run that was stopped goes on. `make mutants` installs what
+it needs.
 """
 
 import argparse
 import ast
 import concurrent.futures
 import difflib
+import hashlib
 import importlib.util
 import json
 import os
@@ -27,10 +30,17 @@ from typing import Any, NamedTuple
 from benchmarks.record import ROOT
 
 from .mutants_judged import HARMLESS
-from .seed_faults import copy_of_the_sources, first_failure
+from .seed_faults import copy_of_the_sources, first_failure, run
 
 RESULTS = ROOT / "docs" / "reliability" / "mutants.json"
+# Which tests run which line: found once, and kept until a module changes.
+COVERAGE = ROOT / "build" / "mutants"
+# So many of the tests that run a line come first: enough to notice most changes of it.
+FIRST = 60
+# For these, in seconds: changes make loops without end.
+TIME_LIMIT = 300
 PACKAGE = "tf_cg_ops"
+CORES = len(os.sched_getaffinity(0))
 # Programs and generated files, which no test knows line by line.
 LEFT_OUT = ("_demo/", "_version.py", "_build_info.py")
 
@@ -54,10 +64,11 @@ DECORATOR = (
     "custom_gradient_modes",
     "hostile_gradients",
 )
-READY_MADE = ("ready_made", "layer_numbers")
+READY_MADE = ("ready_made", "layer_numbers", "functional_models")
 FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
 KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")
 SAVED_MODEL = (
+    "saved_model_inputs",
     "saved_model_inspect",
     "saved_model_strip",
     "saved_model_strip_errors",
@@ -70,7 +81,7 @@ SAVED_MODEL = (
 TESTING = ("testing", "testing_errors", "testing_numeric", "testing_faults")
 # The files of tests for each module, or for all modules of a folder.
 TESTS = {
-    "__init__.py": ("import",),
+    "__init__.py": ("import", "functional_models"),
     "__main__.py": ("command_line", "command_line_stopped"),
     "_checks.py": (*EMBED, *DECORATOR),
     "_clipping.py": READY_MADE,
@@ -80,7 +91,7 @@ TESTS = {
     "_deferred.py": (*EMBED, "vectorize"),
     "_dynamic_shapes.py": (*EMBED, "numerics", "xla"),
     "_eager.py": EMBED,
-    "_early.py": ("command_line", "import"),
+    "_early.py": ("command_line", "command_line_stopped", "import"),
     "_embed.py": EMBED,
     "_errors.py": (*EMBED, *DECORATOR),
     "_from_numpy.py": FROM_NUMPY,
@@ -100,7 +111,7 @@ TESTS = {
     "_vectorize.py": ("vectorize",),
     "sysconfig.py": ("import",),
     "_keras/": KERAS,
-    "compat/": ("compat_tfp_math", "compat_bayesflow"),
+    "compat/": ("compat_tfp_math", "compat_bayesflow", "functional_models"),
     "layers/": ("layers",),
     "saved_model/": SAVED_MODEL,
     "testing/": TESTING,
@@ -162,6 +173,7 @@ def draw(module: str, one_of: int) -> Iterator[Mutant]:
     from cosmic_ray.mutating import mutate_code
 
     text = (ROOT / PACKAGE / module).read_text()
+    nodes = list(ast_nodes(get_ast(text)))
     places: dict[Any, list[tuple[Any, int]]] = {}
     for name in sorted(plugins.operator_names()):
         operator = plugins.get_operator(name)
@@ -169,7 +181,7 @@ def draw(module: str, one_of: int) -> Iterator[Mutant]:
         if operator.arguments() or name == "core/ExceptionReplacer":
             continue
         seen = 0
-        for node in ast_nodes(get_ast(text)):
+        for node in nodes:
             for position in operator().mutation_positions(node):
                 places.setdefault(position, []).append((operator(), seen))
                 seen += 1
@@ -185,13 +197,59 @@ def draw(module: str, one_of: int) -> Iterator[Mutant]:
             yield Mutant(module, *changed_lines(text, changed), changed)
 
 
-def outcome(mutant: Mutant, folder: pathlib.Path) -> dict[str, Any]:
+def exists(test: str) -> bool:
+    """Whether there still is a test of this name."""
+    file, _, function = test.partition("::")
+    return f"def {function.partition('[')[0]}(" in (ROOT / "tests" / file).read_text()
+
+
+class Coverage:
+    """The tests that run each line."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        """Runs all tests in a copy of the sources, unless that was done for the same ones."""
+        from coverage import CoverageData
+
+        files = sorted({test for module in modules() for test in tests_for(module)})
+        texts = [(ROOT / PACKAGE / module).read_bytes() for module in modules()]
+        digest = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+        path = COVERAGE / f"coverage-{digest}"
+        if not path.exists():
+            print(f"looking which tests run which line, in {len(files)} files of tests", file=sys.stderr, flush=True)
+            what = ("-m", "pytest", "-n", str(CORES), "--dist", "loadfile", "-p", "no:cacheprovider")
+            how = (f"--cov={PACKAGE}", "--cov-context=test", "--cov-report=")
+            ended = run(folder, *what, *how, *(f"tests/{name}" for name in files), time_limit=3600)
+            if ended.returncode != 0:
+                raise SystemExit(f"reliability: tests fail without a change; got\n{ended.stdout[-5000:]}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder / ".coverage", path)
+        data = CoverageData(str(path))
+        data.read()
+        self._tests: dict[str, dict[int, list[str]]] = {}
+        for measured in data.measured_files():
+            _, _, module = measured.rpartition(f"/{PACKAGE}/")
+            self._tests[module] = {
+                line: sorted({context.rpartition("|")[0].removeprefix("tests/") for context in contexts} - {""})
+                for line, contexts in data.contexts_by_lineno(measured).items()
+            }
+
+    def first(self, mutant: Mutant) -> list[str]:
+        """Some of the module's tests that run the line, from all over them."""
+        lines = self._tests.get(mutant.module, {})
+        line = max((known for known in lines if known <= mutant.line), default=None)
+        files = tests_for(mutant.module)
+        tests = [test for test in lines.get(line, []) if test.partition("::")[0] in files and exists(test)]
+        return tests[:: -(-len(tests) // FIRST) or 1]
+
+
+def outcome(mutant: Mutant, folder: pathlib.Path, first: list[str]) -> dict[str, Any]:
     """Puts a mutant into a copy of the sources and runs its tests."""
     path = folder / PACKAGE / mutant.module
     text = path.read_text()
     path.write_text(mutant.text)
     try:
-        noticed = first_failure(folder, tests_for(mutant.module))
+        noticed = first_failure(folder, first, TIME_LIMIT) if first else None
+        noticed = noticed or first_failure(folder, tests_for(mutant.module))
     finally:
         path.write_text(text)
     row = {name: getattr(mutant, name) for name in ("module", "line", "before", "after")}
@@ -217,39 +275,46 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.one_of < 1:
         parser.error(f"--one-of: expected 1 or more, got {arguments.one_of}")
-    if importlib.util.find_spec("cosmic_ray") is None:
-        parser.error("found no Cosmic Ray, which changes the modules; `make mutants` installs it")
+    for name in ("cosmic_ray", "pytest_cov"):
+        if importlib.util.find_spec(name) is None:
+            parser.error(f"found no {name}; `make mutants` installs it")
     known = {name_of(row): row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     chosen = [name for name in modules() if arguments.only in name]
     if not chosen:
         parser.error(f"--only {arguments.only}: no module has that in its name")
     drawn = [mutant for module in chosen for mutant in draw(module, arguments.one_of)]
+    names = {mutant.name for mutant in drawn}  # What is known of lines that are others now is forgotten.
+    known = {name: row for name, row in known.items() if row["module"] not in chosen or name in names}
     again = {name for name, row in known.items() if arguments.survivors and row["noticed_by"] is None}
     waiting = [mutant for mutant in drawn if mutant.name not in known or mutant.name in again]
     print(f"{len(drawn)} mutants, {len(drawn) - len(waiting)} of them known", file=sys.stderr, flush=True)
-    processes = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         folders: queue.Queue[pathlib.Path] = queue.Queue()
-        for number in range(processes):
+        for number in range(CORES):
             folder = copy_of_the_sources(pathlib.Path(temporary) / str(number))
             for compiled in ("_ops.so", "_build_info.py"):
                 shutil.copy2(ROOT / PACKAGE / compiled, folder / PACKAGE)
             folders.put(folder)
+        coverage = Coverage(folder)
 
-        def run(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
+        def try_out(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
             folder, start = folders.get(), time.monotonic()
             try:
-                return mutant, outcome(mutant, folder), time.monotonic() - start
+                return mutant, outcome(mutant, folder, coverage.first(mutant)), time.monotonic() - start
             finally:
                 folders.put(folder)
 
-        with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-            for done, (mutant, row, seconds) in enumerate(pool.map(run, waiting), start=1):
+        with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+            for done, (mutant, row, seconds) in enumerate(pool.map(try_out, waiting), start=1):
                 known[mutant.name] = row
                 rows = sorted(known.values(), key=lambda row: (row["module"], row["line"]))
                 RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
                 said = f"{done} of {len(waiting)}, {seconds:.0f} s, {mutant.name}: {row['noticed_by']}"
                 print(said, file=sys.stderr, flush=True)
+        # Alone, or in another order, a test may fail without a change.
+        noticed = sorted({known[mutant.name]["noticed_by"] for mutant in drawn} - {None})
+        if failed := first_failure(folder, [test for test in noticed if test.startswith("test_")]):
+            raise SystemExit(f"reliability: expected that what noticed a change passes without one, but {failed} fails")
     if names := missed([known[mutant.name] for mutant in drawn]):
         raise SystemExit("reliability: the tests noticed nothing of\n" + "\n".join(names))
 

@@ -12,6 +12,8 @@ from benchmarks.record import ROOT
 
 from .faults import FAULTS
 from .leaks import COUNTS
+from .mutants import name_of
+from .mutants_judged import HARMLESS
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability"
@@ -86,6 +88,23 @@ def leaks(found: list[dict[str, Any]]) -> str:
     return table(["repeated", "times", "bytes each, here", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
 
 
+def mutants(found: list[dict[str, Any]]) -> str:
+    """How many changes of each module were noticed, and those that were not."""
+    rows, alive = [], []
+    for module in dict.fromkeys(row["module"] for row in found):
+        same = [row for row in found if row["module"] == module]
+        unnoticed = [row for row in same if row["noticed_by"] is None]
+        rows.append([f"`{module}`", len(same), len(same) - len(unnoticed)])
+        alive += unnoticed
+    rows.append(["all", len(found), len(found) - len(alive)])
+    survivors = [
+        [f"`{row['module']}`", f"`{row['before']}`", f"`{row['after']}`", HARMLESS.get(name_of(row), "**not judged**")]
+        for row in alive
+    ]
+    changes = table(["module", "changes", "noticed"], rows)
+    return f"{changes}\n\nNot noticed:\n\n{table(['module', 'before', 'after', 'why that is right'], survivors)}"
+
+
 def faults(found: list[dict[str, Any]]) -> str:
     """Each fault that was put in, and the test that noticed it."""
     rows = [[f["fault"], f"`{f['file']}`", f"`{f['noticed_by']}`" if f["noticed_by"] else "**none**"] for f in found]
@@ -101,6 +120,7 @@ PARTS: dict[str, Callable[[Any], str]] = {
     "exactness": exactness,
     "leaks": leaks,
     "faults": faults,
+    "mutants": mutants,
 }
 
 

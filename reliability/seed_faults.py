@@ -1,6 +1,6 @@
 """Puts the faults of `faults.py` into a copy of the sources, one at a time; the tests have to fail for each.
 
-    python -m reliability.seed_faults [--only TEXT]
+    python -m reliability.seed_faults [--only TEXT] [--new]
 
 Each outcome goes into docs/reliability/faults.json; it fails where the tests noticed nothing.
 """
@@ -38,9 +38,10 @@ def copy_of_the_sources(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: pathlib.Path, *arguments: str, time_limit: float = TIME_LIMIT) -> subprocess.CompletedProcess[str]:
     """Runs Python in the copy, which comes before whatever is installed."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "TF_CG_OPS_CUDA": "0"}
+    # A fault may leave something unused, of which the compiler warns.
+    environment = {**os.environ, "PYTHONPATH": str(folder), "TF_CG_OPS_CUDA": "0", "TF_CG_OPS_WERROR": "0"}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -49,7 +50,7 @@ def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[st
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=TIME_LIMIT,
+        timeout=time_limit,
     )
 
 
@@ -60,18 +61,20 @@ def build(folder: pathlib.Path) -> None:
         raise SystemExit(f"reliability: the sources do not compile; expected a library, got\n{built.stdout}")
 
 
-def first_failure(folder: pathlib.Path, tests: Sequence[str]) -> str | None:
+def first_failure(folder: pathlib.Path, tests: Sequence[str], time_limit: float = TIME_LIMIT) -> str | None:
     """The first test that fails; None if none does. A crash of the process counts, with the signal for a name."""
     try:
-        done = run(folder, "-m", "pytest", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests))
+        paths = (f"tests/{test}" for test in tests)
+        done = run(folder, "-m", "pytest", "-x", "-p", "no:cacheprovider", *paths, time_limit=time_limit)
     except subprocess.TimeoutExpired:
-        return f"no end within {TIME_LIMIT} s"
+        return f"no end within {time_limit:g} s"
     if done.returncode == 0:
         return None
     if done.returncode < 0:
         return f"the process died of signal {-done.returncode}"
     found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", done.stdout, re.MULTILINE)
-    if done.returncode != 1 or found is None:
+    # 2 and 4: it cannot even be collected, as a file or by a test's name.
+    if done.returncode not in (1, 2, 4) or found is None:
         raise SystemExit(f"reliability: the tests could not be run; got\n{done.stdout}")
     return found.group(1)
 
@@ -113,9 +116,14 @@ class WithoutAFault:
         self._passed.update(new)
 
 
+def outcomes() -> dict[str, dict[str, str | None]]:
+    """Those that are kept, by the name of the fault."""
+    return {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+
+
 def keep(fault: Fault, noticed: str | None) -> None:
     """Puts one outcome beside those that are there, in the order of the list."""
-    known = {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    known = outcomes()
     known[fault.name] = {"fault": fault.name, "file": fault.file, "noticed_by": noticed}
     rows = [known[one.name] for one in FAULTS if one.name in known]
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
@@ -125,10 +133,12 @@ def main() -> None:
     """Seeds all faults, or those that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
-    only = parser.parse_args().only
-    faults = [fault for fault in FAULTS if only in fault.name]
+    parser.add_argument("--new", action="store_true", help="only faults that have no outcome yet")
+    arguments = parser.parse_args()
+    done = outcomes() if arguments.new else {}
+    faults = [fault for fault in FAULTS if arguments.only in fault.name and fault.name not in done]
     if not faults:
-        parser.error(f"--only {only}: no fault has that in its name")
+        parser.error(f"no {'new ' * arguments.new}fault has '{arguments.only}' in its name")
     missed = []
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         folder = copy_of_the_sources(pathlib.Path(temporary))

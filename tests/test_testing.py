@@ -199,3 +199,15 @@ def test_a_gradient_that_depends_on_the_upstream_is_computed_by_the_user():
     report = check_gradient(clipped_gradient, [X, Y], intended_gradient=intended, second_order=True)
     assert not report.failures
     assert [c.is_none for c in report.comparisons if c.order == "first" and c.mode == "xla"] == [False, True]
+
+
+def test_other_arguments_stay_in_the_domain():
+    """Those of a batch are near to the given ones, and no nearer to its ends."""
+    check_gradient(tf.asin, [np.array([-0.99, 0.3, 0.98])])
+
+
+def test_what_is_compared_where_there_are_no_numbers():
+    report = check_gradient(tf.sin, [np.zeros([0])])
+    assert report.comparisons
+    for comparison in report.comparisons:
+        assert (comparison.analytic, comparison.numeric, comparison.ratio, comparison.checked) == (0.0, 0.0, 1.0, 0)

@@ -38,6 +38,9 @@ def draw_mutation(chance, call):
     """Nothing; or a change, with the attribute that it is about."""
     required = [*INFERRED[call.op], *(name for name in call.attributes if name not in DEFAULTS)]
     kind = chance.choice(("", "", "drop a default", "an attribute that the op has not", *BAD))
+    does_not_fit = call.op == "CustomGradientEmbed" and call.counts[1] != call.counts[2]
+    if does_not_fit and kind in ("one input more", "one input less"):
+        return ()  # It might fit then.
     if kind == "drop a default":
         names = [name for name, value in call.attributes.items() if name in DEFAULTS and value == DEFAULTS[name]]
         return (kind, chance.choice(names)) if names else ()
