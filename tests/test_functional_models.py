@@ -383,6 +383,8 @@ def kerases():
 before = kerases()
 import tf_cg_ops
 assert kerases() == before, (before, kerases())
+assert "tf_cg_ops.layers" not in sys.modules, "whoever uses no layers may have another Keras, or none"
+tf_cg_ops.layers
 print(*before)
 """
 
