@@ -86,6 +86,29 @@ CORE_TESTS = (
     "test_saved_model",
     "test_xla",
 )
+# Those that run something else than the op library inside of TensorFlow: compilers, other programs, and what only reads
+# the sources; and those that measure memory, of which a sanitizer takes its share.
+OTHER_TESTS = (
+    "test_bazel_files",
+    "test_benchmarks",
+    "test_build",
+    "test_build_cuda",
+    "test_build_library",
+    "test_contraction",
+    "test_cuda_check",
+    "test_cuda_kernels",
+    "test_demo",
+    "test_docs",
+    "test_examples",
+    "test_leaks",
+    "test_processes",
+    "test_readme",
+    "test_regime_table",
+    "test_reliability",
+    "test_structure",
+    "test_tensorflow_versions",
+    "test_workers",
+)
 
 
 @dataclasses.dataclass
@@ -293,12 +316,19 @@ def findings_in(report: str) -> list[str]:
     return [record for record in report.split("\n\n") if " leak of " in record and OUR_FRAME.search(record)]
 
 
+def all_tests() -> list[str]:
+    """The files of tests that run the op library."""
+    return sorted(path.stem for path in (ROOT / "tests").glob("test_*.py") if path.stem not in OTHER_TESTS)
+
+
 def check_library(settings: Settings) -> Outcome:
     """The op library inside of TensorFlow, by AddressSanitizer and UndefinedBehaviorSanitizer."""
     copy = build_instrumented_package()
-    files = [str(copy / "tests" / f"{test}.py") for test in settings.tests] or [str(copy / "tests")]
-    command = [sys.executable, "-m", "pytest", "--rootdir", str(copy), "-c", str(copy / "pyproject.toml"), *files]
-    ran = f"AddressSanitizer, UBSan on _ops.so in {len(settings.tests) or 'all'} test files"
+    files = [str(copy / "tests" / f"{test}.py") for test in settings.tests or all_tests()]
+    parallel = ["-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"]
+    where = ["--rootdir", str(copy), "-c", str(copy / "pyproject.toml")]
+    command = [sys.executable, "-m", "pytest", *parallel, *where, *files]
+    ran = f"AddressSanitizer, UBSan on _ops.so in {len(files)} test files"
     return check_in_tensorflow("library", ran, command, copy)
 
 
@@ -333,13 +363,13 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--seconds", type=int, default=30, help="how long each random part runs")
     parser.add_argument("--seed", type=int, default=1, help="for the random parts")
-    parser.add_argument("--tests", nargs="*", help="files for the part library, as test_xla; none means all")
+    parser.add_argument("--tests", nargs="+", help="files for the part library, as test_xla; or all")
     parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
-    tests = CORE_TESTS if arguments.tests is None else tuple(arguments.tests)
+    tests = CORE_TESTS if arguments.tests is None else () if arguments.tests == ["all"] else tuple(arguments.tests)
     settings = Settings(arguments.seconds, arguments.seed, tests)
     outcomes = [PARTS[part](settings) for part in arguments.parts or PARTS]
     print(table(outcomes))

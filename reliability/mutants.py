@@ -271,7 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one-of", type=int, default=16, metavar="N", help="of every so many places one is changed")
     parser.add_argument("--only", default="", metavar="TEXT", help="modules with this in their name")
-    parser.add_argument("--survivors", action="store_true", help="once more those that no test has noticed")
+    parser.add_argument("--survivors", action="store_true", help="once more those that nothing noticed, unless judged")
     arguments = parser.parse_args()
     if arguments.one_of < 1:
         parser.error(f"--one-of: expected 1 or more, got {arguments.one_of}")
@@ -285,7 +285,7 @@ def main() -> None:
     drawn = [mutant for module in chosen for mutant in draw(module, arguments.one_of)]
     names = {mutant.name for mutant in drawn}  # What is known of lines that are others now is forgotten.
     known = {name: row for name, row in known.items() if row["module"] not in chosen or name in names}
-    again = {name for name, row in known.items() if arguments.survivors and row["noticed_by"] is None}
+    again = set(missed(list(known.values()))) if arguments.survivors else set()
     waiting = [mutant for mutant in drawn if mutant.name not in known or mutant.name in again]
     print(f"{len(drawn)} mutants, {len(drawn) - len(waiting)} of them known", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:

@@ -72,7 +72,8 @@ def first_failure(folder: pathlib.Path, tests: Sequence[str], time_limit: float 
         return None
     if done.returncode < 0:
         return f"the process died of signal {-done.returncode}"
-    found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", done.stdout, re.MULTILINE)
+    # A test's name may have spaces in it, and what failed stands behind it.
+    found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+?\.py(?:::.+?)?)(?: - .*)?$", done.stdout, re.MULTILINE)
     # 2 and 4: it cannot even be collected, as a file or by a test's name.
     if done.returncode not in (1, 2, 4) or found is None:
         raise SystemExit(f"reliability: the tests could not be run; got\n{done.stdout}")
