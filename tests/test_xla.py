@@ -207,6 +207,24 @@ def test_narrow_products_are_summed_up_in_float32(rng, dtype):
     np.testing.assert_allclose(result.numpy().astype(np.float64), expected, rtol=rounding)
 
 
+@pytest.mark.parametrize("rank", [255, 300])
+def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
+    """TensorFlow would end the process."""
+    v = tf.ones([3])
+
+    def gradient(shape):
+        return _library.custom_gradient_embed_grad(v, v, shape, wrt="x")
+
+    def checked(shape):
+        return _library.custom_gradient_check_shape(v, shape, message="")
+
+    for function in (gradient, checked):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"expected at most 254, got {rank}. Pass what tf.shape"
+        ):
+            jit(function)(tf.ones([rank], tf.int64))
+
+
 def test_a_barrier_on_every_dtype():
     """Value and gradient of a recomputation, whatever it hands on and waits for."""
     dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]

@@ -26,6 +26,15 @@ absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
   return absl::OkStatus();
 }
 
+// Whether a tensor of this shape may hold the shape of another. Before it is read: TensorFlow ends the process where it
+// finds more dimensions in it than a tensor may have.
+absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
+  if (dims.size() != 1) return absl::InvalidArgumentError(ShapeIsNotAVector(api, dims.size()));
+  const int highest = TensorShape::MaxDimensions();
+  if (dims[0] > highest) return absl::InvalidArgumentError(ShapeOfTooHighARank(api, dims[0], highest));
+  return absl::OkStatus();
+}
+
 // Hands the results on: the rule has been inlined wherever a gradient was asked for.
 class CustomGradientRuleXlaOp : public XlaOpKernel {
  public:
@@ -86,8 +95,7 @@ class CustomGradientCheckShapeXlaOp : public XlaOpKernel {
     Dims gradient, shape, expected;
     OP_REQUIRES_OK(context, GetDims(context, 0, &gradient));
     OP_REQUIRES_OK(context, GetDims(context, 1, &shape));
-    OP_REQUIRES(context, shape.size() == 1,
-                absl::InvalidArgumentError(ShapeIsNotAVector("CustomGradientCheckShape", shape.size())));
+    OP_REQUIRES_OK(context, CheckHoldsShape("CustomGradientCheckShape", shape));
     // In a loop, a shape that was unknown while tracing comes in a list of shapes, of which XLA knows nothing. What the
     // loop carries has to keep its shape there, so that XLA refuses most gradients of a wrong shape by itself.
     if (context->ConstantInputAsIntVector(1, &expected).ok()) {
@@ -138,8 +146,7 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     OP_REQUIRES_OK(context, GetDims(context, 0, &lhs));
     OP_REQUIRES_OK(context, GetDims(context, 1, &rhs));
     OP_REQUIRES_OK(context, GetDims(context, 2, &shape));
-    OP_REQUIRES(context, shape.size() == 1,
-                absl::InvalidArgumentError(ShapeIsNotAVector(EmbedGradNames().api, shape.size())));
+    OP_REQUIRES_OK(context, CheckHoldsShape(EmbedGradNames().api, shape));
     TensorShape out_shape;
     OP_REQUIRES_OK(context, context->ConstantInputAsShape(2, &out_shape, xla::ValueInferenceMode::kUpperBound));
     const Dims out = ToDims(out_shape);
