@@ -101,7 +101,7 @@ def _is_unchecked(call):
     without outputs is not made. XLA compares with shapes that it knows while it compiles. What stands for an attribute in
     a function is not there to be checked.
     """
-    is_dropped = call.mode not in ("eager", "pfor") and not call.keeps_ops
+    is_dropped = call.mode != "eager" and not call.keeps_ops
     is_without_outputs = call.mode == "function_def" and not call.counts[0]
     is_unknown_to_xla = call.op == "CustomGradientCheckShape" and call.mode == "xla" and not call.constants[1]
     is_value_alone = is_dropped and (
@@ -117,6 +117,7 @@ def _is_open(call):
         has_handles(call)
         or any(dtype_of(t) not in NUMBERS for t in call.inputs)
         or _is_shape_unknown_to_pfor(call)
+        or (call.mode == "pfor" and any(size >= 2**31 for t in call.inputs for size in t.shape))  # It counts in int32.
         or _lacks_a_value(call)
     )
 
