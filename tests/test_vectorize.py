@@ -329,3 +329,26 @@ def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
         fallback_to_while_loop=False,
     )
     np.testing.assert_allclose(found, [gx @ x] * N)
+
+
+@pytest.mark.parametrize("size", [3, 1])
+def test_a_scalar_is_a_function_of_all_of_x_alone_where_sizes_show_at_run_time(size):
+    """With more elements in gx it would be one of what x broadcasts to."""
+
+    @tf.function(input_signature=[tf.TensorSpec([2, None]), tf.TensorSpec([None]), tf.TensorSpec([2])], autograph=False)
+    def run(x, gx, dys):
+        def gradient(elements):
+            x, dy = elements
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                h = cg.embed_gradient(tf.reduce_sum(x), gx, x, axis=None)
+            return tape.gradient(h, x, output_gradients=dy)
+
+        return tf.vectorized_map(gradient, (x, dys), fallback_to_while_loop=False)
+
+    gx, dys = np.array([1.0, 5.0, -2.0], np.float32), np.array([3.0, -7.0], np.float32)
+    if size == len(gx):
+        np.testing.assert_allclose(run(tf.ones([2, size]), gx, dys), dys[:, None] * gx)
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="got a scalar with the shapes of gx and x"):
+            run(tf.ones([2, size]), gx, dys)

@@ -77,6 +77,11 @@ def _convert_embed_grad(pfor_input: Any) -> Any:
     dims = {role: _dims(operand) for role, operand in operands.items()}
     dims[wrt] = None if shape.shape[0] is None else tf.unstack(shape)
     aligned = _Aligned.of(pfor_input, dims["fx"], dims["gx"], dims["x"])
+    if aligned.scalar_fits is not True:
+        message = _errors.SCALAR_FX.format(api="CustomGradientEmbedGrad", gx="gx", x="x")
+        data = [message, _vector(dims["gx"]), _vector(dims["x"]), pfor_input.get_attr("axis")]
+        with tf.control_dependencies([tf.debugging.Assert(aligned.scalar_fits, data)]):
+            shape = tf.identity(shape)
     new = {"fx": aligned.fx, "gx": aligned.gx, "x": aligned.x}
     lhs, rhs = (aligned.lay_out(operands[role], new[role]) for role in roles)
     batch = next(tf.shape(o.t, out_type=shape.dtype)[:1] for o in operands.values() if o.is_stacked)
@@ -124,6 +129,7 @@ class _Aligned:
     gx: _Dims
     x: _Dims
     domain: list[bool]  # For each dimension of x, whether it belongs to the domain of one function.
+    scalar_fits: Any  # Whether fx may be a scalar if it is one: True, or a Tensor where that does not show yet.
 
     @classmethod
     def of(cls, pfor_input: Any, fx: _Dims | None, gx: _Dims | None, x: _Dims | None) -> "_Aligned":
@@ -139,7 +145,8 @@ class _Aligned:
         joint_rank = max(len(spread_fx), len(spread_gx), rank)
         # A scalar is a function of all of x, whatever the axis; with a batch that has to be said.
         domain = [False] * (joint_rank - rank) + domain if fx else [True] * joint_rank
-        return cls(fx, _pad(spread_gx, joint_rank), _pad(x, joint_rank), domain)
+        scalar_fits = bool(fx) or _adds_nothing_to(x, spread_gx)
+        return cls(fx, _pad(spread_gx, joint_rank), _pad(x, joint_rank), domain, scalar_fits)
 
     def axis(self) -> list[int]:
         """The domain counted from the end."""
@@ -162,10 +169,26 @@ class _Aligned:
         return moved
 
 
+def _adds_nothing_to(x: _Dims, gx: _Dims) -> Any:
+    """Whether gx broadcasts to x: True, or a scalar Tensor where that does not show yet."""
+    if len(gx) > len(x):
+        return tf.constant(False)
+    pairs = zip(_pad(gx, len(x)), x, strict=True)
+    open_ = [(a, b) for a, b in pairs if not (isinstance(a, int) and (a == 1 or (isinstance(b, int) and a == b)))]
+    if not open_:
+        return True
+    sizes, expected = map(_vector, zip(*open_, strict=True))
+    return tf.reduce_all(tf.equal(sizes, 1) | tf.equal(sizes, expected))
+
+
 def _reshape(tensor: tf.Tensor, dims: _Dims) -> tf.Tensor:
     if all(isinstance(dim, int) for dim in dims):
         return tf.reshape(tensor, tf.constant(dims, tf.int64))
-    return tf.reshape(tensor, tf.stack([tf.cast(dim, tf.int64) for dim in dims]))
+    return tf.reshape(tensor, _vector(dims))
+
+
+def _vector(dims: Sequence[Any]) -> tf.Tensor:
+    return tf.stack([tf.cast(dim, tf.int64) for dim in dims]) if dims else tf.constant([], tf.int64)
 
 
 def _pad(dims: _Dims, rank: int) -> _Dims:
