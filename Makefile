@@ -7,7 +7,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.*
 # The functions that tests compare with. tf-keras requires the distribution named `tensorflow`, which pip would install
 # over the one chosen above: hence without dependencies (what they need besides is in the extra `test`).
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
-# How many processes run the tests; `auto` is one more than there are cores, as far as the memory goes.
+# How many processes run the tests; `auto` is one for each core, as far as the memory goes.
 WORKERS ?= auto
 # The Pythons in which `make wheel` and `make matrix` test, as far as they are at hand.
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
@@ -66,7 +66,8 @@ install-clang:
 	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
 	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
 
-# What takes too long for each run: kernels under sanitizers and faults put into them, larger products, and the like.
+# What takes too long for each run: 500 mutated SavedModels, kernels under sanitizers with faults put into them, and the
+# like.
 test-slow: $(LIBRARY) install-clang
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

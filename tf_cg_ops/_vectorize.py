@@ -79,7 +79,7 @@ def _convert_embed_grad(pfor_input: Any) -> Any:
     aligned = _Aligned.of(pfor_input, dims["fx"], dims["gx"], dims["x"])
     if aligned.scalar_fits is not True:
         message = _errors.SCALAR_FX.format(api="CustomGradientEmbedGrad", gx="gx", x="x")
-        data = [message, _vector(dims["gx"]), _vector(dims["x"]), pfor_input.get_attr("axis")]
+        data = [message, _vector(aligned.gx), _vector(aligned.x), pfor_input.get_attr("axis")]
         with tf.control_dependencies([tf.debugging.Assert(aligned.scalar_fits, data)]):
             shape = tf.identity(shape)
     new = {"fx": aligned.fx, "gx": aligned.gx, "x": aligned.x}

@@ -35,15 +35,15 @@ def test_planted_faults_are_found(tmp_path):
     assert summary["verdicts"] == dict.fromkeys(PLANTED.values(), 1) | {"fine": 1}
 
 
-def test_mutants_end_with_a_result_or_an_exception(tmp_path):
-    returned, summary = fuzz(tmp_path, "--mutants", 500, "--seed", 3, time_limit=1200)
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_mutants_end_with_a_result_or_an_exception(count, tmp_path):
+    returned, summary = fuzz(tmp_path, "--mutants", count, "--seed", 3, time_limit=1200)
     assert (returned, summary["faults of this library"]) == (0, 0), summary["not fine"]
-    assert summary["mutants"] == 500
-    assert summary["outcomes"]["load"]["result"] > 100
+    assert summary["mutants"] == count
+    assert summary["outcomes"]["load"]["result"] > count / 5
 
 
-# What was found and mended: (seed, number).
-@pytest.mark.parametrize(("seed", "numbers"), [(2, [5, 83, 278]), (3, [10])])
-def test_what_was_found_before_stays_mended(tmp_path, seed, numbers):
-    returned, summary = fuzz(tmp_path, "--seed", seed, "--only", *numbers, "--seconds", 30)
-    assert (returned, summary["verdicts"]) == (0, {"fine": len(numbers)})
+# Number 10 of the seed above, too.
+def test_what_was_found_before_stays_mended(tmp_path):
+    returned, summary = fuzz(tmp_path, "--seed", 2, "--only", 5, 83, 278, "--seconds", 30)
+    assert (returned, summary["verdicts"]) == (0, {"fine": 3})

@@ -11,7 +11,7 @@ from build_ops.compiler import build_library
 from ..support.sources import ROOT
 
 needs_clang = pytest.mark.skipif(sanitize.find_clang() is None, reason="there is no clang++ with libFuzzer")
-SETTINGS = sanitize.Settings(seconds=20)
+SETTINGS = sanitize.Settings(seconds=10)
 
 
 def assert_clean(outcome):

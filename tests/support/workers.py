@@ -7,9 +7,6 @@ MEMORY = 3.5e9
 
 
 def number_of_workers():
-    """One for each core that this process may use and one more, as far as the machine's memory goes.
-
-    Tests wait for what they start, and then the core of theirs is idle.
-    """
+    """One for each core that this process may use, as far as the machine's memory goes."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)) + 1, int(memory / MEMORY)))
+    return max(1, min(len(os.sched_getaffinity(0)), int(memory / MEMORY)))
