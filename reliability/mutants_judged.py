@@ -37,4 +37,10 @@ HARMLESS: dict[str, str] = {
     "scale = size + 1e-3 * np.max(size, initial= -1.0)": (
         "Sizes are not negative, and where there is none the scale has no element either."
     ),
+    "_vectorize.py: for gx, x in zip(others[:pairs], others[pairs:], strict=True) -> "
+    "for gx, x in zip(others[:pairs], others[pairs:], strict=False)": "The op has as many of the one as of the other.",
+    "_vectorize.py: tf.concat([batch, tf.cast(tf.stack(new[wrt]), shape.dtype) if new[wrt] else shape[:0]], 0), -> "
+    "tf.concat([batch, tf.cast(tf.stack(new[wrt]), shape.dtype) if new[wrt] else shape[: -1]], 0),": (
+        "Where it is read, the shape is that of a scalar, and empty."
+    ),
 }
