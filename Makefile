@@ -50,7 +50,8 @@ mutants: $(LIBRARY)
 	$(BIN)/python -m reliability.mutants
 
 # The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
-# `library` runs those files; ARGUMENTS are handed on (see python3 -m build_ops.sanitize --help).
+# `library` runs those files, with TESTS=all every one that runs the op library; ARGUMENTS are handed on (see python3 -m
+# build_ops.sanitize --help).
 # What sanitizers add to the code brings warnings that are none.
 sanitize: export TF_CG_OPS_WERROR := 0
 sanitize: $(LIBRARY) install-clang

@@ -324,7 +324,7 @@ def all_tests() -> list[str]:
 def check_library(settings: Settings) -> Outcome:
     """The op library inside of TensorFlow, by AddressSanitizer and UndefinedBehaviorSanitizer."""
     copy = build_instrumented_package()
-    files = [str(copy / "tests" / f"{test}.py") for test in settings.tests or all_tests()]
+    files = [str(copy / "tests" / f"{test}.py") for test in settings.tests]
     parallel = ["-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"]
     where = ["--rootdir", str(copy), "-c", str(copy / "pyproject.toml")]
     command = [sys.executable, "-m", "pytest", *parallel, *where, *files]
@@ -363,14 +363,19 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--seconds", type=int, default=30, help="how long each random part runs")
     parser.add_argument("--seed", type=int, default=1, help="for the random parts")
-    parser.add_argument("--tests", nargs="+", help="files for the part library, as test_xla; or all")
+    parser.add_argument(
+        "--tests", nargs="+", default=CORE_TESTS, help="files for the part library, as test_xla; or all"
+    )
     parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
-    tests = CORE_TESTS if arguments.tests is None else () if arguments.tests == ["all"] else tuple(arguments.tests)
-    settings = Settings(arguments.seconds, arguments.seed, tests)
+    tests = all_tests() if arguments.tests == ["all"] else arguments.tests
+    missing = [test for test in tests if not (ROOT / "tests" / f"{test}.py").is_file()]
+    if missing:
+        parser.error(f"--tests: expected names of files in tests, such as test_xla, got {', '.join(missing)}")
+    settings = Settings(arguments.seconds, arguments.seed, tuple(tests))
     outcomes = [PARTS[part](settings) for part in arguments.parts or PARTS]
     print(table(outcomes))
     if arguments.json:

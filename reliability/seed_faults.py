@@ -138,8 +138,12 @@ def main() -> None:
     arguments = parser.parse_args()
     done = outcomes() if arguments.new else {}
     faults = [fault for fault in FAULTS if arguments.only in fault.name and fault.name not in done]
+    if not any(arguments.only in fault.name for fault in FAULTS):
+        parser.error(f"--only {arguments.only}: no fault has that in its name")
     if not faults:
-        parser.error(f"no {'new ' * arguments.new}fault has '{arguments.only}' in its name")
+        parser.error(
+            "--new: expected faults that have no outcome yet, got none; without --new they are put in once more"
+        )
     missed = []
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         folder = copy_of_the_sources(pathlib.Path(temporary))

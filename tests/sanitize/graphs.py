@@ -7,24 +7,9 @@ import tempfile
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tests.sanitize.model import cube, model, square
 
 tf1 = tf.compat.v1
-
-
-@cg.custom_gradient
-def square(x):
-    return x * x, lambda dy: 2.0 * x * dy
-
-
-@cg.recompute_grad
-def cube(x):
-    return square(x) * x
-
-
-def model(x):
-    x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
-    x = tf.cond(tf.reduce_sum(x) > 0.0, lambda: cube(x), lambda: x)
-    return cg.embed_gradient(tf.reduce_sum(x, 1), 2.0 * x, x, axis=1)
 
 
 def in_one_graph(v2):

@@ -7,26 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tests.sanitize.model import model, square
 from tf_cg_ops import _library
 
 tf1 = tf.compat.v1
 X = np.linspace(-1.0, 1.0, 3 * 40 * 64, dtype=np.float32).reshape(3, 40, 64)
-
-
-@cg.custom_gradient
-def square(x):
-    return x * x, lambda dy: 2.0 * x * dy
-
-
-@cg.recompute_grad
-def cube(x):
-    return square(x) * x
-
-
-def model(x):
-    x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
-    x = tf.cond(tf.reduce_sum(x) > 0.0, lambda: cube(x), lambda: x)
-    return cg.embed_gradient(tf.reduce_sum(x, [1, 2]), 2.0 * x, x, axis=[1, 2])
 
 
 def gradient(x):
