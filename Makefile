@@ -67,8 +67,8 @@ install-clang:
 	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
 	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
 
-# What takes too long for each run: 500 mutated SavedModels, kernels under sanitizers with faults put into them, and the
-# like.
+# What takes too long for each run: kernels under sanitizers with faults put into them, faults that the fuzzers have to find,
+# and the like.
 test-slow: $(LIBRARY) install-clang
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -174,6 +174,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tests.test_inference_pass import AROUND, COUNTS, X, around_function, embedded
 
+tf.config.threading.set_inter_op_parallelism_threads(2)  # With one, as on one core, TensorFlow waits for itself.
 around, x = sys.argv[1], tf.constant(X)
 with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
     traced = tf.function(around_function(embedded, around))

@@ -103,6 +103,67 @@ def test_variables_that_are_cut_off(source, tmp_path, name):
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_a_function_that_tensorflow_makes_no_fingerprint_of(source, tmp_path):
+    proto = saved_model_pb2.SavedModel.FromString((source / "saved_model.pb").read_bytes())
+    functions = proto.meta_graphs[0].object_graph_def.concrete_functions
+    functions["../.."].CopyFrom(functions[next(iter(functions))])
+    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+    before = tree(source)
+    refused(lambda: cg.saved_model.strip(source, tmp_path / "target"), ValueError, "`../..` does not end in an integer")
+    assert tree(source) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def change_functions(source, change):
+    """Calls `change` with each function that holds an op of this library, and the node."""
+    proto = saved_model_pb2.SavedModel.FromString((source / "saved_model.pb").read_bytes())
+    for function in proto.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "CustomGradientEmbed":
+                change(function, node)
+    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+
+
+def call_itself(function, op):
+    call = function.node_def.add(name="call", op=op, input=[function.signature.input_arg[0].name] * 2)
+    if op == function.signature.name:
+        return
+    call.attr["f"].func.name = function.signature.name
+    call.attr["Tin"].list.type.extend(argument.type for argument in function.signature.input_arg)
+    call.attr["Tout"].list.type.extend(argument.type for argument in function.signature.output_arg)
+
+
+@pytest.mark.parametrize("op", ["PartitionedCall", "StatefulPartitionedCall", None], ids=str)
+def test_a_function_that_calls_itself(source, tmp_path, op):
+    """TensorFlow would follow the calls without end, and overflow its stack."""
+    change_functions(source, lambda function, _: call_itself(function, op or function.signature.name))
+    for action in both(source, tmp_path):
+        refused(action, ValueError, "calls itself")
+
+
+def test_functions_that_call_each_other_in_a_row_are_none_that_call_themselves(tmp_path):
+    module = tf.Module()
+    spec = [tf.TensorSpec([2], name="x")]
+    inner = tf.function(lambda x: cg.embed_gradient(tf.sign(x), x, x), input_signature=spec)
+    module.f = tf.function(lambda x: inner(x) + inner(2.0 * x), input_signature=spec)
+    tf.saved_model.save(module, tmp_path / "source", signatures=module.f)
+    assert len(cg.saved_model.inspect(tmp_path / "source")) == 1
+    assert cg.saved_model.strip(tmp_path / "source", tmp_path / "target").replaced == {"CustomGradientEmbed": 1}
+
+
+@pytest.mark.parametrize("size", [4, 2**31 - 1, 2**63 - 1])
+def test_a_list_that_is_longer_than_its_operation_has_inputs(source, tmp_path, size):
+    """TensorFlow would take memory for each of them."""
+
+    def lengthen(_, node):
+        assert len(node.input) == 3
+        node.attr["N"].i = size
+
+    change_functions(source, lengthen)
+    for action in both(source, tmp_path):
+        refused(action, ValueError, f"(CustomGradientEmbed) with 3 inputs and an attribute 'N' of {size}")
+
+
 def test_a_pipe_in_the_place_of_the_graph(source, tmp_path):
     """Opening it would wait for a writer that never comes."""
     (source / "saved_model.pb").unlink()

@@ -97,6 +97,24 @@ def test_what_cannot_be_reached_is_not_compared_and_that_is_said(tmp_path, monke
     ]
 
 
+@pytest.mark.parametrize(("signatures", "name"), [({"f": None}, "f"), (None, "signatures")])
+def test_signatures_that_are_none_are_not_compared_and_that_is_said(tmp_path, monkeypatch, signatures, name):
+    """As where somebody changed the objects of the file."""
+    load = tf.saved_model.load
+
+    def load_with_others(*args, **kwargs):
+        loaded = load(*args, **kwargs)
+        loaded.signatures = signatures
+        return loaded
+
+    monkeypatch.setattr(tf.saved_model, "load", load_with_others)
+    report = save_and_strip(holder(Called()), tmp_path, signatures={})
+    assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
+        (name, "not compared", "it cannot be reached in the loaded model"),
+        (".held.__call__", "equal, bit for bit", ""),
+    ]
+
+
 def test_inputs_that_are_refused_leave_nothing_behind(tmp_path):
     """The function counts its calls before it refuses all but five rows."""
     module = tf.Module()

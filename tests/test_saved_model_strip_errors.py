@@ -198,7 +198,7 @@ def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monke
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_whatever_stops_it_leaves_nothing_behind(source, tmp_path, monkeypatch, error):
-    def copy_half(source, target, proto):
+    def copy_half(api, source, target, proto):
         target.mkdir()
         (target / "half").touch()
         raise error

@@ -331,24 +331,28 @@ def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
     np.testing.assert_allclose(found, [gx @ x] * N)
 
 
+@pytest.mark.parametrize("axis", [(), (-1,), None])
 @pytest.mark.parametrize("size", [3, 1])
-def test_a_scalar_is_a_function_of_all_of_x_alone_where_sizes_show_at_run_time(size):
-    """With more elements in gx it would be one of what x broadcasts to."""
+def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(size, axis):
+    """A function of all of x: by the axis; or without one, where gx has no more elements than x."""
+
+    def gradient(x, gx, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.reduce_sum(x), gx, x, axis)
+        return tape.gradient(h, x, output_gradients=dy)
 
     @tf.function(input_signature=[tf.TensorSpec([2, None]), tf.TensorSpec([None]), tf.TensorSpec([2])], autograph=False)
-    def run(x, gx, dys):
-        def gradient(elements):
-            x, dy = elements
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                h = cg.embed_gradient(tf.reduce_sum(x), gx, x, axis=None)
-            return tape.gradient(h, x, output_gradients=dy)
+    def run(xs, gx, dys):
+        return tf.vectorized_map(lambda e: gradient(e[0], gx, e[1]), (xs, dys), fallback_to_while_loop=False)
 
-        return tf.vectorized_map(gradient, (x, dys), fallback_to_while_loop=False)
-
-    gx, dys = np.array([1.0, 5.0, -2.0], np.float32), np.array([3.0, -7.0], np.float32)
-    if size == len(gx):
-        np.testing.assert_allclose(run(tf.ones([2, size]), gx, dys), dys[:, None] * gx)
+    gx, dys, xs = np.array([1.0, 5.0, -2.0], np.float32), np.array([3.0, -7.0], np.float32), tf.ones([2, size])
+    if size == len(gx) or axis != ():
+        expected = np.stack([gradient(x, gx, dy) for x, dy in zip(xs, dys, strict=True)])
+        np.testing.assert_allclose(expected, dys[:, None] * (gx if size == 3 else gx.sum()))
+        np.testing.assert_allclose(run(xs, gx, dys), expected)
     else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="fx has the wrong shape"):
+            gradient(xs[0], gx, dys[0])
         with pytest.raises(tf.errors.InvalidArgumentError, match="got a scalar with the shapes of gx and x"):
-            run(tf.ones([2, size]), gx, dys)
+            run(xs, gx, dys)

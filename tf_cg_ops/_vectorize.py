@@ -143,9 +143,10 @@ class _Aligned:
         spread_fx = _spread_along_x(fx, domain)
         spread_gx = gx if len(gx) >= rank else _spread_along_x(gx, domain)
         joint_rank = max(len(spread_fx), len(spread_gx), rank)
-        # A scalar is a function of all of x, whatever the axis; with a batch that has to be said.
-        domain = [False] * (joint_rank - rank) + domain if fx else [True] * joint_rank
-        scalar_fits = bool(fx) or _adds_nothing_to(x, spread_gx)
+        domain = [False] * (joint_rank - rank) + domain
+        scalar_fits = bool(fx) or all(domain) or _adds_nothing_to(x, spread_gx)
+        if not fx:  # A scalar is a function of all of x, whatever the axis; with a batch that has to be said.
+            domain = [True] * joint_rank
         return cls(fx, _pad(spread_gx, joint_rank), _pad(x, joint_rank), domain, scalar_fits)
 
     def axis(self) -> list[int]:

@@ -18,7 +18,7 @@ from .raw_ops import ROOT
 from .regimes import REGIMES
 
 # A process ends after so many examples: TensorFlow keeps much of what it traces.
-EXAMPLES_OF_A_PROCESS = 1_000
+EXAMPLES_OF_A_PROCESS = 2_500
 
 SETTINGS = {
     "deadline": None,  # Traces take as long as they take.

@@ -185,41 +185,69 @@ def mutate(seed, number, folder):
 
 
 def replace_our_ops(folder):
-    """Puts Identity and IdentityN in the places of the ops of this library; they keep what names functions."""
+    """Puts stock ops in the places of the ops of this library: those that hand their inputs on, and calls of rules."""
     file = folder / "saved_model.pb"
     proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta in proto.meta_graphs:
-        bodies = [meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function)]
-        for node in [node for body in bodies for node in body if node.op in OUTPUTS]:
-            _replace(node)
-        for function in meta.graph_def.library.function:
-            _rename_outputs(function)
+        library = {f.signature.name: f for f in meta.graph_def.library.function}
+        _replace_in(meta.graph_def.node, library)
+        for function in library.values():
+            ours = _replace_in(function.node_def, library)
+            _rename_outputs(function, ours)
     file.write_bytes(proto.SerializeToString())
 
 
-def _replace(node):
+def _replace_in(body, library):
+    """Returns the names of the nodes that are others now."""
+    nodes = [node for node in body if node.op in OUTPUTS]
+    calls = [call for node in nodes if (call := _replace(node, library))]
+    body.extend(calls)
+    return {node.name for node in nodes}
+
+
+def _replace(node, library):
+    """Returns the call that is to be added."""
     name = next((n for n in ("Tresults", "Tvalues") if n in node.attr), None)
     types = list(node.attr[name].list.type) if name else [node.attr["T"].type]
-    rule = node.attr["rule"].func.name
-    data = [given for given in node.input if not given.startswith("^")][: len(types)]
-    controls = [given for given in node.input if given.startswith("^")]
-    node.op = "_ours"  # Tells the outputs apart that are to be renamed.
-    node.input[:] = [*data, *controls]
+    given = [each for each in node.input if not each.startswith("^")]
+    controls = [each for each in node.input if each.startswith("^")]
+    call = _call_of_rule(node, given, types, library)
+    size = node.attr["N"].i if "N" in node.attr else 0
     node.attr.clear()
-    node.attr["T"].list.type.extend(types)
-    if rule:
-        node.attr["_rule"].func.name = rule
+    if size > len(given):  # A list that is said to be longer than it is.
+        node.op = "Pack"
+        node.attr["N"].i = size
+        node.attr["T"].type = types[0]
+    else:
+        node.op = "IdentityN"
+        node.input[:] = [*given[: len(types)], *controls]
+        node.attr["T"].list.type.extend(types)
+    if call:
+        node.input.append("^" + call.name)
+    return call
 
 
-def _rename_outputs(function):
-    ours = {node.name for node in function.node_def if node.op == "_ours"}
+def _call_of_rule(node, given, types, library):
+    """What a gradient would do: calls the rule, here with results as the upstream gradients. None if that fails."""
+    rule = library.get(node.attr["rule"].func.name)
+    positions = node.attr["differentiated_results"].list.i
+    captured = list(node.attr["Tcaptures"].list.type)
+    if rule is None or not all(0 <= i < len(types) <= len(given) for i in positions):
+        return None
+    call = tf.compat.v1.NodeDef(name=f"{node.name}_rule", op="StatefulPartitionedCall")
+    call.input.extend([*(given[i] for i in positions), *given[len(given) - len(captured) :]])
+    call.attr["f"].func.name = rule.signature.name
+    call.attr["Tin"].list.type.extend([*(types[i] for i in positions), *captured])
+    call.attr["Tout"].list.type.extend(argument.type for argument in rule.signature.output_arg)
+    return call
 
+
+def _rename_outputs(function, ours):
     def rename(reference):
         name, _, output = reference.partition(":")
         return f"{name}:output:{output.partition(':')[2]}" if name in ours and output else reference
 
     for node in function.node_def:
         node.input[:] = [rename(given) for given in node.input]
-        node.op = "IdentityN" if node.op == "_ours" else node.op
     for name, reference in list(function.ret.items()):
         function.ret[name] = rename(reference)

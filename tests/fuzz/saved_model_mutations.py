@@ -360,7 +360,7 @@ def change_nothing(rng, proto):
         function = next(
             f for f in functions_of(proto) if "inference_f_" in f.signature.name
         )  # Of rules, all is counted.
-        node = function.node_def.add(name="nobody_reads_it", op="Const")
+        node = function.node_def.add(name=f"nobody_reads_it_{len(function.node_def)}", op="Const")
         node.attr["dtype"].type = tf.float32.as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0))
     else:

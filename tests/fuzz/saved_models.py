@@ -3,8 +3,8 @@
     python -m tests.fuzz.saved_models --mutants 500 --seed 1 --json summary.json
 
 A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. Where the process dies, hangs or takes
-too much memory, the same mutant runs once more with Identity in the places of this library's ops: what happens there,
-too, is TensorFlow's own.
+too much memory, the same mutant runs once more with stock ops in the places of this library's: what happens there, too,
+is TensorFlow's own.
 """
 
 import argparse

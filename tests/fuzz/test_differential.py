@@ -27,7 +27,7 @@ CASE = Case(
 )
 
 
-@hypothesis.settings(max_examples=250, derandomize=True, **differential.SETTINGS)
+@hypothesis.settings(max_examples=400, derandomize=True, **differential.SETTINGS)
 @hypothesis.given(cases())
 def test_derivatives_are_those_of_numpy(case):
     differential.check(case)

@@ -33,7 +33,7 @@ class Call:
 
 def find(loaded: Any, object_graph: Any) -> dict[str, Call]:
     """All calls by name: that of a function is the shortest path of attributes that leads to it."""
-    calls = [_of_traced(name, signature) for name, signature in loaded.signatures.items()]
+    calls = _signatures(loaded)
     # The names that Python gives, as those of `vars`, tell of no __call__ and of much that is nobody's function.
     pending = deque([("", loaded, 0)] if object_graph.nodes else [])
     seen = {0}
@@ -52,6 +52,13 @@ def find(loaded: Any, object_graph: Any) -> dict[str, Call]:
             else:
                 calls += _of_function(name, value)
     return {call.name: call for call in calls}
+
+
+def _signatures(loaded: Any) -> list[Call]:
+    # In a file that somebody changed, they may be anything.
+    if not isinstance(loaded.signatures, Mapping):
+        return [Call("signatures", None)]
+    return [call for name, signature in loaded.signatures.items() for call in _of_function(name, signature)]
 
 
 def _child(owner: Any, name: str) -> Any:

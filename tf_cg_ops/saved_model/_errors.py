@@ -46,6 +46,10 @@ GRAPH_REFUSED = (
     "{got}. Import the packages first that bring the other ops, or, if the file was changed, save or copy the model "
     "again."
 )
+FINGERPRINT_REFUSED = (
+    "{api}: TensorFlow makes no fingerprint of the graphs in '{path}'; expected names of functions as "
+    "tf.saved_model.save gives them, got: {got}. The file was changed: save or copy the model again."
+)
 INPUTS_FILE = (
     "{api}: '{path}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it with "
     "numpy.savez."

@@ -89,7 +89,7 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> None:
     _let_owner_write(target)
 
 
-def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
+def copy_with(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
     """Copies all files but the graphs, which are those of `proto`."""
     others = {*_GRAPHS, _FINGERPRINT}
 
@@ -102,7 +102,15 @@ def copy_with(source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
     _let_owner_write(target)
     (target / _GRAPHS[0]).write_bytes(proto.SerializeToString(deterministic=True))
     if (source / _FINGERPRINT).exists():
+        _write_fingerprint(api, source, target)
+
+
+def _write_fingerprint(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
+    try:
         _tf_internal.write_fingerprint(str(target))
+    except ValueError as error:
+        reason = str(error).strip().splitlines()[-1].rstrip(".")  # Before it stands where the file was to be.
+        raise ValueError(_errors.FINGERPRINT_REFUSED.format(api=api, path=source, got=reason)) from error
 
 
 def _let_owner_write(folder: pathlib.Path) -> None:

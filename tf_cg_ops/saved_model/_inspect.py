@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _tf_internal
-from . import _folder, _prune, _refusal
+from . import _damage, _folder, _prune, _refusal
 
 _API = "saved_model.inspect"
 _IN_THE_GRAPH = ""
@@ -77,6 +77,7 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
 
 
 def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
+    _damage.check(graph_def)
     library = {function.signature.name: function for function in graph_def.library.function}
     holders = [name for name, function in library.items() if any(node.op in _KINDS for node in function.node_def)]
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)

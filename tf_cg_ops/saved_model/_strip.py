@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _compare, _folder, _inputs, _meta_graph, _refusal
+from . import _compare, _damage, _folder, _inputs, _meta_graph, _refusal
 
 _API = "saved_model.strip"
 
@@ -114,12 +114,13 @@ def _strip(
     changes = _meta_graph.Changes()
     with _refusal.of_graphs(_API, source):
         for meta_graph in proto.meta_graphs:
+            _damage.check(meta_graph.graph_def)
             _meta_graph.strip(meta_graph, changes, tell)
     comparisons = None
     with _folder.becoming(target) as unfinished:
         tell(f"writing {target}")
         if changes.replaced:
-            _folder.copy_with(source, unfinished, proto)
+            _folder.copy_with(_API, source, unfinished, proto)
         else:
             _folder.copy(source, unfinished)
         if check and not changes.replaced:
