@@ -282,9 +282,11 @@ def check_in_tensorflow(
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
     # pytest keeps what a test prints, and loses it when the process dies: hence files. Requests for more memory than
-    # there is are answered as malloc answers them. There are always leaks, of others: they must not decide the status.
+    # there is are answered as malloc answers them, and less is kept of what was freed than tests allow memory to grow.
+    # There are always leaks, of others: they must not decide the status.
     common = f"log_path={reports}/report"
-    memory = f"{common}:allocator_may_return_null=1:detect_leaks=" + ("1:exitcode=0" if leaks else "0")
+    options = f"{common}:allocator_may_return_null=1:quarantine_size_mb=64:detect_leaks="
+    memory = options + ("1:exitcode=0" if leaks else "0")
     environment = {
         "LD_PRELOAD": preload(),
         "ASAN_OPTIONS": memory,

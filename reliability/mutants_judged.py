@@ -39,8 +39,4 @@ HARMLESS: dict[str, str] = {
     ),
     "_vectorize.py: for gx, x in zip(others[:pairs], others[pairs:], strict=True) -> "
     "for gx, x in zip(others[:pairs], others[pairs:], strict=False)": "The op has as many of the one as of the other.",
-    "_vectorize.py: tf.concat([batch, tf.cast(tf.stack(new[wrt]), shape.dtype) if new[wrt] else shape[:0]], 0), -> "
-    "tf.concat([batch, tf.cast(tf.stack(new[wrt]), shape.dtype) if new[wrt] else shape[: -1]], 0),": (
-        "Where it is read, the shape is that of a scalar, and empty."
-    ),
 }

@@ -60,10 +60,14 @@ def saved_models(found: dict[str, Any]) -> str:
 def sanitizers(found: dict[str, Any]) -> str:
     """What ran, how much of it, and what it found."""
     rows = [
-        [part["ran"], part["result"], ", ".join(f"{number(n)} {name}" for name, n in part["figures"].items())]
+        [
+            part["ran"],
+            part["result"],
+            ", ".join(f"{number(n)} {name.replace('_', ' ')}" for name, n in part["figures"].items()),
+        ]
         for part in found["parts"]
     ]
-    return table(["what ran", "result", "how much"], rows).replace("_", " ")
+    return table(["what ran", "result", "how much"], rows)
 
 
 def exactness(found: dict[str, Any]) -> str:

@@ -183,8 +183,20 @@ def test_servers_are_ended_when_the_others_have(capsys):
     assert status == 0
 
 
-def test_a_failing_task_ends_the_run_and_its_output_is_shown(capsys):
-    code = "if task['index'] == 1: raise ValueError('no such luck')\nsignal.pause()"
+FAILS_WHEN_THE_OTHER_IS_THERE = """
+import pathlib, time
+there = pathlib.Path({there!r})
+if task["index"] == 0:
+    there.touch()
+    signal.pause()
+while not there.exists():
+    time.sleep(0.01)
+raise ValueError("no such luck")
+"""
+
+
+def test_a_failing_task_ends_the_run_and_its_output_is_shown(capsys, tmp_path):
+    code = FAILS_WHEN_THE_OTHER_IS_THERE.format(there=str(tmp_path / "there"))
     status, shown, pids = run_cluster(code, {"worker": 2}, capsys)
     assert status == 1
     assert len(set(pids)) == 2

@@ -33,7 +33,9 @@ for s in held:  # Bound until the process ends: nobody else is given the port, a
     s.bind(("127.0.0.1", 0))
 addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in held]
 cluster = tf.train.ClusterSpec({"worker": addresses[:1], "ps": addresses[1:]})
-servers = [tf.distribute.Server(cluster, job, 0, protocol="grpc") for job in ("worker", "ps")]
+tf.config.threading.set_inter_op_parallelism_threads(4)  # With one, as on one core, the servers wait for each other.
+config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4)
+servers = [tf.distribute.Server(cluster, job, 0, protocol="grpc", config=config) for job in ("worker", "ps")]
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
 strategy = tf.distribute.ParameterServerStrategy(resolver)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

@@ -214,7 +214,7 @@ def _replace(node, library):
     call = _call_of_rule(node, given, types, library)
     size = node.attr["N"].i if "N" in node.attr else 0
     node.attr.clear()
-    if size > len(given):  # A list that is said to be longer than it is.
+    if not 0 <= size <= len(given):  # A list that is said to be longer than it is, or of a negative length.
         node.op = "Pack"
         node.attr["N"].i = size
         node.attr["T"].type = types[0]
