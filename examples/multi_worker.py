@@ -161,9 +161,13 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
 
 def run_task(name: str, output: pathlib.Path | None) -> None:
     """The work of one process: of the only one, or of the task that TF_CONFIG names."""
+    # On one core TensorFlow takes one thread for operations, and tasks wait for each other without end.
+    threads = max(4, os.cpu_count() or 1)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task.task_type in SERVERS.get(name, ()):
-        server = tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, protocol="grpc")
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+        server = tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, protocol="grpc", config=config)
         server.join()  # Without end: who has started this process ends it.
     network, losses = train(make_strategy(name))
     if output and not task.task_id:
