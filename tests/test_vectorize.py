@@ -356,3 +356,22 @@ def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(s
             gradient(xs[0], gx, dys[0])
         with pytest.raises(tf.errors.InvalidArgumentError, match="got a scalar with the shapes of gx and x"):
             run(xs, gx, dys)
+
+
+def test_what_is_recomputed_for_a_gradient_in_a_batch(rng):
+    """By way of a barrier, some inputs of which are the same for all members."""
+    xs, dys, w = rng.normal(size=[2, 3]), rng.normal(size=[2, 3]), rng.normal(size=[3])
+
+    def gradients(elements):
+        x, dy = elements
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            y = cg.recompute_grad(lambda x, w: tf.tanh(x * w))(x, weights)
+        return tape.gradient(y, [x, weights], output_gradients=dy)
+
+    weights = tf.constant(w)
+    elements = (tf.constant(xs), tf.constant(dys))
+    dx, dw = tf.function(lambda: tf.vectorized_map(gradients, elements, fallback_to_while_loop=False))()
+    slope = dys * (1 - np.tanh(xs * w) ** 2)
+    np.testing.assert_allclose(dx, slope * w)
+    np.testing.assert_allclose(dw, slope * xs)
