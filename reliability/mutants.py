@@ -311,8 +311,8 @@ def main() -> None:
                 RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
                 said = f"{done} of {len(waiting)}, {seconds:.0f} s, {mutant.name}: {row['noticed_by']}"
                 print(said, file=sys.stderr, flush=True)
-        # Alone, or in another order, a test may fail without a change.
-        # Without what it was run for, which may have another name by now.
+        # Alone, or in another order, a test may fail without a change. What a test is run for may have another name by
+        # now, and is left out.
         noticed = sorted({(known[mutant.name]["noticed_by"] or "").partition("[")[0] for mutant in drawn})
         if failed := first_failure(folder, [test for test in noticed if test.startswith("test_")]):
             raise SystemExit(f"reliability: expected that what noticed a change passes without one, but {failed} fails")
