@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library, _structure
+from . import _errors, _library, _structure, _tf_internal
 from ._tf_internal import EagerTensor, shape_of
 
 
@@ -25,13 +25,6 @@ class GradientChecks:
         self._arguments = arguments
         self._inputs = inputs
         self._variables = variables
-        # Looked at here, so that a rule in a graph keeps the shape of an input and not the input.
-        self._shapes = {
-            id(tensor): tf.shape(tensor, out_type=tf.int64)
-            for tensors in inputs
-            for tensor in tensors
-            if not tf.executing_eagerly() and not tensor.shape.is_fully_defined()
-        }
 
     def takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
@@ -65,6 +58,9 @@ class GradientChecks:
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         gradients = [answer] if isinstance(answer, tf.Tensor) else tf.nest.flatten(answer)
+        if not any(self._inputs[len(gradients) :]):
+            # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
+            gradients = gradients + [None] * (len(self._inputs) - len(gradients))
         if len(gradients) != len(self._inputs):
             raise ValueError(
                 _errors.GRADIENT_COUNT.format(
@@ -115,24 +111,24 @@ class GradientChecks:
         if not tf.is_tensor(gradient):
             gradient = tf.convert_to_tensor(gradient, dtype=like.dtype)
         where = self._where | {"argument": argument}
-        if gradient.dtype != like.dtype:
-            message = _errors.GRADIENT_DTYPE.format(**where, expected=like.dtype.name, got=gradient.dtype.name)
-            raise ValueError(message)
-        if not gradient.shape.is_compatible_with(like.shape):
-            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=like.shape, got=gradient.shape))
-        if isinstance(gradient, tf.IndexedSlices) and not gradient.values.shape[1:].is_compatible_with(like.shape[1:]):
-            expected, got = f"rows of {like.shape[1:]}", f"rows of {gradient.values.shape[1:]}"
+        shape, dtype = _tf_internal.shape_and_dtype(like)
+        if gradient.dtype != dtype:
+            raise ValueError(_errors.GRADIENT_DTYPE.format(**where, expected=dtype.name, got=gradient.dtype.name))
+        if not gradient.shape.is_compatible_with(shape):
+            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=shape, got=gradient.shape))
+        if isinstance(gradient, tf.IndexedSlices) and not gradient.values.shape[1:].is_compatible_with(shape[1:]):
+            expected, got = f"rows of {shape[1:]}", f"rows of {gradient.values.shape[1:]}"
             raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=expected, got=got))
+        is_handle = like.dtype == tf.resource  # Of contents whose shape no operation tells.
         if isinstance(gradient, tf.IndexedSlices):
-            shape = tf.cast(self._shape_of(like), gradient.indices.dtype)
-            return tf.IndexedSlices(gradient.values, gradient.indices, shape)
-        if gradient.shape.is_fully_defined() and like.shape.is_fully_defined():
+            dense_shape = gradient.dense_shape
+            if not is_handle:
+                dense_shape = tf.cast(tf.shape(like, out_type=tf.int64), gradient.indices.dtype)
+            return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+        if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
         message = _errors.GRADIENT_SHAPE.format(**where, expected="{expected}", got="{got}")
-        return _library.custom_gradient_check_shape(gradient, self._shape_of(like), message=message)
-
-    def _shape_of(self, like: Any) -> tf.Tensor:
-        return self._shapes[id(like)] if id(like) in self._shapes else tf.shape(like, out_type=tf.int64)
+        return _library.custom_gradient_check_shape(gradient, tf.shape(like, out_type=tf.int64), message=message)
 
 
 def _fits(gradient: Any, like: tf.Tensor) -> bool:

@@ -3,6 +3,9 @@
 import contextlib
 import functools
 import inspect
+import sys
+import types
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -72,6 +75,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     return custom_gradient if f is None else CustomGradient("custom_gradient", f, run)
 
 
+# AutoGraph would look through __wrapped__, and call the function without its gradient.
+@_tf_internal.autograph_artifact
 class CustomGradient:
     """A decorated function or method: `run(function, args, kwargs)` computes it."""
 
@@ -79,8 +84,6 @@ class CustomGradient:
         if not callable(function):
             raise TypeError(_errors.NOT_A_FUNCTION.format(api=api, got=_checks.describe_answer(function)))
         functools.update_wrapper(self, function)
-        # AutoGraph would look through this wrapper, and call the function without its gradient.
-        del self.__dict__["__wrapped__"]
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
         self.api = api
@@ -99,6 +102,20 @@ class CustomGradient:
         if package:
             return _keras.call(package, self, args, kwargs)
         return self._run(self._function, args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """By its name, as a function is pickled; by value where there is no such name (some picklers can do that)."""
+        instance = getattr(self._function, "__self__", None)
+        if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
+            return getattr, (instance, self.__name__)
+        found = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return self.__qualname__ if found is self else super().__reduce_ex__(protocol)
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        """As an argument of a tf.function it is itself, and not the function in __wrapped__."""
+        return _tf_internal.TraceTypeOfAnObject(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
         """Itself, as of a function."""

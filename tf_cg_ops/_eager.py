@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _convert, _errors, _library, _tf_internal
+from . import _convert, _errors, _library, _slices, _tf_internal
 from ._tf_internal import EagerTensor, shape_of
 
 _Shape = tuple[int, ...]
@@ -90,7 +90,11 @@ def _backward(
 
 
 def _gradient(dy: Any, shape: _Shape, gx: tf.Tensor, x_shape: _Shape, axis: list[int], all_axes: bool) -> tf.Tensor:
-    dy = tf.convert_to_tensor(dy)  # It may be sparse, from tf.gather.
+    if not axis and not all_axes:
+        slices = _slices.of_embedded(dy, tf.TensorShape(shape), gx, tf.TensorShape(x_shape))
+        if slices is not None:
+            return slices
+    dy = tf.convert_to_tensor(_slices.to_dense(dy))
     if not dy.shape.is_compatible_with(shape):
         message = _errors.UPSTREAM_SHAPE
         raise ValueError(message.format(api="embed_gradient", value=tf.TensorShape(shape), upstream=dy.shape))

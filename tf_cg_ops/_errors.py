@@ -169,6 +169,11 @@ NO_RULE = (
     "{api}: the gradient of '{function}' is not there; expected a grad_fn that TensorFlow can trace into a graph, got "
     "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
 )
+RULE_ORDER = (
+    "{api}: the gradient of '{function}' is not there; expected derivatives up to order {orders} where Python's grad_fn "
+    "is not at hand (in a loaded model, in tf.vectorized_map), got a higher one. Compute it in the program that has "
+    "grad_fn."
+)
 
 RULE_OUTSIDE_OF_A_GRAPH = (
     "CustomGradientRule: the op was called in eager mode; expected an op of a graph, which holds its rule, "

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _eager, _errors, _library, _rule, _tf_internal
+from . import _eager, _errors, _library, _rule, _slices, _tf_internal
 
 _ROLES = ("fx", "gx", "x")
 
@@ -37,12 +37,13 @@ def _gradient_of_form(wrt: str, operands: dict[str, Any], like: Any, zero_x: boo
 def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
     """The embedded form is fx + sum over pairs of gx * (x - stop(x)), of which the value is fx alone."""
     inputs = list(op.inputs)
-    dy = tf.convert_to_tensor(dy)  # It may be sparse, from tf.gather.
+    upstream, dy = dy, tf.convert_to_tensor(_slices.to_dense(dy))
     if not dy.shape.is_compatible_with(inputs[0].shape):
         raise ValueError(_errors.UPSTREAM_SHAPE.format(api="embed_gradient", value=inputs[0].shape, upstream=dy.shape))
     pairs = (len(inputs) - 1) // 2
     attributes = _alignment_attributes(op)
     manually_stopped = attributes["fx_gx_manually_stopped"]
+    is_dense = manually_stopped or attributes["axis"] or attributes["all_axes"]
     dgx: list[Any] = [None] * pairs
     dx: list[Any] = [None] * pairs
     for i in range(pairs):
@@ -52,7 +53,9 @@ def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
             # Zero, but not without a derivative: mixed second derivatives go through it.
             dgx[i] = _gradient_of_form("gx", {"fx": dy, "x": x}, like=gx, zero_x=True, attributes=attributes)
         if not _is_skipped(op, x_index):
-            dx[i] = _gradient_of_form("x", {"fx": dy, "gx": gx}, like=x, zero_x=False, attributes=attributes)
+            dx[i] = None if is_dense else _slices.of_embedded(upstream, inputs[0].shape, gx, x.shape)
+            if dx[i] is None:
+                dx[i] = _gradient_of_form("x", {"fx": dy, "gx": gx}, like=x, zero_x=False, attributes=attributes)
     return [dy if manually_stopped else None, *dgx, *dx]
 
 

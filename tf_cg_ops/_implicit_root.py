@@ -5,12 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _convert, _decorator, _errors, _library, _structure, _tapes, _tf_internal
+from . import _checks, _convert, _decorator, _errors, _library, _slices, _structure, _tapes, _tf_internal
 
 _API = "implicit_root"
-
-# In a graph the rules of all orders are traced at once.
-_ORDERS_IN_A_GRAPH = 3
 
 
 def implicit_root(
@@ -105,7 +102,7 @@ def implicit_root(
             system.residual_at(y, _stop(system.inputs))
         system.variables = watcher.watched_variables()
         inputs = [*system.inputs, *(tf.convert_to_tensor(variable) for variable in system.variables)]
-        return _attach(system, y, inputs, _ORDERS_IN_A_GRAPH)
+        return _attach(system, y, inputs)
 
     return _decorator.CustomGradient(_API, solve, run)
 
@@ -114,20 +111,18 @@ def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tensor) for tensor in tensors]
 
 
-def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor], orders: int) -> tf.Tensor:
+def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tensor:
     """Returns `y` with its derivative by the inputs, which are those of the system and the values of its variables."""
 
     def with_closure(inputs: list[tf.Tensor]) -> Any:
         def grad_fn(dy: tf.Tensor) -> list[Any]:
-            if orders == 0:
-                raise NotImplementedError(_errors.ROOT_ORDERS.format(**system.where, orders=_ORDERS_IN_A_GRAPH))
-            if tf.executing_eagerly():
-                return system.gradients(_attach(system, y, inputs, orders), dy, inputs)
-            # Where a rule is traced, forward mode would ask for tangents of every order at once.
-            with _tf_internal.stop_recording():
-                own = [tf.identity(tensor) for tensor in inputs]
+            own = inputs
+            if isinstance(tf.compat.v1.get_default_graph(), _tf_internal.RuleGraph):
+                # Forward mode around a trace would ask for tangents of every order at once.
+                with _tf_internal.stop_recording():
+                    own = [tf.identity(tensor) for tensor in inputs]
             # As a function of the inputs, for the next order.
-            return system.gradients(_attach(system, y, own, orders - 1), dy, own)
+            return system.gradients(_attach(system, y, own), dy, own)
 
         return y, grad_fn
 
@@ -184,7 +179,7 @@ class _System:
         if not tf.executing_eagerly() or _tapes.new_tapes_record():
             return self._gradients(y, dy, own)
         # Forward mode lets no tape record here. In a graph none is needed.
-        traced = tf.function(lambda *given: [_structure.to_dense(g) for g in self._gradients(*given)], autograph=False)
+        traced = tf.function(lambda *given: [_slices.to_dense(g) for g in self._gradients(*given)], autograph=False)
         return traced.get_concrete_function(y, dy, own)(y, dy, own)
 
     def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:

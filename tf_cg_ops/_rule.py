@@ -1,149 +1,84 @@
-"""A gradient rule as a function of the graph: traced with the value, inlined where a gradient is asked for.
+"""The gradient rule of a value in a graph, in both of its forms.
 
-The op CustomGradientRule names the rule in an attribute, so it goes wherever the graph goes. The gradient is the body
-of that function, imported into the graph at hand rather than called: then its ops are differentiated like any others.
+In the process that computed the value, a gradient calls the live rule, `grad_fn`, in the graph at hand, as
+`tf.custom_gradient` does: with slices, distribution strategies, and captures from wherever `grad_fn` has them. Elsewhere
+(a loaded model, an imported graph, a batch of tf.vectorized_map) the gradient is the traced rule, the function that the
+op CustomGradientRule names. Its body is imported rather than called: then its ops are differentiated like any others.
 """
 
-import itertools
-import weakref
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _inline, _library, _tapes, _tf_internal
+from . import _errors, _inline, _library, _slices, _tapes, _tf_internal, _traced_rule
 
-# What a rule does: from one upstream gradient for each result to one gradient, or None, for each input.
-Backward = Callable[[list[Any]], Sequence[Any]]
+# The attribute of the Python object of an op, which lives as long as the graph of the op.
+_LIVE = "_tf_cg_ops_live_rule"
 
-_serial = itertools.count()
 
-_num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
+@dataclasses.dataclass(frozen=True)
+class _LiveRule:
+    backward: _traced_rule.Backward
+    captured: list[tuple[tf.Tensor, tf.Tensor]]  # What it may read from outside of its graph, and that in its graph.
+    order: int  # Of the derivative in which the op stands.
+    exception: Exception | None  # The user's own, where the rule could not be traced.
 
-# Where the op keeps the user's own exception for as long as the Python process lives.
-_EXCEPTION = "_tf_cg_ops_exception"
+    def gradients(self, op: Any, dys: Sequence[Any]) -> list[Any]:
+        """One for each input. TensorFlow has no upstream gradient for an integer, and slices for others."""
+        pairs = zip(dys, op.outputs, strict=True)
+        given = [_traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
+        own = {id(outside): inside for outside, inside in self.captured}
+        with _traced_rule.derivative(self.order + 1), _tf_internal.capturing_instead(own, op.graph):
+            return list(self.backward(given))
 
 
 def attach(
-    api: str, name: str, results: list[tf.Tensor], inputs: list[tf.Tensor], backward: Backward
+    api: str, name: str, results: list[tf.Tensor], inputs: list[tf.Tensor], backward: _traced_rule.Backward
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs."""
     graph = tf.compat.v1.get_default_graph()
-    differentiated = [i for i, result in enumerate(results) if _tf_internal.is_trainable(result)]
-    error, exception = "", None
-    try:
-        rule, captures, positions, sliced = _trace(name, results, differentiated, backward)
-    except Exception as raised:  # Whatever it is, it belongs to whoever asks for a gradient.
-        exception = raised
-        # A function all the same: the attribute of a saved op has to name one.
-        rule, captures, positions, sliced = _trace(name, results, [], lambda _: [])
-        error = _errors.NO_RULE.format(api=api, function=name, error=f"{type(raised).__name__}: {raised}")
-    _tf_internal.add_function(graph, rule)
+    rule = _traced_rule.trace(api, name, results, backward)
+    _tf_internal.add_function(graph, rule.function)
+    # Captured where the tapes see it, since the live rule reads the same tensors.
+    given = [[(t, _tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
     with _tf_internal.stop_recording():
         outputs = _library.custom_gradient_rule(
-            results,
-            inputs,
-            captures,
-            rule=rule.name,
-            differentiated_results=differentiated,
-            differentiated_inputs=positions,
-            sliced_inputs=sliced,
+            *([own for _, own in pairs] for pairs in given),
+            rule=rule.function.name,
+            differentiated_results=rule.results,
+            differentiated_inputs=rule.inputs,
+            sliced_inputs=rule.sliced_inputs,
             function_name=name,
-            error=error,
+            error=rule.error,
         )
     op = outputs[0].op
-    if exception is not None:
-        setattr(op, _EXCEPTION, exception)
-    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function;
-    # and it speaks of what the graph captured, which a tape does not know if nothing was recorded at the time.
-    given = [*results, *inputs, *captures]
-    _tapes.record(op.type, outputs, given, lambda *dys: gradients(op, dys, captures))
+    captured = [(t, own) for pairs in given for t, own in pairs if own is not t]
+    live = _LiveRule(backward, captured, _traced_rule.order(), rule.exception)
+    setattr(op, _LIVE, live)
+
+    def on_tapes(*dys: Any) -> list[Any]:
+        # In forward mode `grad_fn` could use no tape of its own; in the traced rule it has done so already.
+        if rule.error or _tapes.new_tapes_record():
+            return live.gradients(op, dys)
+        return _import(op, dys, rule.captures, inputs)
+
+    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function.
+    _tapes.record(op.type, outputs, inputs, on_tapes)
     return list(outputs)
 
 
-def _trace(
-    name: str, results: list[tf.Tensor], differentiated: list[int], backward: Backward
-) -> tuple[Any, list[tf.Tensor], list[int], list[int]]:
-    """The rule as a function, what it captures, and the positions of the inputs with gradients, and with slices."""
-    positions: list[int] = []
-    sliced: list[int] = []
-
-    seed = _next_seed(tf.compat.v1.get_default_graph())
-
-    def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
-        tf.compat.v1.get_default_graph().seed = seed
-        given = dict(zip(differentiated, upstream, strict=True))
-        # What has no upstream, such as an integer, gets zeros, as TensorFlow does it.
-        dys = [given[i] if i in given else tf.zeros_like(result) for i, result in enumerate(results)]
-        gradients = []
-        for position, gradient in enumerate(backward(dys)):
-            if gradient is None:
-                continue
-            positions.append(position)
-            if isinstance(gradient, tf.IndexedSlices):
-                sliced.append(position)
-                # In 64 bits whatever they were, so that the op need not say it.
-                positions64 = [tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape)]
-                gradients += [gradient.values, *positions64]
-            else:
-                gradients.append(tf.convert_to_tensor(gradient))
-        return gradients
-
-    specs = [tf.TensorSpec(results[i].shape, results[i].dtype) for i in differentiated]
-    unique = f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}"
-    graph = _graph_of(unique, rule, specs)
-    function = _tf_internal.from_func_graph(unique, graph, {})
-    return function, list(graph.external_captures), positions, sliced
-
-
-def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
-    """The function as a graph: a third of the time of TensorFlow's own tracing, which every call of ours waits for.
-
-    That looks at each op once more, to put those with a state into their order. Most rules have none.
-    """
-    graph = _tf_internal.FuncGraph(name)
-    with graph.as_default():
-        order = _tf_internal.AutomaticControlDependencies()
-        order.__enter__()
-        parameters = [tf.compat.v1.placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
-        graph.inputs = list(parameters)
-        outputs = function(*parameters)
-        if any(_tf_internal.op_def_registry.get(op.type).is_stateful for op in graph.get_operations()):
-            outputs = [order.mark_as_return(output) for output in outputs]
-            order.__exit__(None, None, None)
-        else:
-            outputs = [graph.capture(output) for output in outputs]
-            given = {id(t) for t in (*parameters, *graph.internal_captures)}  # Which a function cannot return.
-            outputs = [tf.identity(output) if id(output) in given else output for output in outputs]
-        graph.structured_input_signature = (tuple(specs), {})
-        graph.structured_outputs = outputs
-        graph.outputs.extend(outputs)
-        graph.inputs = parameters + graph.internal_captures
-    graph.control_outputs.extend(order.ops_which_must_run)
-    return graph
-
-
-def _next_seed(graph: tf.Graph) -> int | None:
-    """A seed for the next rule of a graph. Each graph counts its draws from 0: rules would all draw the same."""
-    _num_rules[graph] = _num_rules.get(graph, 0) + 1
-    return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
-
-
-def gradients(op: Any, dys: Sequence[Any], captures: list[tf.Tensor] | None = None) -> list[Any]:
-    """The gradients of a CustomGradientRule op with respect to all its inputs.
-
-    For the tapes, `captures` are what the op was given: what a graph puts in their place when it captures them is on no
-    tape, and second derivatives with respect to what `grad_fn` reads from outside of the graph would end there.
-    """
+def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
+    """The gradients of a CustomGradientRule op with respect to all its inputs."""
     inputs = list(op.inputs)
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
-    if captures is None:
-        captures = inputs[num_results + num_inputs :]
-    return [None] * num_results + _apply(op, dys, captures, inputs[num_results:]) + [None] * len(captures)
+    captures = inputs[num_results + num_inputs :]
+    live = getattr(op, _LIVE, None)
+    # In a conditional of TensorFlow 1 the op has what `grad_fn` reads from outside by way of Switch, and dead where it is.
+    is_live = live is not None and (op.get_attr("error") or not _tf_internal.is_in_conditional_of_tensorflow_1(op))
+    by_input = live.gradients(op, dys) if is_live else _import(op, dys, captures, inputs[num_results:])
+    return [None] * num_results + by_input + [None] * len(captures)
 
 
 def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
@@ -158,10 +93,11 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
         def one(elements: tuple[Any, Any]) -> list[Any]:
             own_dys, own_captures = elements[0], iter(elements[1])
             own = [next(own_captures) if stacked else value for value, stacked in captures]
-            gradients = _apply(op, own_dys, own, op.inputs[num_results:])
+            gradients = _import(op, own_dys, own, op.inputs[num_results:])
             return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
-        found = iter(tf.vectorized_map(one, (list(dys), stacked_captures)))
+        dense = [_slices.to_dense(dy) for dy in dys]
+        found = iter(tf.vectorized_map(one, (dense, stacked_captures)))
         by_input: list[Any] = [None] * num_inputs
         for position in op.get_attr("differentiated_inputs"):
             gradient = next(found)
@@ -171,16 +107,16 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
     return attach("custom_gradient", tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
 
 
-def _apply(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:
-    """What the op's rule returns, for each of its inputs; the gradients have the shapes of `like`."""
+def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:
+    """What the traced rule returns for each of the inputs; the gradients have the shapes of `like`."""
     error = tf.compat.as_str(op.get_attr("error"))
     if error:
-        raise getattr(op, _EXCEPTION, None) or RuntimeError(error)
+        raise getattr(getattr(op, _LIVE, None), "exception", None) or RuntimeError(error)
     _check_positions(op)
     result: list[Any] = [None] * len(op.get_attr("Tinputs"))
     positions = op.get_attr("differentiated_inputs")
     if positions:
-        upstream = [tf.convert_to_tensor(dys[i]) for i in op.get_attr("differentiated_results")]
+        upstream = [tf.convert_to_tensor(_slices.to_dense(dys[i])) for i in op.get_attr("differentiated_results")]
         _check_signature(op, captures)
         outputs = iter(_inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
         sliced = op.get_attr("sliced_inputs")
@@ -226,6 +162,9 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
         expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
     given = [op.outputs[i] for i in op.get_attr("differentiated_results")] + captures
     arguments = [tensor.dtype.base_dtype for tensor in given]
+    for i, _ in zip(range(len(given) - len(captures)), parameters, strict=False):
+        if arguments[i] == tf.resource:
+            arguments[i] = parameters[i]  # An upstream gradient of the contents, whose dtype only the rule knows.
     if (parameters, returned) != (arguments, expected):
         expected_text, got_text = (
             f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"

@@ -111,8 +111,13 @@ def straight_through(
                 name = _structure.name_of(function)
                 raise ValueError(message.format(api=_API, function=name, x=x.shape, got=value.shape))
 
-            def grad_fn(dy: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
-                gradients = [dy * derivative(x), *[None] * (len(leaves) - 1)]
+            def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+                if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # These treat each row by itself.
+                    rows = derivative(tf.gather(x, dy.indices))
+                    dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
+                else:
+                    dx = dy * derivative(x)
+                gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return value, grad_fn

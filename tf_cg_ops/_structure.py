@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _errors, _tf_internal
+from . import _errors, _slices, _tf_internal
 
 
 class Leaves:
@@ -136,7 +136,9 @@ def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
 
 def upstream_of(outputs: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
     """The upstream gradient of each output; None for what is no tensor."""
-    replaced = replace_tensors(outputs, components, tensors)
+    if all(isinstance(output, tf.Tensor) for output in outputs):
+        return [_slices.UpstreamSlices.of(dy) for dy in tensors]
+    replaced = replace_tensors(outputs, components, [_slices.to_dense(dy) for dy in tensors])
     return [dy if own else None for dy, own in zip(replaced, components, strict=True)]
 
 
@@ -168,14 +170,6 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
     if len(tensors) == 1 and not isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
         return [gradient]
     return tensors_for_gradients(gradient)
-
-
-def to_dense(gradient: Any) -> Any:
-    """A gradient as one Tensor, without the warning of tf.convert_to_tensor where a shape is not known."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows = tf.gather(gradient.dense_shape, 0)
-    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
 def to_output(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _structure, _tf_internal
+from . import _slices, _tf_internal
 
 # From one upstream gradient for each output to one gradient, or None, for each input.
 Backward = Callable[..., Sequence[Any]]
@@ -17,7 +17,7 @@ def record(name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor],
     def without_slices_in_forward_mode(*dys: Any) -> list[Any]:
         gradients = list(backward(*dys))
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients) and not new_tapes_record():
-            gradients = [_structure.to_dense(gradient) for gradient in gradients]
+            gradients = [_slices.to_dense(gradient) for gradient in gradients]
         return gradients
 
     _tf_internal.record_operation(name, list(outputs), list(inputs), without_slices_in_forward_mode)

@@ -8,6 +8,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
+# What tf.function remembers an argument by that is a Python object; for one with __wrapped__ it takes what is in there.
+from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeOfAnObject
+
 # Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
 from tensorflow.python.autograph.impl.api import autograph_artifact
 
@@ -55,6 +60,9 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 
 # Whether XLA will compile what is traced.
 from tensorflow.python.ops import control_flow_util
+
+# What the gradient by a resource looks like: the contents of a variable, of which no public name tells.
+from tensorflow.python.ops.default_gradient import shape_and_dtype
 
 # How TensorFlow differentiates loops and conditionals.
 from tensorflow.python.ops import cond_v2
@@ -143,6 +151,54 @@ def definition_of(function: Any) -> Any:
     return function.cached_definition
 
 
+# What a function captures it captures at the first op that reads it: recorded, or not.
+def capture(graph: Any, tensor: Any) -> Any:
+    """What stands for a tensor in a graph, which is the tensor itself but in the graph of a function."""
+    return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
+
+
+# The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
+# further outside, and that of a loop no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
+@contextlib.contextmanager
+def capturing_instead(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
+    """Lets the default graph capture other tensors, those of the graph `forward`, for the tensors with these ids."""
+    graph = ops.get_default_graph()
+    if not substitutes or graph is forward or not isinstance(graph, FuncGraph):
+        yield
+        return
+    capture = graph.capture
+
+    def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return capture(substitutes.get(id(tensor), tensor), *args, **kwargs)
+
+    graph.capture = capture_substitute
+    try:
+        yield
+    finally:
+        del graph.capture
+        if graph.capture != capture:  # That of a live rule around this one.
+            graph.capture = capture
+
+
+# A captured tensor is kept for the gradient, whole: in a loop once for each step. The gradient of a loop computes the
+# same ops in the loop (tensorflow/python/ops/while_v2.py), for gradient functions in Python alone.
+class RuleGraph(FuncGraph):
+    """The graph of a function that captures, instead of a tensor, the shape that it reads of the tensor."""
+
+    def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        is_outside = all(not isinstance(t, EagerTensor) and t.graph is not self for t in inputs)
+        if not inputs or not is_outside:
+            return super()._create_op_internal(op_type, inputs, *args, **kwargs)
+        if op_type in ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength"):
+            kwargs["name"] = op_type  # The name that it was given is unused in this graph, not in that one.
+            with self.outer_graph.as_default():
+                return self.outer_graph._create_op_internal(op_type, inputs, *args, **kwargs)
+        if op_type in ("ZerosLike", "OnesLike") and inputs[0].dtype != tf.variant:
+            fill = tf.zeros if op_type == "ZerosLike" else tf.ones
+            return fill(tf.shape(inputs[0]), inputs[0].dtype).op
+        return super()._create_op_internal(op_type, inputs, *args, **kwargs)
+
+
 _python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -154,6 +210,17 @@ def add_python_function(graph: Any, token: str, function: Callable[..., Any]) ->
         graph = graph.outer_graph
     _python_functions.setdefault(graph, []).append(function)
     script_ops._py_funcs._funcs[token] = function
+
+
+# Only the contexts of TensorFlow 1's control flow tell an op in a branch from one outside.
+def is_in_conditional_of_tensorflow_1(op: Any) -> bool:
+    """Whether an op stands between a Switch and a Merge."""
+    flow = op._get_control_flow_context()
+    while flow is not None:
+        if flow.IsCondContext():
+            return True
+        flow = flow.outer_context
+    return False
 
 
 # What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _library, _structure, _tapes, _tf_internal
+from . import _decorator, _library, _slices, _structure, _tapes, _tf_internal
 
 
 def custom_vjp(
@@ -170,7 +170,7 @@ def _gradients_in_a_graph(
             [tensor for tensors in sources for tensor in tensors] + list(variables),
             [tensor for tensors in upstream for tensor in tensors],
         )
-        return [_structure.to_dense(gradient) for gradient in found]
+        return [_slices.to_dense(gradient) for gradient in found]
 
     # A graph it is also where tf.config.run_functions_eagerly turns functions into Python.
     found = iter(traced.get_concrete_function(args, kwargs, dy)(args, kwargs, dy))

@@ -35,13 +35,15 @@ absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
   return absl::OkStatus();
 }
 
-// Hands the results on: the rule has been inlined wherever a gradient was asked for.
+// Hands the results on: the rule has been inlined wherever a gradient was asked for. As TensorFlow has them, since the
+// builder of XLA knows no handles of variables.
 class CustomGradientRuleXlaOp : public XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(XlaOpKernelContext* context) override {
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, context->Input(i));
+    tensorflow::OpKernelContext* const kernel = context->op_kernel_context();
+    for (int i = 0; i < context->num_outputs(); ++i) kernel->set_output(i, kernel->input(i));
   }
 };
 

@@ -41,7 +41,9 @@ def custom_gradient(
 
     Args:
       fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
-      gx: The derivative: a Tensor of the shape of `x`, or a list of them where `x` is a list.
+      gx: The derivative: a Tensor of the shape of `x`, or a list of them where `x` is a list. As in TFP, a scalar goes
+        with an `x` of one dimension and the other way round, and so do `[n]` and `[n, ..., n]`: `gx` is broadcast to
+        the shape of `x`, or summed down to it.
       x: What `gx` is the derivative with respect to: a Tensor or a list of Tensors, in the dtype of `fx`.
       fx_gx_manually_stopped: If True, `fx` and `gx` are used as given and differentiated too; else no gradient flows
         into them.
@@ -51,7 +53,7 @@ def custom_gradient(
       A Tensor with the value, shape and dtype of `fx`.
 
     Raises:
-      ValueError: `gx` and `x` are lists of different lengths, or empty; or a `gx` has another shape than its `x`.
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or a `gx` has another shape than its `x` (see `gx`).
       TypeError: As `tf_cg_ops.embed_gradient`.
       tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that shows at run time only.
 
@@ -59,7 +61,7 @@ def custom_gradient(
     """
     stopped = _convert.to_bool(_API, fx_gx_manually_stopped)
     fx, gx, x, suffixes = _convert.to_tensor_pairs(_API, fx, gx, x)
-    gx = [_check_shape(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
+    gx = [_like_x(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 
     leading = [_is_leading_part(fx.shape, t.shape) for t in x]
     ranks = {t.shape.rank for t in x}
@@ -72,16 +74,36 @@ def custom_gradient(
     return _embed.embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
 
-def _check_shape(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
+def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
+    """The gx in the shape of x: broadcast to it, and summed down to it, as `gx * (x - stop(x))` is differentiated."""
     names = {"api": _API, "gx": "gx" + suffix, "x": "x" + suffix}
-    if not gx.shape.is_compatible_with(x.shape):
-        raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
     if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
-        return gx
+        if not _fit(gx.shape, x.shape):
+            raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
+        return gx if gx.shape == x.shape else _sum_to_x(gx, x)
+    are_of_one_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
+    if are_of_one_rank and not gx.shape.is_compatible_with(x.shape):
+        raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
     message = _errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
     shapes = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
-        return tf.identity(gx)
+        gx = tf.identity(gx)
+    return gx if are_of_one_rank else _sum_to_x(gx, x)
+
+
+def _fit(gx: tf.TensorShape, x: tf.TensorShape) -> bool:
+    """Whether TFP takes these shapes: it compares them as two vectors of sizes, of which one may be broadcast."""
+    sizes, other = sorted((gx.as_list(), x.as_list()), key=len)
+    if len(other) == len(sizes):
+        return sizes == other
+    return len(other) == 1 if not sizes else len(sizes) == 1 and other == sizes * len(other)
+
+
+def _sum_to_x(gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    gx_shape, x_shape = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
+    joint = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
+    summed, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=joint)
+    return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, joint), summed), x_shape)
 
 
 def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _structure
+from .. import _slices, _structure
 from . import _errors
 
 API = "check_gradient"
@@ -36,7 +36,7 @@ class Problem:
             tape.watch(tensors)
             outputs, others = self.call(tensors)
         found = tape.gradient(outputs, list(tensors), output_gradients=list(upstream))
-        return outputs, others, [_structure.to_dense(gradient) for gradient in found]
+        return outputs, others, [_slices.to_dense(gradient) for gradient in found]
 
     def derived(self, upstream: Arrays) -> "Problem":
         """The gradient as a function of its own: of the arguments, and of the upstream."""
