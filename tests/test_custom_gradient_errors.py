@@ -176,10 +176,6 @@ def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
         "custom_gradient: grad_fn of 'function' returned a gradient of the wrong shape for 'x'; expected [2], got [4]. "
         "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
-    if (
-        where == "loop" and jit_compile
-    ):  # XLA does not know the shape that a loop hands on, but that it must not change.
-        message = "Input and output shapes of loop body do not match"
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.constant([1.0, 2.0]))
 

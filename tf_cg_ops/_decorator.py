@@ -83,6 +83,9 @@ class CustomGradient:
     def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
         if not callable(function):
             raise TypeError(_errors.NOT_A_FUNCTION.format(api=api, got=_checks.describe_answer(function)))
+        # Some callables have no name, such as those of functools.partial.
+        self.__name__ = type(function).__name__
+        self.__qualname__ = type(function).__qualname__
         functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)

@@ -170,9 +170,8 @@ NO_RULE = (
     "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
 )
 RULE_ORDER = (
-    "{api}: the gradient of '{function}' is not there; expected derivatives up to order {orders} where Python's grad_fn "
-    "is not at hand (in a loaded model, in tf.vectorized_map), got a higher one. Compute it in the program that has "
-    "grad_fn."
+    "{api}: the graph holds no gradient rule of '{function}' for a derivative of this order; expected orders up to "
+    "{orders} in a loaded model and in tf.vectorized_map, got a higher one. Compute it in the program that traced it."
 )
 
 RULE_OUTSIDE_OF_A_GRAPH = (
@@ -292,10 +291,6 @@ REMEDY_ELEMENTWISE = (
 )
 NUMPY_SHAPE = "{api}: '{function}' returned a {kind} of the wrong shape; expected {expected}, got {got}. {remedy}"
 
-ROOT_ORDERS = (
-    "{api}: a derivative of '{function}' of too high an order was asked for; expected orders up to {orders} in a "
-    "graph, got a higher one. Compute it in eager mode."
-)
 ROOT_NO_TENSOR = (
     "{api}: '{function}' did not return a root; expected one Tensor of floating-point or complex numbers, got {got}. "
     "Concatenate several unknowns into one Tensor."

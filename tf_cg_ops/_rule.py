@@ -1,9 +1,10 @@
 """The gradient rule of a value in a graph, in both of its forms.
 
 In the process that computed the value, a gradient calls the live rule, `grad_fn`, in the graph at hand, as
-`tf.custom_gradient` does: with slices, distribution strategies, and captures from wherever `grad_fn` has them. Elsewhere
-(a loaded model, an imported graph, a batch of tf.vectorized_map) the gradient is the traced rule, the function that the
-op CustomGradientRule names. Its body is imported rather than called: then its ops are differentiated like any others.
+`tf.custom_gradient` does: slices, distribution strategies and reads of shapes in loops then work as they do there.
+Elsewhere (a loaded model, an imported graph, a batch of tf.vectorized_map) the gradient is the traced rule, the
+function that the op CustomGradientRule names. Its body is imported rather than called: then its ops are differentiated
+like any others.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _inline, _library, _slices, _tapes, _tf_internal, _traced_rule
+from . import _errors, _inline, _slices, _tapes, _tf_internal, _traced_rule
 
 # The attribute of the Python object of an op, which lives as long as the graph of the op.
 _LIVE = "_tf_cg_ops_live_rule"
@@ -43,17 +44,8 @@ def attach(
     _tf_internal.add_function(graph, rule.function)
     # Captured where the tapes see it, since the live rule reads the same tensors.
     given = [[(t, _tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
-    with _tf_internal.stop_recording():
-        outputs = _library.custom_gradient_rule(
-            *([own for _, own in pairs] for pairs in given),
-            rule=rule.function.name,
-            differentiated_results=rule.results,
-            differentiated_inputs=rule.inputs,
-            sliced_inputs=rule.sliced_inputs,
-            function_name=name,
-            error=rule.error,
-        )
-    op = outputs[0].op
+    op = _create_op(graph, name, [[own for _, own in pairs] for pairs in given], rule)
+    outputs = list(op.outputs)
     captured = [(t, own) for pairs in given for t, own in pairs if own is not t]
     live = _LiveRule(backward, captured, _traced_rule.order(), rule.exception)
     setattr(op, _LIVE, live)
@@ -66,7 +58,25 @@ def attach(
 
     # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function.
     _tapes.record(op.type, outputs, inputs, on_tapes)
-    return list(outputs)
+    return outputs
+
+
+def _create_op(graph: tf.Graph, name: str, inputs: list[list[tf.Tensor]], rule: _traced_rule.TracedRule) -> Any:
+    value = tf.compat.v1.AttrValue
+    types = [value.ListValue(type=[t.dtype.base_dtype.as_datatype_enum for t in tensors]) for tensors in inputs]
+    positions = {
+        "differentiated_results": rule.results,
+        "differentiated_inputs": rule.inputs,
+        "sliced_inputs": rule.sliced_inputs,
+    }
+    attributes = {
+        **{f"T{group}": value(list=t) for group, t in zip(("results", "inputs", "captures"), types, strict=True)},
+        "rule": value(func=tf.compat.v1.NameAttrList(name=rule.function.name)),
+        **{attribute: value(list=value.ListValue(i=which)) for attribute, which in positions.items()},
+        "function_name": value(s=name.encode()),
+        "error": value(s=rule.error.encode()),
+    }
+    return _tf_internal.create_op(graph, "CustomGradientRule", [t for tensors in inputs for t in tensors], attributes)
 
 
 def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
@@ -75,9 +85,11 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
     captures = inputs[num_results + num_inputs :]
     live = getattr(op, _LIVE, None)
-    # In a conditional of TensorFlow 1 the op has what `grad_fn` reads from outside by way of Switch, and dead where it is.
-    is_live = live is not None and (op.get_attr("error") or not _tf_internal.is_in_conditional_of_tensorflow_1(op))
-    by_input = live.gradients(op, dys) if is_live else _import(op, dys, captures, inputs[num_results:])
+    if live is not None and _tf_internal.is_in_conditional_of_tensorflow_1(op) and not op.get_attr("error"):
+        live = (
+            None  # What `grad_fn` reads from outside is dead in one branch as an input of the op, and alive elsewhere.
+        )
+    by_input = _import(op, dys, captures, inputs[num_results:]) if live is None else live.gradients(op, dys)
     return [None] * num_results + by_input + [None] * len(captures)
 
 

@@ -22,7 +22,7 @@ def to_dense(gradient: Any) -> Any:
 class UpstreamSlices(tf.IndexedSlices):
     """An upstream gradient that a rule can compute with as it does with a Tensor.
 
-    The operators of `tf.IndexedSlices` are the negative alone: `2.0 * dy` is a TypeError. Here products with numbers and
+    `tf.IndexedSlices` has a negative and no other operator: `2.0 * dy` is a TypeError. Here products with numbers and
     quotients by them are slices, and all other operators give what they give for the dense Tensor.
     """
 

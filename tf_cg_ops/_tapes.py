@@ -1,5 +1,6 @@
 """How gradient functions get onto the tapes: those of GradientTape, and those of ForwardAccumulator."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,15 @@ def record(name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor],
 
 def new_tapes_record() -> bool:
     """Whether a new tape records: TensorFlow lets none in a gradient function that forward mode differentiates."""
-    with tf.Graph().as_default(), tf.GradientTape() as tape:
-        probe = tf.constant(0.0)
-        tape.watch(probe)
-        return _tf_internal.should_record_backprop([tf.identity(probe)])
+    source, result = _probes()
+    with tf.GradientTape() as tape:
+        tape.watch(source)
+        _tf_internal.record_operation("probe", [result], [source], lambda dy: [dy])
+        return _tf_internal.should_record_backprop([result])
+
+
+@functools.cache
+def _probes() -> list[tf.Tensor]:
+    """Two tensors that no other tape watches."""
+    with tf.init_scope():
+        return [tf.constant(0.0), tf.constant(0.0)]

@@ -19,6 +19,9 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
+# Half the time of tf.compat.v1.placeholder, which looks for what a graph of a function has not got.
+from tensorflow.python.eager.graph_only_ops import graph_placeholder
+
 # Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
 
@@ -157,6 +160,12 @@ def capture(graph: Any, tensor: Any) -> Any:
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 
+# The functions of tf.raw_ops take half the time of a trace to find out what is known here.
+def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Makes an op of a graph from tensors of that graph, with attributes as protos."""
+    return graph._create_op_internal(op_type, inputs, attrs=attributes)
+
+
 # The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
 # further outside, and that of a loop no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
 @contextlib.contextmanager
@@ -186,17 +195,16 @@ class RuleGraph(FuncGraph):
     """The graph of a function that captures, instead of a tensor, the shape that it reads of the tensor."""
 
     def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        is_outside = all(not isinstance(t, EagerTensor) and t.graph is not self for t in inputs)
-        if not inputs or not is_outside:
+        reads_shapes = op_type in ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength")
+        is_filled = op_type in ("ZerosLike", "OnesLike") and inputs[0].dtype != tf.variant
+        if not (reads_shapes or is_filled) or any(isinstance(t, EagerTensor) or t.graph is self for t in inputs):
             return super()._create_op_internal(op_type, inputs, *args, **kwargs)
-        if op_type in ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength"):
+        if reads_shapes:
             kwargs["name"] = op_type  # The name that it was given is unused in this graph, not in that one.
             with self.outer_graph.as_default():
                 return self.outer_graph._create_op_internal(op_type, inputs, *args, **kwargs)
-        if op_type in ("ZerosLike", "OnesLike") and inputs[0].dtype != tf.variant:
-            fill = tf.zeros if op_type == "ZerosLike" else tf.ones
-            return fill(tf.shape(inputs[0]), inputs[0].dtype).op
-        return super()._create_op_internal(op_type, inputs, *args, **kwargs)
+        fill = tf.zeros if op_type == "ZerosLike" else tf.ones
+        return fill(tf.shape(inputs[0]), inputs[0].dtype).op
 
 
 _python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()

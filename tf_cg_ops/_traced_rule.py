@@ -127,7 +127,7 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
     with graph.as_default():
         order = _tf_internal.AutomaticControlDependencies()
         order.__enter__()
-        parameters = [tf.compat.v1.placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
+        parameters = [_tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
         graph.inputs = list(parameters)
         outputs = function(*parameters)
         if any(_tf_internal.op_def_registry.get(op.type).is_stateful for op in graph.get_operations()):

@@ -14,7 +14,9 @@ def tape_vjp(function, args, dy):
 
 
 def to_numpy(structure):
-    return tf.nest.map_structure(lambda t: None if t is None else np.asarray(tf.convert_to_tensor(t).numpy()), structure)
+    return tf.nest.map_structure(
+        lambda t: None if t is None else np.asarray(tf.convert_to_tensor(t).numpy()), structure
+    )
 
 
 def eager(function, args, dy):

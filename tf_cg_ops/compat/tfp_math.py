@@ -53,7 +53,8 @@ def custom_gradient(
       A Tensor with the value, shape and dtype of `fx`.
 
     Raises:
-      ValueError: `gx` and `x` are lists of different lengths, or empty; or a `gx` has another shape than its `x` (see `gx`).
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or the shapes of a `gx` and its `x` differ in
+        another way than those above.
       TypeError: As `tf_cg_ops.embed_gradient`.
       tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that shows at run time only.
 
