@@ -64,6 +64,7 @@ DECORATOR = (
     "custom_gradient_modes",
     "hostile_gradients",
 )
+RULES = ("live_rules", "recursive_rules", "upstream_behaviour")
 READY_MADE = ("ready_made", "layer_numbers", "functional_models")
 FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
 KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")
@@ -100,13 +101,15 @@ TESTS = {
     "_inline.py": (*DECORATOR, "control_flow"),
     "_library.py": ("import", "build_library", "stock_ops"),
     "_python_call.py": FROM_NUMPY,
-    "_rule.py": (*DECORATOR, "raw_ops", "forward_mode"),
+    "_rule.py": (*DECORATOR, *RULES, "raw_ops", "forward_mode"),
     "_scaling.py": READY_MADE,
+    "_slices.py": ("slices",),
     "_stock_ops.py": ("stock_ops", "stock_kernel"),
     "_straight_through.py": READY_MADE,
     "_structure.py": DECORATOR,
     "_tapes.py": (*EMBED, *DECORATOR),
     "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
+    "_traced_rule.py": (*DECORATOR, *RULES),
     "_variants.py": ("variants",),
     "_vectorize.py": ("vectorize",),
     "sysconfig.py": ("import",),

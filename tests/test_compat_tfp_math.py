@@ -177,10 +177,10 @@ def test_a_gx_of_another_shape_is_refused_as_in_tfp():
         custom_gradient(v, v, tf.ones([3, 1]))
     message = (
         "compat.tfp_math.custom_gradient: gx[1] and x[1] differ in shape; expected the shape of x[1], (3,), for gx[1], "
-        "got (). Broadcast gx[1] to the shape of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
+        "got (2,). Broadcast gx[1] to the shape of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
     )
     with pytest.raises(ValueError, match="^" + re.escape(message)):
-        custom_gradient(v, [v, 1.0], [v, v])
+        custom_gradient(v, [v, [1.0, 2.0]], [v, v])
 
 
 def test_a_gx_of_another_shape_is_refused_at_run_time():
@@ -191,3 +191,55 @@ def test_a_gx_of_another_shape_is_refused_at_run_time():
     message = "compat.tfp_math.custom_gradient: gx and x differ in shape; expected the same shape for both"
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.ones([3, 1]), tf.ones([3]))
+
+
+# The pairs of shapes of gx and x that TFP takes: it compares two vectors of sizes, of which one may be broadcast.
+BROADCAST_BY_TFP = [
+    ((), (), (2,)),
+    ((2,), (), (2,)),
+    ((), (2,), ()),
+    ((), (2, 2), (2,)),
+    ((2,), (2,), (2, 2)),
+    ((3,), (2, 2), (2,)),
+    ((2, 2), (2,), (2, 2)),
+    ((), (2,), (2, 2, 2)),
+]
+
+
+@pytest.mark.parametrize("mode", ["eager", "unknown_rank", "unknown_dims", "jit"])
+@pytest.mark.parametrize(("fx_shape", "gx_shape", "x_shape"), BROADCAST_BY_TFP)
+def test_gx_of_another_shape_as_far_as_tfp_takes_it(fx_shape, gx_shape, x_shape, mode, rng):
+    theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
+    fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape))
+    dy = np.full(fx_shape, 0.7)  # TFP is right for a uniform upstream alone.
+    _, expected = REGIMES["eager"](lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
+    regime = {"unknown_rank": "traced_unknown_rank", "unknown_dims": "traced_unknown_dims"}.get(mode, mode)
+    value, found = REGIMES[regime](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
+    np.testing.assert_array_equal(value, fx)
+    for ours, tfp in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, tfp, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fx_shape", "gx_shape", "x_shape", "by_hand"),
+    [
+        ((2,), (), (2,), lambda dy, gx, x: dy * gx),
+        ((2,), (2,), (2, 2), lambda dy, gx, x: dy[:, None] * gx),
+        ((), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
+        ((2,), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
+    ],
+)
+def test_gx_of_another_shape_has_a_true_product(fx_shape, gx_shape, x_shape, by_hand, rng):
+    fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape, fx_shape))
+    _, (_, _, dx) = REGIMES["traced"](custom_gradient, [fx, gx, x], dy)
+    np.testing.assert_allclose(dx, by_hand(dy, gx, x), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("gx_shape", "x_shape"), [((3,), (2, 3)), ((), (2, 2)), ((2, 3), (3,)), ((1,), (3,))])
+@pytest.mark.parametrize("mode", ["eager", "traced_unknown_rank"])
+def test_a_gx_that_tfp_refuses_is_refused(gx_shape, x_shape, mode, rng):
+    theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
+    arguments = [random_array(rng, shape) for shape in ((), gx_shape, x_shape)]
+    for function in (theirs, custom_gradient):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            REGIMES[mode](function, arguments, np.float64(1.0))

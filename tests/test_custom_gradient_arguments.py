@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -328,3 +329,60 @@ def test_a_partial_as_an_attribute_of_a_class(gradient):
 
     (dx,) = gradient(Holder().apply, [X], DY)
     np.testing.assert_allclose(dx, 4 * DY)
+
+
+# Keywords that hold no Tensor
+
+
+@cg.custom_gradient
+def with_options(x, k=2.0, training=False, name=None):
+    """Its grad_fn speaks of x alone."""
+    return x * float(k), lambda dy: 10.0 * k * dy if training else float(k) * dy
+
+
+@pytest.mark.parametrize("mode", ["eager", "inside", "itself", "jit", "session"])
+@pytest.mark.parametrize(
+    ("keywords", "factor"),
+    [
+        ({}, 2.0),
+        ({"k": 3.0}, 3.0),
+        ({"training": True, "name": "n"}, 20.0),
+        ({"k": 4, "name": None}, 4.0),
+    ],
+)
+def test_grad_fn_may_leave_out_what_holds_no_tensor(keywords, factor, mode):
+    def run(x):
+        called = tf.function(with_options) if mode == "itself" else with_options
+        return called(x, **keywords)
+
+    x, dy = tf.constant(X), tf.constant(DY)
+    if mode == "session":
+        with tf.Graph().as_default():
+            x = tf.constant(X)
+            (dx,) = tf.gradients(run(x), x, grad_ys=tf.constant(DY))
+            with tf.compat.v1.Session() as session:
+                dx = session.run(dx)
+    else:
+
+        def differentiate(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = run(x)
+            return tape.gradient(y, x, output_gradients=dy)
+
+        traced = {"inside": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
+        dx = traced.get(mode, lambda f: f)(differentiate)(x)
+    np.testing.assert_allclose(dx, factor * DY)
+
+
+def test_grad_fn_may_name_them_all_the_same(gradient):
+    both = cg.custom_gradient(lambda x, k: (x * k, lambda dy: (dy * k, None)))
+    (dx,) = gradient(lambda x: both(x, k=3.0), [X], DY)
+    np.testing.assert_allclose(dx, 3.0 * DY)
+
+
+def test_a_keyword_that_holds_a_tensor_is_not_left_out(gradient):
+    scaled = cg.custom_gradient(lambda x, k, w: (x * k * w, lambda dy: dy))
+    message = "grad_fn of '<lambda>' returned 1 gradient; expected 3 (one per input: 'x', 'k', 'w')."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gradient(lambda x, w: scaled(x, k=3.0, w=w), [X, X], DY)

@@ -93,7 +93,9 @@ def test_several_x_of_one_embedded_value(mode):
 
 
 DENSE = {
-    "by axis": lambda x: tf.tile(cg.embed_gradient(tf.reduce_sum(x, -1), 2.0 * tf.ones_like(x), x, -1)[:, None], [1, 2]),
+    "by axis": lambda x: tf.tile(
+        cg.embed_gradient(tf.reduce_sum(x, -1), 2.0 * tf.ones_like(x), x, -1)[:, None], [1, 2]
+    ),
     "manually stopped": lambda x: cg.embed_gradient(x, 2.0 * tf.ones_like(x), x, fx_gx_manually_stopped=True),
     "a surrogate of one's own": cg.straight_through(tf.sign, lambda x: tf.ones_like(x) * tf.reduce_sum(x)),
     "clip_gradient": lambda x: cg.clip_gradient(x, value=5.0),

@@ -345,9 +345,9 @@ def test_the_handle_of_a_variable(api, mode, read):
             y = tf.reduce_sum(tf.ensure_shape(y, [3, 2]) * weights)
         return y, tape.gradient(y, variable.handle)
 
-    value, found = {"eager": lambda f: f, "traced": tf.function}.get(mode, functools.partial(tf.function, jit_compile=True))(
-        gradient
-    )()
+    value, found = {"eager": lambda f: f, "traced": tf.function}.get(
+        mode, functools.partial(tf.function, jit_compile=True)
+    )(gradient)()
     expected = np.array([[3.0, 6.0], [30.0, 60.0], [300.0, 600.0]])
     if read == "gather":
         assert isinstance(found, tf.IndexedSlices)

@@ -104,7 +104,8 @@ def _sum_to_x(gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     gx_shape, x_shape = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
     joint = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
     summed, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=joint)
-    return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, joint), summed), x_shape)
+    # The gradient of a sum takes 32 bits for the dimensions.
+    return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, joint), tf.cast(summed, tf.int32)), x_shape)
 
 
 def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
