@@ -64,7 +64,7 @@ DECORATOR = (
     "custom_gradient_modes",
     "hostile_gradients",
 )
-RULES = ("live_rules", "recursive_rules", "upstream_behaviour")
+RULES = ("live_rules", "recursive_rules", "upstream_behaviour", "upstream_behaviour_graphs")
 READY_MADE = ("ready_made", "layer_numbers", "functional_models")
 FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
 KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")

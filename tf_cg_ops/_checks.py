@@ -58,7 +58,7 @@ class GradientChecks:
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         gradients = [answer] if isinstance(answer, tf.Tensor) else tf.nest.flatten(answer)
-        if not any(self._inputs[len(gradients) :]):
+        if len(gradients) < len(self._inputs) and not any(self._inputs[len(gradients) :]):
             # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
             gradients = gradients + [None] * (len(self._inputs) - len(gradients))
         if len(gradients) != len(self._inputs):

@@ -152,6 +152,7 @@ def run(
     arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [_structure.tensors_for_gradients(value) for value in arguments.values]
+    around = _keras.scopes.current()
     eagerly = tf.executing_eagerly()
     in_session_graph = not eagerly and not tf.compat.v1.get_default_graph().building_function
     known = len(tf.compat.v1.get_default_graph().get_operations()) if in_session_graph else 0
@@ -177,6 +178,9 @@ def run(
     components = [_structure.tensors_for_gradients(leaf) for leaf in outputs]
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
+        if _keras.scopes.current() != around:
+            with _keras.scopes.entered(around):
+                return backward(upstream)
         dys = _structure.upstream_of(outputs, components, upstream)
         try:
             answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)

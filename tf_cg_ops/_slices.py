@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from . import _library
 
+_SLICES = tf.IndexedSlices  # TensorFlow looks its public names up anew each time.
+
 
 def to_dense(gradient: Any) -> Any:
     """A gradient as one Tensor, without the warning of tf.convert_to_tensor where a shape is not known."""
@@ -31,7 +33,7 @@ class UpstreamSlices(tf.IndexedSlices):
     @classmethod
     def of(cls, dy: Any) -> Any:
         """The upstream gradient, as one of these if it consists of slices."""
-        if not isinstance(dy, tf.IndexedSlices):
+        if not isinstance(dy, _SLICES):
             return dy
         return cls(dy.values, dy.indices, dy.dense_shape)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from . import _errors
+from . import scopes as scopes
 
 # The module that makes the call a part of a functional model, by the package that the KerasTensor comes from.
 _SERVED_BY = {"keras": "keras3", "tf_keras": "keras2"}

@@ -1,0 +1,46 @@
+"""The scopes of Keras around a call: `grad_fn` reads Variables as the function did, in mixed precision for one.
+
+Keras has no public name that tells which scope is entered. Its modules are looked at only where they are loaded.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+# For each package, the module and the object in which it keeps what a thread has entered; and the attributes there.
+_KERAS3 = ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", ("autocast_scope", "stateless_scope"))
+_KERAS2 = ("tf_keras.src.mixed_precision.autocast_variable", "_autocast_dtype", ("dtype",))
+
+
+def current() -> tuple[Any, ...] | None:
+    """What this thread has entered, for `entered`; None for nothing. Every call asks: it is written for speed."""
+    keras3, keras2 = sys.modules.get(_KERAS3[0]), sys.modules.get(_KERAS2[0])
+    autocast = stateless = dtype = None
+    if keras3 is not None:
+        state = vars(keras3.GLOBAL_STATE_TRACKER)
+        autocast, stateless = state.get("autocast_scope"), state.get("stateless_scope")
+    if keras2 is not None:
+        dtype = vars(keras2._autocast_dtype).get("dtype")
+    return None if autocast is stateless is dtype is None else (autocast, stateless, dtype)
+
+
+@contextlib.contextmanager
+def entered(scopes: tuple[Any, ...] | None) -> Iterator[None]:
+    """Computes in these scopes, and in no others."""
+    before = current()
+    _set(scopes)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(scopes: tuple[Any, ...] | None) -> None:
+    values = iter(scopes or (None, None, None))
+    for module, name, attributes in (_KERAS3, _KERAS2):
+        state = getattr(sys.modules.get(module), name, None)
+        for attribute in attributes:
+            value = next(values)
+            if state is not None:
+                setattr(state, attribute, value)
