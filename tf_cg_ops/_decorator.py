@@ -23,20 +23,25 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
         dx = grad_fn(*dy)
 
     with one entry for each argument, flat or in their structure: a vector-Jacobian product, or whatever `grad_fn` says
-    it is. Arguments may be nested structures and may hold what is no tensor; `None` stands for no gradient.
+    it is. Arguments may be nested structures and may hold what is no tensor; `None` stands for no gradient. Entries for
+    arguments at the end that hold no Tensor, such as `training=True`, may be left out.
 
-    In eager mode `grad_fn` is kept on the tape. In a graph it is traced, once, into a function of the graph that the op
-    `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops, conditionals, other functions and
-    a SavedModel that a fresh process opens. The results share the buffers of `y`. Second derivatives are those of the
-    operations in `grad_fn`, and of its own decorated functions by their gradients.
+    `grad_fn` is called where a gradient is asked for. In a graph it is also traced, with the value, into a function of
+    the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
+    conditionals, other functions and a SavedModel that a fresh process opens. The results share the buffers of `y`.
+    Second derivatives are those of the operations in `grad_fn`, and of its own decorated functions by their gradients.
+    `grad_fn` may call the decorated function itself; a loaded model then has derivatives up to the third order.
+
+    Below a `tf.gather` the upstream gradient is a `tf.IndexedSlices`. `dy` and its products with numbers stay slices,
+    as does a `tf.IndexedSlices` that you return; every other operator makes `dy` dense.
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
     the variables)`.
 
-    Relation to `tf.custom_gradient`: the same contract. Keyword arguments work in every mode and have gradients;
-    nothing is registered and nothing leaks; number, dtype and shape of the gradients are checked in every mode; a
-    `grad_fn` that cannot be traced does not keep a model from being saved.
+    Relation to `tf.custom_gradient`: the same contract, with one more call of `grad_fn` for each trace. Keyword
+    arguments work in every mode and have gradients; nothing is registered and nothing leaks; number, dtype and shape of
+    the gradients are checked in every mode; a `grad_fn` that cannot be traced does not keep a model from being saved.
 
     What `grad_fn` reads of its surroundings is kept for it. In a graph it is computed only where a gradient is taken.
     In eager mode it always is: compute inside `grad_fn` what is expensive and not needed for `y`.
@@ -67,7 +72,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
         them.
       ValueError: Where a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
         dtype or shape. An exception inside `grad_fn` is raised there, too, as it is.
-      RuntimeError: Where a gradient of a loaded SavedModel is asked for whose `grad_fn` could not be traced.
+      RuntimeError: Where a gradient of a loaded SavedModel is asked for whose `grad_fn` could not be traced, or that is
+        of an order above the third.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and that shows at run time only.
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).

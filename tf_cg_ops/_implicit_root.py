@@ -31,7 +31,7 @@ def implicit_root(
     `y` is one Tensor of any shape. With `batched` its leading dimension is a batch of independent systems: the residual
     of one example depends on the `y` of that example alone, and the Jacobians `dr/dy` are `[B, n, n]`.
 
-    Derivatives are there of every order in eager mode, and up to the third in a graph. The residual is computed once
+    Derivatives are there of every order, and up to the third in a loaded model. The residual is computed once
     together with the value, to check it and to learn which variables it reads.
 
     What it does not do: give a gradient to a Tensor that the residual reads from outside of its arguments (pass it as
@@ -80,7 +80,7 @@ def implicit_root(
         does not return one Tensor, or the residual is not one of its dtype.
       ValueError: At the call: the residual does not have the shape of `y`, or that is a scalar and `batched` is set.
         Where a gradient is asked for: `linear_solve` returned another shape or dtype.
-      NotImplementedError: A derivative of an order above the third is asked for in a graph.
+      RuntimeError: A derivative of an order above the third is asked for in a loaded model.
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and that shows at run time only; or the
         Jacobian is singular.
     """
