@@ -179,6 +179,33 @@ def test_a_list_of_tensors(api, mode):
     assert as_list(run(gradient)(tf.ones([2, 2]))) == [[1.0, 2.0], [10.0, 20.0]]
 
 
+@pytest.mark.parametrize("read", ["gather", "read"])
+def test_the_handle_of_a_variable_of_a_loaded_model(read, tmp_path):
+    """There the upstream gradient is dense, in the dtype and the shape of the contents."""
+    model = tf.Module()
+    model.variable = tf.Variable(np.arange(6.0).reshape(3, 2))
+    same = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: 3.0 * dy))
+
+    @tf.function(input_signature=[])
+    def function():
+        handle = same(model.variable.handle)
+        if read == "gather":
+            y = tf.raw_ops.ResourceGather(resource=handle, indices=[0, 2, 2], dtype=tf.float64)
+        else:
+            y = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)
+        return tf.ensure_shape(y, [3, 2])
+
+    model.function = function
+    tf.saved_model.save(model, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    dy = np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])
+    with tf.GradientTape() as tape:
+        y = loaded.function()
+    found = tape.gradient(y, loaded.variable, output_gradients=tf.constant(dy))
+    expected = 3 * dy if read == "read" else [[3.0, 6.0], [0.0, 0.0], [330.0, 660.0]]
+    np.testing.assert_array_equal(tf.convert_to_tensor(found), expected)
+
+
 def test_a_trace_without_a_gradient_of_a_handle():
     """There the rule is traced, and nothing else asks for it."""
     variable = tf.Variable([1.0, 2.0])

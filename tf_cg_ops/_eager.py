@@ -90,7 +90,7 @@ def _backward(
 
 
 def _gradient(dy: Any, shape: _Shape, gx: tf.Tensor, x_shape: _Shape, axis: list[int], all_axes: bool) -> tf.Tensor:
-    if not axis and not all_axes:
+    if isinstance(dy, tf.IndexedSlices) and not axis and not all_axes:
         slices = _slices.of_embedded(dy, tf.TensorShape(shape), gx, tf.TensorShape(x_shape))
         if slices is not None:
             return slices

@@ -85,10 +85,9 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
     captures = inputs[num_results + num_inputs :]
     live = getattr(op, _LIVE, None)
+    # There the inputs of the op are dead in one branch, and what `grad_fn` reads from outside is not.
     if live is not None and _tf_internal.is_in_conditional_of_tensorflow_1(op) and not op.get_attr("error"):
-        live = (
-            None  # What `grad_fn` reads from outside is dead in one branch as an input of the op, and alive elsewhere.
-        )
+        live = None
     by_input = _import(op, dys, captures, inputs[num_results:]) if live is None else live.gradients(op, dys)
     return [None] * num_results + by_input + [None] * len(captures)
 
@@ -139,7 +138,8 @@ def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequen
                 result[position] = tf.IndexedSlices(values, indices, tf.cast(dense_shape, tf.int32))
             else:
                 result[position] = next(outputs)
-                result[position].set_shape(like[position].shape)
+                if like[position].dtype != tf.resource:  # A handle is a scalar, whatever the shape of its contents.
+                    result[position].set_shape(like[position].shape)
     return result
 
 
@@ -172,11 +172,10 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             dtype = returned[len(expected)]  # Only the rule knows of which dtype their contents are.
         expected.append(dtype)
         expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
-    given = [op.outputs[i] for i in op.get_attr("differentiated_results")] + captures
-    arguments = [tensor.dtype.base_dtype for tensor in given]
-    for i, _ in zip(range(len(given) - len(captures)), parameters, strict=False):
-        if arguments[i] == tf.resource:
-            arguments[i] = parameters[i]  # An upstream gradient of the contents, whose dtype only the rule knows.
+    upstream = [op.outputs[i].dtype.base_dtype for i in op.get_attr("differentiated_results")]
+    for i, parameter in enumerate(parameters[: len(upstream)]):
+        upstream[i] = parameter if upstream[i] == tf.resource else upstream[i]
+    arguments = upstream + [tensor.dtype.base_dtype for tensor in captures]
     if (parameters, returned) != (arguments, expected):
         expected_text, got_text = (
             f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"

@@ -166,6 +166,9 @@ def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str,
     return graph._create_op_internal(op_type, inputs, attrs=attributes)
 
 
+_substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()
+
+
 # The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
 # further outside, and that of a loop no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
 @contextlib.contextmanager
@@ -175,18 +178,25 @@ def capturing_instead(substitutes: dict[int, Any], forward: Any) -> Iterator[Non
     if not substitutes or graph is forward or not isinstance(graph, FuncGraph):
         yield
         return
-    capture = graph.capture
+    # Rules call others, and the replicas of a strategy take turns in one graph while their rules wait for each other.
+    entered = _substitutes.setdefault(graph, [])
+    if not entered:
+        capture = graph.capture
 
-    def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return capture(substitutes.get(id(tensor), tensor), *args, **kwargs)
+        def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            for found in reversed(entered):
+                tensor = found.get(id(tensor), tensor)
+            return capture(tensor, *args, **kwargs)
 
-    graph.capture = capture_substitute
+        graph.capture = capture_substitute
+    entered.append(substitutes)
     try:
         yield
     finally:
-        del graph.capture
-        if graph.capture != capture:  # That of a live rule around this one.
-            graph.capture = capture
+        entered[:] = [other for other in entered if other is not substitutes]
+        if not entered:
+            del graph.capture
+            del _substitutes[graph]
 
 
 # A captured tensor is kept for the gradient, whole: in a loop once for each step. The gradient of a loop computes the
