@@ -86,6 +86,8 @@ TARGETS = (
     Target("peak memory forward, in tensors", "peak_memory", "forward*", EMBED, (), 0.01),
     Target("peak memory backward, in tensors", "peak_memory", "backward, *", EMBED, (), 1.01),
     Target("the same for dy and dx together, where dy may be reused", "peak_memory", "backward with*", EMBED, (), 1.01),
+    Target("slices of a large table, against TensorFlow", "live_rules", "gather*", DECORATOR, (TF,), 1.1),
+    Target("memory of a loop, against TensorFlow", "live_rules", "peak memory*", DECORATOR, (TF,), 1.05),
     Target("inference, against a function without gradient", "inference", "*", EMBED, (PLAIN,), 1.05),
     Target("inference, the decorator", "inference", "*", DECORATOR, (PLAIN,), 1.05),
 )

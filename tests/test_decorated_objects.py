@@ -169,3 +169,14 @@ def test_a_partial_has_the_name_of_its_type():
     power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
     assert power.__name__ == "partial"
     np.testing.assert_allclose(gradient(power), 3.0 * X**2 * DY)
+
+
+def test_a_partial_and_a_model_in_a_functional_model(library):
+    x = library.Input((2,))
+    model = library.Model(x, cg.recompute_grad(functools.partial(tf.pow, y=3.0))(x))
+    np.testing.assert_allclose(model(X[None]), X[None] ** 3)
+    layer = library.layers.Dense(2)
+    inner = library.Sequential([layer])
+    inner.build((None, 2))
+    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' reads trainable variables"):
+        cg.recompute_grad(inner)(x)
