@@ -86,11 +86,11 @@ USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_autograph_does_not_look_through_it(name):
+def test_autograph_does_not_look_through_the_decorator(name):
     assert gradient(USES[name]) == [100.0, 1000.0]
 
 
-def test_what_wraps_it_is_translated_as_ever():
+def test_wrappers_of_a_decorated_function_are_translated():
     @functools.wraps(hundredfold)
     def only_positive(x):
         if tf.reduce_sum(x) > 0:
@@ -101,7 +101,7 @@ def test_what_wraps_it_is_translated_as_ever():
     assert gradient(tf.function(only_positive), -X) == [1.0, 10.0]
 
 
-def test_as_an_argument_of_a_function_it_is_itself():
+def test_arguments_of_a_function_keep_their_gradients():
     """TensorFlow looks for the value in __wrapped__, and its own decorated functions lose their gradients there."""
     call = tf.function(lambda function, x: function(x))
     assert gradient(functools.partial(call, hundredfold)) == [100.0, 1000.0]
@@ -117,11 +117,11 @@ def test_as_an_argument_of_a_function_it_is_itself():
 
 @pytest.mark.parametrize("decorated", [hundredfold, rounded, Module.scaled], ids=["function", "ready_made", "method"])
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_it_is_pickled_by_its_name(decorated, protocol):
+def test_decorated_functions_are_pickled_by_name(decorated, protocol):
     assert pickle.loads(pickle.dumps(decorated, protocol)) is decorated
 
 
-def test_it_is_copied_as_a_function_is():
+def test_copies_are_the_decorated_function_itself():
     assert copy.copy(hundredfold) is hundredfold
     assert copy.deepcopy([hundredfold])[0] is hundredfold
 
@@ -147,7 +147,7 @@ def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     assert gradient(cloudpickle.loads(cloudpickle.dumps(local))) == [3.0, 30.0]
 
 
-def test_it_is_pickled_by_its_name_in_a_program(tmp_path):
+def test_decorated_functions_of_a_program_are_pickled_by_name(tmp_path):
     result = run_python(
         """
 import json, pickle

@@ -183,7 +183,7 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
     assert graph.capture.__self__ is graph
 
 
-# What a graph keeps for the traced rule
+# The captures of the traced rule
 
 
 @pytest.mark.parametrize("read", ["shape", "size", "rank", "zeros_like", "ones_like"])

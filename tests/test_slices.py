@@ -110,7 +110,7 @@ BY_HAND = {
 
 @mode
 @pytest.mark.parametrize("name", DENSE)
-def test_what_looks_at_more_than_a_row_is_dense_and_right(name, mode):
+def test_functions_of_more_than_a_row_have_dense_gradients(name, mode):
     np.testing.assert_allclose(tf.convert_to_tensor(gradient(DENSE[name], mode)), BY_HAND[name], rtol=1e-5)
 
 
@@ -124,7 +124,7 @@ def test_complex_gradients(mode):
     np.testing.assert_allclose(tf.math.unsorted_segment_sum(found.values, found.indices, 6), expected, rtol=1e-5)
 
 
-# What a rule of one's own may do with them
+# Operators on slices in your own rule
 
 
 KEPT = {
@@ -233,7 +233,7 @@ def test_slices_of_a_table_of_unknown_size():
     assert_slices(run(tf.constant(TABLE)), DY)
 
 
-def test_an_optimizer_takes_the_slices():
+def test_slices_update_a_table_of_keras():
     layer = tf.keras.layers.Embedding(6, 2)
     layer.build(None)
     layer.set_weights([TABLE])

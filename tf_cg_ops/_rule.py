@@ -22,7 +22,7 @@ _LIVE = "_tf_cg_ops_live_rule"
 @dataclasses.dataclass(frozen=True)
 class _LiveRule:
     backward: _traced_rule.Backward
-    captured: list[tuple[tf.Tensor, tf.Tensor]]  # What it may read from outside of its graph, and that in its graph.
+    captured: list[tuple[tf.Tensor, tf.Tensor]]  # Tensors from outside of its graph, each with its capture there.
     order: int  # Of the derivative in which the op stands.
     exception: Exception | None  # The user's own, where the rule could not be traced.
 
@@ -42,7 +42,7 @@ def attach(
     graph = tf.compat.v1.get_default_graph()
     rule = _traced_rule.trace(api, name, results, backward)
     _tf_internal.add_function(graph, rule.function)
-    # Captured where the tapes see it, since the live rule reads the same tensors.
+    # Captured where the tapes see it: the live rule reads the same tensors.
     given = [[(t, _tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
     op = _create_op(graph, name, [[own for _, own in pairs] for pairs in given], rule)
     outputs = list(op.outputs)
@@ -119,7 +119,7 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
 
 
 def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:
-    """What the traced rule returns for each of the inputs; the gradients have the shapes of `like`."""
+    """Returns the gradients of the traced rule, one for each input, in the shapes of `like`."""
     error = tf.compat.as_str(op.get_attr("error"))
     if error:
         raise getattr(getattr(op, _LIVE, None), "exception", None) or RuntimeError(error)

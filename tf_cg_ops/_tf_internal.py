@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# What tf.function remembers an argument by that is a Python object; for one with __wrapped__ it takes what is in there.
+# The identity of a Python object as an argument of tf.function, which otherwise takes the object in its __wrapped__.
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeOfAnObject
 
 # Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
@@ -64,7 +64,7 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 # Whether XLA will compile what is traced.
 from tensorflow.python.ops import control_flow_util
 
-# What the gradient by a resource looks like: the contents of a variable, of which no public name tells.
+# The shape and dtype of the gradient by a resource, those of the contents: no public name tells.
 from tensorflow.python.ops.default_gradient import shape_and_dtype
 
 # How TensorFlow differentiates loops and conditionals.
@@ -154,9 +154,9 @@ def definition_of(function: Any) -> Any:
     return function.cached_definition
 
 
-# What a function captures it captures at the first op that reads it: recorded, or not.
+# A graph captures a tensor at the first op that reads it, and tells the tapes only if that op is recorded.
 def capture(graph: Any, tensor: Any) -> Any:
-    """What stands for a tensor in a graph, which is the tensor itself but in the graph of a function."""
+    """Returns the capture of a tensor in the graph of a function; in other graphs, the tensor."""
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# For each package, the module and the object in which it keeps what a thread has entered; and the attributes there.
+# For each package: the module, the object in which it keeps the scopes of a thread, and the attributes there.
 _KERAS3 = ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", ("autocast_scope", "stateless_scope"))
 _KERAS2 = ("tf_keras.src.mixed_precision.autocast_variable", "_autocast_dtype", ("dtype",))
 
 
 def current() -> tuple[Any, ...] | None:
-    """What this thread has entered, for `entered`; None for nothing. Every call asks: it is written for speed."""
+    """Returns the scopes of this thread, for `entered`; None for none. Every call asks: it is written for speed."""
     keras3, keras2 = sys.modules.get(_KERAS3[0]), sys.modules.get(_KERAS2[0])
     autocast = stateless = dtype = None
     if keras3 is not None:
