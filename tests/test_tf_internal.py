@@ -61,6 +61,7 @@ def test_every_name_is_there():
         "shape_of",
         "should_record_backprop",
         "stop_recording",
+        "supports_default_grad",
         "tf",
         "weakref",
         "while_v2",

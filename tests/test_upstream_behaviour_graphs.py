@@ -214,6 +214,20 @@ def test_a_trace_without_a_gradient_of_a_handle():
     assert as_list(read()) == [1.0, 2.0]
 
 
+@OURS_AND_THEIRS
+def test_a_handle_of_unknown_contents_takes_any_gradient(api):
+    function = api.custom_gradient(lambda x, handle: (2.0 * x, lambda dy: (3.0 * dy, tf.ones([7]))))
+
+    def gradient(x, handle):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, handle)
+        return tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0]))
+
+    run = tf.function(lambda x: gradient(x, tf.raw_ops.StackV2(max_size=1, elem_type=tf.float32)))
+    assert as_list(run(tf.ones([2]))) == [3.0, 30.0]
+
+
 def test_a_gradient_of_a_handle_that_does_not_fit_its_contents():
     variable = tf.Variable([1.0, 2.0])
     wrong = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: tf.cast(dy, tf.float64)))

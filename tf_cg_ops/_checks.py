@@ -110,6 +110,8 @@ class GradientChecks:
         """The gradient if it has the dtype and the shape of what it is a gradient by."""
         if not tf.is_tensor(gradient):
             gradient = tf.convert_to_tensor(gradient, dtype=like.dtype)
+        if not _tf_internal.supports_default_grad(like):
+            return gradient  # By a handle of which TensorFlow does not know the contents.
         where = self._where | {"argument": argument}
         shape, dtype = _tf_internal.shape_and_dtype(like)
         if gradient.dtype != dtype:

@@ -65,7 +65,7 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 from tensorflow.python.ops import control_flow_util
 
 # The shape and dtype of the gradient by a resource, those of the contents: no public name tells.
-from tensorflow.python.ops.default_gradient import shape_and_dtype
+from tensorflow.python.ops.default_gradient import shape_and_dtype, supports_default_grad
 
 # How TensorFlow differentiates loops and conditionals.
 from tensorflow.python.ops import cond_v2
