@@ -47,7 +47,7 @@ def attach(
     op = _create_op(graph, name, [[own for _, own in pairs] for pairs in given], rule)
     outputs = list(op.outputs)
     captured = [(t, own) for pairs in given for t, own in pairs if own is not t]
-    live = _LiveRule(backward, captured, _traced_rule.order(), rule.exception)
+    live = _LiveRule(backward, captured, _traced_rule.current_order(), rule.exception)
     setattr(op, _LIVE, live)
 
     def on_tapes(*dys: Any) -> list[Any]:

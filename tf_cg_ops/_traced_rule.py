@@ -43,7 +43,7 @@ class TracedRule:
     exception: Exception | None = None  # The exception of `grad_fn` while it was traced.
 
 
-def order() -> int:
+def current_order() -> int:
     """The order of the derivative that is computed or traced now; 0 where it is a value."""
     return getattr(_thread, "order", 0)
 
@@ -51,7 +51,7 @@ def order() -> int:
 @contextlib.contextmanager
 def derivative(order: int) -> Iterator[None]:
     """Computes or traces a derivative of this order."""
-    before = getattr(_thread, "order", 0)
+    before = current_order()
     _thread.order = order
     try:
         yield
@@ -61,10 +61,10 @@ def derivative(order: int) -> Iterator[None]:
 
 def trace(api: str, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: an error belongs to whoever asks for a gradient."""
-    if order() >= MAX_ORDER:
+    if current_order() >= MAX_ORDER:
         return _without_rule(_errors.RULE_ORDER.format(api=api, function=name, orders=MAX_ORDER))
     try:
-        with derivative(order() + 1):
+        with derivative(current_order() + 1):
             return _trace(name, results, backward)
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
