@@ -143,7 +143,8 @@ def is_up_to_date(target: pathlib.Path, dependencies: pathlib.Path) -> bool:
     """Whether the object exists and is newer than every file in the compiler's list for it."""
     if not target.exists() or not dependencies.exists():
         return False
-    files = dependencies.read_text().replace("\\\n", " ").split()[1:]
+    # g++ writes `object: files`, nvcc `object : files`.
+    files = dependencies.read_text().replace("\\\n", " ").partition(": ")[2].split()
     built = target.stat().st_mtime
     return all((ROOT / file).exists() and (ROOT / file).stat().st_mtime <= built for file in files)
 

@@ -115,7 +115,7 @@ def with_unknown_shapes(function):
 def test_shapes_that_do_not_fit_at_run_time(case, monkeypatch):
     """The op compares them, where it is left in the graph."""
     (fx, gx, x, axis), message = SHAPES[case]
-    monkeypatch.setenv("TF_CG_OPS_KEEP_OPS", "1")
+    monkeypatch.setenv("TF_CG_OPS_DISABLE_PASSES", "1")
 
     @with_unknown_shapes
     def run(fx, gx, x):

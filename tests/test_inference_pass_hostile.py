@@ -313,7 +313,7 @@ ANYTHING = {"a_loop_that_is_left_by_the_op", "an_op_across_the_frame"}
 def answers(request, tmp_path_factory):
     """In the second process TensorFlow is alone with the graphs: what it returns there is what they mean."""
     folder = tmp_path_factory.mktemp("hostile")
-    result = run_python(RUN, cwd=folder, environment={"TF_CG_OPS_KEEP_OPS": request.param})
+    result = run_python(RUN, cwd=folder, environment={"TF_CG_OPS_DISABLE_PASSES": request.param})
     return json.loads(result.stdout.splitlines()[-1])
 
 

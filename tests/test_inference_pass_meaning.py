@@ -12,7 +12,7 @@ from .support.processes import run_python
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])
-KEEP = "TF_CG_OPS_KEEP_OPS"
+DISABLE = "TF_CG_OPS_DISABLE_PASSES"
 
 
 def effect(x, name="effect"):
@@ -95,7 +95,8 @@ def test_effects_before_a_value_come_before_what_reads_it(function, control_flow
     for fetch in (read, wait):
         _, ops = run(fetch)
         assert ORDER == ["effect", "reader"]
-        assert not OURS & ops
+        # The op stays where the effect is in a branch or loop; TensorFlow drops it where nobody reads its output.
+        assert bool(OURS & ops) == (fetch is read and function in (in_a_branch_behind_gx, in_a_loop_behind_gx))
     run(function)
     assert ORDER == ["effect"]
 
@@ -130,7 +131,7 @@ def test_random_numbers_are_drawn_as_before(monkeypatch):
         return bits([function(X) for _ in range(3)])
 
     dropped = draws()
-    monkeypatch.setenv(KEEP, "1")
+    monkeypatch.setenv(DISABLE, "1")
     assert draws() == dropped
 
 
@@ -150,15 +151,13 @@ def test_a_variable_is_read_before_it_is_assigned():
     np.testing.assert_array_equal(after, (2 * X) ** 2)
 
 
-def test_what_only_gx_reads_of_a_variable_is_not_read():
-    """In a session; a tf.function asks for each read, also for those that nobody sees."""
-
+def test_what_gx_computes_from_a_variable_is_not_computed():
     def fetch(x):
         return cg.embed_gradient(fx=tf.sin(x), gx=tf1.Variable(X, use_resource=True) * x, x=x)
 
     _, ops = run(fetch)
     assert "Sin" in ops
-    assert not {"VarHandleOp", "ReadVariableOp", "Mul"} & ops
+    assert not ({"Mul", "ReadVariableOp"} | OURS) & ops
 
 
 def test_a_reference_is_read_before_it_is_assigned():
@@ -174,7 +173,7 @@ def test_a_reference_is_read_before_it_is_assigned():
 
     for config in (None, placed_when_pruned()):
         (assigned, *values), ops = run(fetch, config)
-        assert not COUNTS
+        assert COUNTS["gx"] == (0 if config is None else 1)
         assert not OURS & ops
         np.testing.assert_array_equal(assigned, 2 * X)
         assert bits(values[0]) == bits(values[1])
@@ -233,7 +232,8 @@ def placed_when_pruned():
 @pytest.mark.parametrize("function", [embedded, tf.function(embedded)], ids=["graph", "function"])
 def test_sessions_of_other_kinds(function, config):
     value, ops = run(function, config())
-    assert not COUNTS
+    # A graph that is placed when it was pruned is not pruned again.
+    assert COUNTS["gx"] == (1 if function is embedded and config is placed_when_pruned else 0)
     assert not OURS & ops
     np.testing.assert_allclose(value, np.sin(X), rtol=1e-15)
 

@@ -71,7 +71,7 @@ for function in (in_the_rule, recomputed):
 @pytest.mark.parametrize("keep", ["0", "1"])
 def test_a_rule_may_read_variables_of_several_devices(keep, tmp_path):
     """Also where the op stays in the graph, which TensorFlow then has to place."""
-    result = run_python(VARIABLES_OF_TWO_DEVICES, cwd=tmp_path, environment={"TF_CG_OPS_KEEP_OPS": keep})
+    result = run_python(VARIABLES_OF_TWO_DEVICES, cwd=tmp_path, environment={"TF_CG_OPS_DISABLE_PASSES": keep})
     assert result.stdout == "5.0 6.0\n30.0 6.0\n"
 
 

@@ -21,7 +21,7 @@ print(json.dumps({
     "path": sys.path[:2],
     "input": sys.stdin.read(),
     "name": __name__,
-    "variable": os.environ.get("TF_CG_OPS_KEEP_OPS"),
+    "variable": os.environ.get("TF_CG_OPS_DISABLE_PASSES"),
     "has run operations": context.context()._context_handle is not None,
     "threads": len(os.listdir("/proc/self/task")),
     "library": "tf_cg_ops" in sys.modules,
@@ -31,7 +31,7 @@ print("to stderr", file=sys.stderr)
 
 
 def test_it_has_tensorflow_and_nothing_that_ran(tmp_path):
-    environment = {"TF_CG_OPS_KEEP_OPS": "1", "PYTHONPATH": str(tmp_path)}
+    environment = {"TF_CG_OPS_DISABLE_PASSES": "1", "PYTHONPATH": str(tmp_path)}
     result = run_python(WHAT_IT_IS, 1, "two", cwd=tmp_path, environment=environment)
     assert json.loads(result.stdout) == {
         "argv": ["-c", "1", "two"],

@@ -138,23 +138,10 @@ std::string NoFunctionsHere(const std::string& api) {
          "without. Build the library with CUDA, or compute on the CPU.";
 }
 
-std::string GradientLostInControlFlow(const std::string& function, const std::string& around) {
-  return "tf_cg_ops: without Python, TensorFlow loses gradients in loops and conditionals; expected custom gradients "
-         "outside of them, got one inside of " +
-         around + " of function '" + function +
-         "'. Load the model with tf.saved_model.load in Python, or save a function without that loop or conditional.";
-}
-
-std::string CannotBeRepeated(const std::string& function, const std::string& node) {
-  return "tf_cg_ops: without Python, TensorFlow computes a function once more to differentiate it; expected operations "
-         "that give the same value again beside custom gradients, got " +
-         node + " in function '" + function +
-         "'. Load the model with tf.saved_model.load in Python, or pass what is random or assigned as an argument.";
-}
-
-std::string CallsItself(const std::string& function) {
-  return "tf_cg_ops: a function calls itself; expected calls that end somewhere, got a circle of them in function '" +
-         function + "'. The graph was changed after it was saved.";
+std::string GradientLostInControlFlow(const std::string& function) {
+  return "tf_cg_ops: TensorFlow cannot differentiate loops and conditionals without Python, and function '" + function +
+         "' has a custom gradient in one. Differentiate it in Python, after tf.saved_model.load, or save a function "
+         "without that loop or conditional.";
 }
 
 std::string TooManyPairs(int64_t pairs, int64_t limit) {

@@ -48,13 +48,7 @@ std::string TooLargeForStockOps(const std::string& api, const Dims& shape);
 std::string NoFunctionsHere(const std::string& api);
 
 // For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
-std::string GradientLostInControlFlow(const std::string& function, const std::string& around);
-
-// For a gradient without Python of a function with an operation that may give another value when it runs again.
-std::string CannotBeRepeated(const std::string& function, const std::string& node);
-
-// For a gradient without Python of a function that never returns.
-std::string CallsItself(const std::string& function);
+std::string GradientLostInControlFlow(const std::string& function);
 
 // For an op with more operands than it can have.
 std::string TooManyPairs(int64_t pairs, int64_t limit);

@@ -1,94 +1,77 @@
-// Refuses to run a graph in which TensorFlow would lose a custom gradient: a gradient that was made without Python
-// (TF_AddGradients, or tf.gradients of a graph from the loader of TensorFlow 1) of a function that has a loop or a
-// conditional with an op of this library inside. TensorFlow has no such gradient of loops and conditionals, and for
-// some of them returns zeros without a word; stock ops fare no better, but those are not ours to refuse.
+// TensorFlow has no gradients of loops and conditionals without Python, and returns zeros for some without a word. Where
+// such a gradient would lose a custom one, its node becomes one that fails when it runs. No other node fails with it.
 
-#include <array>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/lib/messages.h"
-#include "cc/passes/differentiated_function.h"
+#include "cc/passes/op_search.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace tf_cg_ops {
 namespace {
 
-using ::tensorflow::FunctionDef;
-using ::tensorflow::FunctionLibraryDefinition;
-using ::tensorflow::NodeDef;
+using ::tensorflow::Edge;
+using ::tensorflow::Graph;
+using ::tensorflow::Node;
 
-constexpr std::array<const char*, 2> kOpsWithCustomGradients = {"CustomGradientEmbed", "CustomGradientRule"};
-constexpr std::array<const char*, 2> kCalls = {"PartitionedCall", "StatefulPartitionedCall"};
-
-template <size_t N>
-bool Contains(const std::array<const char*, N>& names, const std::string& name) {
-  for (const char* known : names) {
-    if (name == known) return true;
-  }
-  return false;
+// The function that the node differentiates; TF_AddGradients names the op that calls it. Empty if there is none.
+std::string DifferentiatedFunction(const Node& node) {
+  tensorflow::NameAttrList function;
+  if (!tensorflow::GetNodeAttr(node.attrs(), "f", &function).ok()) return "";
+  const auto called = function.attr().find("f");
+  const bool is_call = IsFunctionCall(function.name()) && called != function.attr().end();
+  return is_call ? called->second.func().name() : function.name();
 }
 
-// Looks through a function and all that it runs, each function once on either side of control flow.
-class Search {
- public:
-  explicit Search(const FunctionLibraryDefinition& library) : library_(library) {}
-
-  // A loop or conditional around a custom gradient; nullptr if there is none.
-  const NodeDef* FindIn(const std::string& function) {
-    Visit(function, nullptr);
-    while (!left_.empty()) {
-      const auto [node, around] = left_.back();
-      left_.pop_back();
-      if (Contains(kOpsWithCustomGradients, node->op())) {
-        if (around != nullptr) return around;
-        continue;  // The function that it names is a rule, which does not run here.
-      }
-      const NodeDef* inside = Contains(kCalls, node->op()) || around != nullptr ? around : node;
-      for (const auto& [name, value] : node->attr()) {
-        if (value.has_func()) Visit(value.func().name(), inside);
-        for (const auto& called : value.list().func()) Visit(called.name(), inside);
-      }
-    }
-    return nullptr;
+void Refuse(Node* node, const std::string& function, Graph* graph) {
+  tensorflow::NodeDef def;
+  def.set_name(node->name());
+  def.set_op("CustomGradientRefusal");
+  def.set_device(node->requested_device());
+  tensorflow::AddNodeAttr("Tin", node->input_types(), &def);
+  tensorflow::AddNodeAttr("Tout", node->output_types(), &def);
+  tensorflow::AddNodeAttr("message", GradientLostInControlFlow(function), &def);
+  absl::Status status;
+  Node* const refusal = graph->AddNode(def, &status);
+  if (!status.ok()) {
+    VLOG(1) << "tf_cg_ops: " << node->name() << " stays: " << status;
+    return;
   }
-
- private:
-  void Visit(const std::string& function, const NodeDef* around) {
-    if (!visited_.emplace(function, around != nullptr).second) return;
-    const auto record = library_.FindRecord(function);
-    if (record == nullptr) return;
-    for (const NodeDef& node : record->fdef().node_def()) left_.emplace_back(&node, around);  // The library keeps them.
+  for (const Edge* edge : node->in_edges()) {
+    graph->AddEdge(edge->src(), edge->src_output(), refusal, edge->dst_input());
   }
-
-  const FunctionLibraryDefinition& library_;
-  std::set<std::pair<std::string, bool>> visited_;
-  std::vector<std::pair<const NodeDef*, const NodeDef*>> left_;  // Nodes, with the loop or conditional around them.
-};
+  for (const Edge* edge : node->out_edges()) {
+    graph->AddEdge(refusal, edge->src_output(), edge->dst(), edge->dst_input());
+  }
+  graph->RemoveNode(node);
+}
 
 class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || *options.graph == nullptr || options.flib_def == nullptr) return absl::OkStatus();
-    for (const tensorflow::Node* node : (*options.graph)->op_nodes()) {
+    const bool has_graph = options.graph != nullptr && *options.graph != nullptr && options.flib_def != nullptr;
+    if (!has_graph || PassesAreDisabled()) return absl::OkStatus();
+    Graph* const graph = options.graph->get();
+    OpSearch search(*options.flib_def);
+    std::vector<std::pair<Node*, std::string>> lost;
+    for (Node* node : graph->op_nodes()) {
       if (node->type_string() != "SymbolicGradient") continue;
-      std::string name;
-      TF_RETURN_IF_ERROR(DifferentiatedFunction(*node, &name));
-      if (const NodeDef* around = Search(*options.flib_def).FindIn(name); around != nullptr) {
-        const std::string description = "'" + around->name() + "' (" + around->op() + ")";
-        return absl::UnimplementedError(GradientLostInControlFlow(name, description));
-      }
+      std::string function = DifferentiatedFunction(*node);
+      if (search.FindsOpInControlFlowOf(function)) lost.emplace_back(node, std::move(function));
     }
+    for (const auto& [node, function] : lost) Refuse(node, function, graph);
     return absl::OkStatus();
   }
 };
 
-REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 0, RefuseLostGradients);
+// Before TensorFlow puts functions in the places of calls, loops and conditionals, in phase 10.
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 9, RefuseLostGradients);
 
 }  // namespace
 }  // namespace tf_cg_ops

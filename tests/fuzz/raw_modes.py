@@ -264,7 +264,7 @@ def pfor(call, upstreams):
 
 
 def make(call, upstreams):
-    os.environ["TF_CG_OPS_KEEP_OPS"] = str(int(call.keeps_ops))  # Read whenever a graph is about to run.
+    os.environ["TF_CG_OPS_DISABLE_PASSES"] = str(int(call.keeps_ops))  # Read whenever a graph is about to run.
     return _MODES[call.mode](call, upstreams)
 
 

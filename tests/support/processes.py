@@ -20,7 +20,7 @@ HANGS = 300
 _MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"
 
 # The variables that a warm Python's processes may be given: others may be read while TensorFlow is imported.
-READ_LATE = {"PYTHONPATH", "TF_CG_OPS_KEEP_OPS"}
+READ_LATE = {"PYTHONPATH", "TF_CG_OPS_DISABLE_PASSES"}
 
 # Nothing of TensorFlow's notes about the machine, which come from two places.
 _NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -1,0 +1,292 @@
+// Inference pays nothing: before a graph runs, each op with a custom gradient becomes an identity of its values, so that
+// TensorFlow prunes its gradient-only inputs. Gradients that somebody wants are ops of the graph by then and read their
+// inputs themselves.
+//
+// This pass meets every graph of every program that imports the library. It looks no further where none of our ops can
+// run, it changes only the simplest cases, and it cannot fail: an op that it is not sure of stays.
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/passes/op_search.h"
+#include "tensorflow/core/common_runtime/function_body.h"
+#include "tensorflow/core/common_runtime/function_def_utils.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/graph_to_functiondef.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::AttrValue;
+using ::tensorflow::Edge;
+using ::tensorflow::FunctionLibraryDefinition;
+using ::tensorflow::Graph;
+using ::tensorflow::GraphOptimizationPassOptions;
+using ::tensorflow::Node;
+using ::tensorflow::NodeDef;
+
+// Steps for all ops of a graph together. A control edge costs TensorFlow more than a step here.
+constexpr int64_t kMaxSteps = 10'000'000, kStepsOfEdge = 100;
+
+bool TakesOrReturnsReference(const Node& node) {
+  const auto is_ref = [](const tensorflow::OpDef::ArgDef& argument) { return argument.is_ref(); };
+  const auto &inputs = node.op_def().input_arg(), &outputs = node.op_def().output_arg();
+  return std::any_of(inputs.begin(), inputs.end(), is_ref) || std::any_of(outputs.begin(), outputs.end(), is_ref);
+}
+
+// Whether nobody can tell if the node ran, other than by its outputs.
+bool IsPure(const Node& node) {
+  return !node.op_def().is_stateful() || node.IsArg() || node.type_string() == "VarHandleOp";
+}
+
+// Whether an identity may lose the node as an input, if it still waits for it where it has effects.
+bool MayBeLost(const Node& node) {
+  // A Merge runs where one of its inputs does.
+  if (node.IsControlFlow() || TakesOrReturnsReference(node)) return false;
+  const bool is_function = node.IsFunctionCall() && !node.IsPartitionedCall();
+  const bool runs_functions = node.IsFunctionCall() || node.IsIfNode() || node.IsWhileNode() || node.IsCaseNode();
+  // The declaration of a function says nothing of its body, and of a body TensorFlow may run only what is read.
+  return !is_function && (!runs_functions || IsPure(node));
+}
+
+// Finds the nodes that only the gradient-only inputs of an op need.
+class Pruning {
+ public:
+  explicit Pruning(const Graph& graph) : position_(graph.num_node_ids(), -1) {
+    tensorflow::GetReversePostOrder(graph, &order_, /*stable_comparator=*/{},
+                                    [](const Edge& edge) { return !edge.src()->IsNextIteration(); });
+    for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]->id()] = static_cast<int>(i);
+  }
+
+  // Whether the op may become an identity: each output has its own value, and runs whenever that does. The identity
+  // still has to wait for `effects`, which came before the op by other ways.
+  bool Allows(const Node& op, std::set<Node*>* effects) {
+    if (op.num_inputs() < op.num_outputs()) return false;
+    for (int output = 0; output < op.num_outputs(); ++output) {
+      if (!Allows(op, output, effects)) return false;
+    }
+    return true;
+  }
+
+ private:
+  // A node, by its place in the order; and the output of a Switch, of which one alone runs.
+  using Place = std::pair<int, int>;
+
+  // Goes from the last node to the first, so that all ways to a node are known when its turn comes. It ends where all
+  // that is left comes before the value: a chain of ops is not walked to its start again for each of them.
+  bool Allows(const Node& op, int output, std::set<Node*>* effects) {
+    std::map<Place, bool, std::greater<Place>> left;  // Whether only the other inputs need it.
+    int num_other = 0;
+    const auto add = [&](const Edge& edge, bool is_other, int before) {
+      const Node& node = *edge.src();
+      if (node.IsSource()) return true;
+      const int position = node.id() < static_cast<int>(position_.size()) ? position_[node.id()] : -1;
+      if (position < 0 || position >= before) return false;  // Part of a ring.
+      const auto [known, is_new] = left.emplace(Place(position, node.IsSwitch() ? edge.src_output() : 0), is_other);
+      if (is_new && is_other) ++num_other;
+      if (!is_new && known->second && !is_other) {
+        known->second = false;
+        --num_other;
+      }
+      return true;
+    };
+    for (const Edge* edge : op.in_edges()) {
+      const bool is_other = !edge->IsControlEdge() && edge->dst_input() != output;
+      if (!add(*edge, is_other, std::numeric_limits<int>::max())) return false;
+    }
+    while (num_other > 0) {
+      const auto [place, is_other] = *left.begin();
+      left.erase(left.begin());
+      if (is_other) --num_other;
+      Node* const node = order_[place.first];
+      if (++steps_ > kMaxSteps) return false;
+      if (is_other && !MayBeLost(*node)) return false;
+      if (is_other && !IsPure(*node)) {
+        if (effects->insert(node).second) steps_ += kStepsOfEdge;
+      } else if (!node->IsControlFlow()) {
+        for (const Edge* edge : node->in_edges()) {
+          if (!add(*edge, is_other, place.first)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  std::vector<Node*> order_;
+  std::vector<int> position_;  // By the node's id.
+  int64_t steps_ = 0;
+};
+
+// Replaces the op by an identity of the same name, device and colocation: it may be fed and fetched.
+bool Replace(Node* op, const std::set<Node*>& effects, Graph* graph) {
+  NodeDef def;
+  def.set_name(op->name());
+  def.set_device(op->requested_device());
+  for (const auto& [name, value] : op->attrs()) {
+    if (name[0] == '_') (*def.mutable_attr())[name] = value;
+  }
+  if (op->num_outputs() == 1) {
+    def.set_op("Identity");
+    tensorflow::AddNodeAttr("T", op->output_type(0), &def);
+  } else {
+    def.set_op("IdentityN");
+    tensorflow::AddNodeAttr("T", op->output_types(), &def);
+  }
+  absl::Status status;
+  Node* const identity = graph->AddNode(def, &status);
+  if (!status.ok()) {
+    VLOG(1) << "tf_cg_ops: " << op->name() << " stays: " << status;
+    return false;
+  }
+  identity->SetStackTrace(op->GetStackTrace());
+  for (const Edge* edge : op->in_edges()) {
+    if (edge->dst_input() < op->num_outputs()) {
+      graph->AddEdge(edge->src(), edge->src_output(), identity, edge->dst_input());
+    }
+  }
+  for (Node* effect : effects) graph->AddControlEdge(effect, identity);
+  for (const Edge* edge : op->out_edges()) graph->AddEdge(identity, edge->src_output(), edge->dst(), edge->dst_input());
+  graph->RemoveNode(op);
+  return true;
+}
+
+// Prunes a graph and, in copies, the functions that it runs. The functions stay as they are, since gradients and saved
+// models may need them.
+class Pruner {
+ public:
+  Pruner(Graph* graph, FunctionLibraryDefinition* library) : graph_(graph), library_(library), search_(*library) {}
+
+  void Prune() { Prune(graph_, /*depth=*/0); }
+
+ private:
+  // Whether there was anything to prune.
+  bool Prune(Graph* graph, int depth) {
+    std::vector<Node*> ops, callers;
+    for (Node* node : graph->op_nodes()) {
+      if (HasCustomGradient(node->type_string())) ops.push_back(node);
+      if ((IsFunctionCall(node->type_string()) || IsLoopOrConditional(node->type_string())) && !RunsByItself(node->attrs())) callers.push_back(node);
+    }
+    bool pruned = false;
+    if (!ops.empty()) {
+      tensorflow::FixupSourceAndSinkEdges(graph);
+      // All is looked up in the graph as it was.
+      std::vector<std::pair<Node*, std::set<Node*>>> replaced;
+      Pruning pruning(*graph);
+      for (Node* op : ops) {
+        std::set<Node*> effects;
+        if (pruning.Allows(*op, &effects)) replaced.emplace_back(op, std::move(effects));
+      }
+      for (const auto& [op, effects] : replaced) pruned = Replace(op, effects, graph) || pruned;
+    }
+    for (Node* caller : callers) pruned = PruneFunctionsOf(caller, depth) || pruned;
+    return pruned;
+  }
+
+  // Compiled by XLA, which drops what nobody reads, or called as it is: this pass will see its graph.
+  static bool RunsByItself(const tensorflow::AttrSlice& attributes) {
+    bool is_set = false;
+    for (const char* name : {"_noinline", "_XlaMustCompile"}) {
+      if (tensorflow::TryGetNodeAttr(attributes, name, &is_set) && is_set) return true;
+    }
+    return false;
+  }
+
+  bool PruneFunctionsOf(Node* caller, int depth) {
+    std::map<std::string, AttrValue> changed;
+    for (const auto& [name, value] : caller->attrs()) {
+      AttrValue with_pruned = value;
+      bool is_changed = false;
+      const auto prune = [&](tensorflow::NameAttrList* function) {
+        const std::string& pruned = Pruned(function->name(), depth);
+        is_changed = is_changed || pruned != function->name();
+        function->set_name(pruned);
+      };
+      if (value.has_func()) prune(with_pruned.mutable_func());
+      for (int i = 0; i < value.list().func_size(); ++i) prune(with_pruned.mutable_list()->mutable_func(i));
+      if (is_changed) changed[name] = std::move(with_pruned);
+    }
+    for (const auto& [name, value] : changed) {
+      caller->ClearAttr(name);
+      caller->AddAttr(name, value);
+    }
+    return !changed.empty();
+  }
+
+  // The name of a copy of the function that is pruned, or its own.
+  const std::string& Pruned(const std::string& function, int depth) {
+    const auto [known, is_new] = pruned_.emplace(function, function);
+    if (is_new && depth < kMaxFunctionDepth && search_.FindsOpIn(function)) {
+      std::string copy;
+      const absl::Status status = MakePruned(function, depth, &copy);
+      if (!status.ok()) VLOG(1) << "tf_cg_ops: function " << function << " stays as it is: " << status;
+      if (status.ok() && !copy.empty()) known->second = copy;
+    }
+    return known->second;
+  }
+
+  absl::Status MakePruned(const std::string& function, int depth, std::string* copy) {
+    auto record = library_->FindRecord(function);
+    const tensorflow::FunctionDef old = record->fdef();
+    if (old.signature().attr_size() > 0) return absl::OkStatus();  // It stands for several.
+    std::unique_ptr<tensorflow::FunctionBody> body;
+    TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(std::move(record), {}, library_, &body));
+    if (!Prune(body->graph, depth + 1)) return absl::OkStatus();
+
+    std::map<std::string, std::string> control_outputs;  // By their nodes.
+    for (const auto& [name, node] : old.control_ret()) control_outputs[node] = name;
+    const auto control_output = [&](const Node* node) -> std::optional<std::string> {
+      const auto found = control_outputs.find(node->name());
+      return found == control_outputs.end() ? std::nullopt : std::make_optional(found->second);
+    };
+    const std::string name = library_->UniqueFunctionName(function + "_without_gradients_");
+    tensorflow::FunctionDef changed;
+    TF_RETURN_IF_ERROR(tensorflow::GraphToFunctionDef(*body->graph, name, control_output, &changed));
+    *changed.mutable_attr() = old.attr();
+    changed.mutable_signature()->set_is_stateful(old.signature().is_stateful());
+    // In a session, the graph has a library of its own. The lowering of conditionals looks in both.
+    if (&graph_->flib_def() != library_) TF_RETURN_IF_ERROR(graph_->mutable_flib_def()->AddFunctionDef(changed));
+    TF_RETURN_IF_ERROR(library_->AddFunctionDef(std::move(changed)));
+    *copy = name;
+    return absl::OkStatus();
+  }
+
+  Graph* const graph_;
+  FunctionLibraryDefinition* const library_;
+  OpSearch search_;
+  std::map<std::string, std::string> pruned_;
+};
+
+// Whether it is one op of eager mode, which TensorFlow runs as a function of such a name. It stays, since it compares
+// the shapes.
+bool IsEagerOp(const GraphOptimizationPassOptions& options) {
+  return options.function_def != nullptr && options.function_def->signature().name().rfind("__wrapped__", 0) == 0;
+}
+
+class PruneGradients : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const GraphOptimizationPassOptions& options) override {
+    const bool has_graph = options.graph != nullptr && *options.graph != nullptr && options.flib_def != nullptr;
+    if (has_graph && !IsEagerOp(options) && !PassesAreDisabled()) Pruner(options.graph->get(), options.flib_def).Prune();
+    return absl::OkStatus();
+  }
+};
+
+// Before TensorFlow puts functions in the places of calls, loops and conditionals, in phase 10: in a function, nothing
+// runs conditionally.
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 9, PruneGradients);
+
+}  // namespace
+}  // namespace tf_cg_ops
