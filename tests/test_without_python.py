@@ -5,6 +5,7 @@ tf.gradients, which leaves functions to TensorFlow's C++.
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .support.processes import run_python
-from .support.without_python import CASES, DY, DY2, FAILURES, MODULE, STOCK_FAILURES
+from .support.without_python import CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, STOCK_FAILURES, X
 
 GRADIENTS_OF_A_MODEL = """
 import json, sys
@@ -40,7 +41,7 @@ def answer(signature, inputs, upstream):
 print(json.dumps({name: answer(name, *task) for name, task in json.loads(tasks).items()}))
 """
 
-ALL = CASES | {name: case for name, (case, _) in FAILURES.items()} | STOCK_FAILURES
+ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | STOCK_FAILURES | {"random": RANDOM}
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +77,21 @@ def test_what_it_cannot_do_is_an_error(answers, name):
 @pytest.mark.parametrize("name", STOCK_FAILURES)
 def test_what_has_no_custom_gradient_is_left_to_tensorflow(answers, name):
     assert "tf_cg_ops" not in str(answers[name])
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_known_limitation_is_as_the_documentation_has_it(answers, name):
+    """If it fails, TensorFlow has become better: tell so in the page on limits."""
+    found, expected = answers[name], LIMITS[name][1]
+    if isinstance(expected, str):
+        assert isinstance(found, str), f"numbers instead of an error: {found}"
+        assert re.search(expected, found)
+    else:
+        np.testing.assert_allclose(found[-1], expected, rtol=1e-12)
+
+
+def test_a_function_with_random_numbers_is_differentiated_with_others(answers):
+    value, gradient = map(np.array, answers["random"])
+    first, second = value / np.sign(X), gradient / (4 * DY)
+    assert ((first > 0) & (first < 1) & (second > 0) & (second < 1)).all()
+    assert (first != second).all()

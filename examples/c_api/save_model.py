@@ -24,14 +24,11 @@ def spike(v: tf.Tensor) -> tuple[tf.Tensor, object]:
 class Model(tf.Module):
     """Two signatures, one for each kind of custom gradient."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = tf.Variable(tf.constant([2.0, 3.0], tf.float64))
-
     @tf.function(input_signature=[tf.TensorSpec([2], tf.float64)])
     def embed(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
         """The square, with 5 and 7 as its derivative, and not 2x."""
-        return {"y": self.weight * cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x)}
+        weight = tf.constant([2.0, 3.0], tf.float64)
+        return {"y": weight * cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x)}
 
     @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
     def spike(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
