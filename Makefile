@@ -122,7 +122,7 @@ format: $(LIBRARY)
 	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* tests/sanitize/*.cc tests/sanitize/*.h)
 
 clean:
-	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/_ops.so tf_cg_ops/_build_info.py $(VENV)
+	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/*.so tf_cg_ops/_build_info.py $(VENV)
 
 $(VENV)/.tensorflow:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \

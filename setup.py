@@ -16,8 +16,8 @@ from setuptools.command.sdist import sdist
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from build_ops.compiler import build_op_library  # noqa: E402
-from build_ops.sources import SOURCES  # noqa: E402
+from build_ops.compiler import build_libraries  # noqa: E402
+from build_ops.sources import SOURCES, SOURCES_WITH_CC  # noqa: E402
 from build_ops.tensorflow import build_info, tensorflow_requirement  # noqa: E402
 
 
@@ -29,14 +29,14 @@ class BuildOpLibrary(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Builds the op library and the module that tells what it was built for."""
+        """Builds both libraries, with the first one, and the module that tells what they were built for."""
         library = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
         prebuilt = os.environ.get("TF_CG_OPS_PREBUILT")
         if prebuilt:
-            shutil.copyfile(prebuilt, library)  # By Bazel, which compiles by its own rules.
-        else:
-            build_op_library(library)
+            shutil.copyfile(pathlib.Path(prebuilt, library.name), library)  # By Bazel, which compiles by its own rules.
+        elif ext is self.extensions[0]:
+            build_libraries(library.parent)
         (library.parent / "_build_info.py").write_text(build_info())
 
     def copy_extensions_to_source(self) -> None:
@@ -73,7 +73,10 @@ class ReproducibleSdist(sdist):
 
 
 setup(
-    ext_modules=[Extension("tf_cg_ops._ops", sources=list(SOURCES))],
+    ext_modules=[
+        Extension("tf_cg_ops._ops", sources=list(SOURCES)),
+        Extension("tf_cg_ops._ops_with_cc", sources=list(SOURCES_WITH_CC)),
+    ],
     cmdclass={"build_ext": BuildOpLibrary, "bdist_wheel": AnyPythonWheel, "sdist": ReproducibleSdist},
     install_requires=[tensorflow_requirement(), "numpy>=1.26"],
 )

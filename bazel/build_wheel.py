@@ -1,4 +1,7 @@
-"""Builds a wheel from the op library that is there already: build_wheel.py LIBRARY TARGET_FOLDER SOURCE..."""
+"""Builds a wheel from the op library that is there already: build_wheel.py LIBRARY TARGET_FOLDER SOURCE...
+
+The second library lies beside the first.
+"""
 
 import os
 import pathlib
@@ -17,7 +20,7 @@ def main(library: str, target: str, *sources: str) -> None:
             shutil.copyfile(source, copy)
         command = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
         command += ["--no-build-isolation", "--no-deps", "-w", os.path.abspath(target), "."]
-        environment = {**os.environ, "TF_CG_OPS_PREBUILT": os.path.abspath(library)}
+        environment = {**os.environ, "TF_CG_OPS_PREBUILT": os.path.dirname(os.path.abspath(library))}
         subprocess.run(command, cwd=folder, env=environment, check=True)
 
 

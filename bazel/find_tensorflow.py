@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from build_ops.compiler import COMPILE_FLAGS, LINK_FLAGS, find_compiler, hardening_flags
+from build_ops.compiler import COMPILE_FLAGS, LINK_FLAGS, WITH_CC, find_compiler, hardening_flags
 from build_ops.tensorflow import build_info, tensorflow_flags
 
 about = build_info()  # This ends with what to do where there is no TensorFlow.
@@ -24,7 +24,8 @@ answer = {
     "build_info": about,
     "headers": f"{root}/include",
     "folders": [os.path.relpath(folder, root) for folder in folders],
-    "libraries": [*link_flags, "-l:libtensorflow_cc.so.2"],
+    "libraries": link_flags,
+    "with_cc": WITH_CC,
     "compile_flags": [*COMPILE_FLAGS, *hardening_flags(find_compiler()), *others],
     "link_flags": [flag for flag in LINK_FLAGS if flag != "-shared"],  # Which is Bazel's own word.
 }

@@ -1,12 +1,9 @@
-"""What the op library is made of: the lists of build_ops/sources.py, to which tests/test_bazel_files.py compares them."""
+"""The sources of the two libraries: the lists of build_ops/sources.py, to which tests/test_bazel_files.py compares them."""
 
 SOURCES = [
-    "cc/xla/xla_kernels.cc",
     "cc/lib/block_kernels.cc",
-    "cc/gradients/graph_gradients.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/gradient_function.cc",
-    "cc/gradients/gradient_inputs.cc",
     "cc/passes/op_search.cc",
     "cc/passes/prune_gradients.cc",
     "cc/passes/refuse_lost_gradients.cc",
@@ -29,11 +26,21 @@ SOURCES = [
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
-    "cc/lib/older_machines.cc",
+    "cc/lib/glibc_compatibility.cc",
+]
+
+SOURCES_WITH_CC = [
+    "cc/xla/xla_kernels.cc",
+    "cc/graph_gradients/gradient_inputs.cc",
+    "cc/graph_gradients/graph_gradients.cc",
+    "cc/lib/alignment.cc",
+    "cc/lib/messages.cc",
+    "cc/lib/glibc_compatibility.cc",
 ]
 
 MERGED = [
     "cc/gradients",
+    "cc/graph_gradients",
     "cc/kernels",
     "cc/ops",
     "cc/passes",

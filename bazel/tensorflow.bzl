@@ -40,6 +40,7 @@ _FLAGS = """\
 PYTHON = {python}
 COMPILE_FLAGS = {compile_flags}
 LINK_FLAGS = {link_flags}
+WITH_CC = {with_cc}
 """
 
 def _installed_tensorflow_impl(repository):

@@ -6,11 +6,11 @@ def _wheel_impl(context):
     # A folder: the file's name has the version and the platform, which setuptools knows.
     folder = context.actions.declare_directory(context.label.name)
     sources = context.files.srcs
-    library = context.file.library
+    libraries = context.files.libraries
     context.actions.run(
         executable = PYTHON,
-        arguments = [file.path for file in [context.file._script, library, folder] + sources],
-        inputs = sources + [library, context.file._script],
+        arguments = [file.path for file in [context.file._script, libraries[0], folder] + sources],
+        inputs = sources + libraries + [context.file._script],
         outputs = [folder],
         mnemonic = "Wheel",
         use_default_shell_env = True,
@@ -22,7 +22,7 @@ wheel = rule(
     doc = "A folder with a wheel of the sources and the library.",
     attrs = {
         "srcs": attr.label_list(allow_files = True),
-        "library": attr.label(allow_single_file = [".so"]),
+        "libraries": attr.label_list(allow_files = [".so"]),
         "_script": attr.label(default = "//bazel:build_wheel.py", allow_single_file = True),
     },
 )

@@ -6,6 +6,7 @@ from . import (
     dispatch,
     dtypes,
     elementwise,
+    import_cost,
     import_time,
     inference,
     live_rules,
@@ -30,6 +31,7 @@ SUBJECTS = (
     recompute_grad,
     tracing,
     threads,
+    import_cost,
     import_time,
 )
 

@@ -20,3 +20,7 @@ TRAFFIC = "traffic of the large operand"
 ONE_BY_ONE = "one by one in float32"
 YARDSTICKS = (STREAM, READ_BOTH, TRAFFIC)
 PLAIN = "without a gradient"
+
+# Of graphs that hold no op of the library.
+WITH = "with tf_cg_ops imported"
+WITHOUT = "without it"

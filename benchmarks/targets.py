@@ -19,6 +19,8 @@ from .names import (
     TF,
     TFP,
     TRAFFIC,
+    WITH,
+    WITHOUT,
 )
 
 
@@ -88,6 +90,7 @@ TARGETS = (
     Target("the same for dy and dx together, where dy may be reused", "peak_memory", "backward with*", EMBED, (), 1.01),
     Target("slices of a large table, against TensorFlow", "live_rules", "gather*", DECORATOR, (TF,), 1.1),
     Target("memory of a loop, against TensorFlow", "live_rules", "peak memory*", DECORATOR, (TF,), 1.05),
+    Target("graphs without our ops, once the library is imported", "import_cost", "*", WITH, (WITHOUT,), 1.02),
     Target("inference, against a function without gradient", "inference", "*", EMBED, (PLAIN,), 1.05),
     Target("inference, the decorator", "inference", "*", DECORATOR, (PLAIN,), 1.05),
 )

@@ -10,14 +10,24 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from .cuda import Toolkit, announcement, find_toolkit
-from .sources import CUDA_SOURCES, SOURCES, WITHOUT_CUDA, units
+from .sources import CUDA_SOURCES, SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
 from .tensorflow import installed_tensorflow, tensorflow_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
 # -ffp-contract=off: fused operations round otherwise, and only some machines have them.
-COMPILE_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-DNDEBUG", "-Wall", "-Wextra", "-Wpedantic")
+# -D__libc_single_threaded: see cc/lib/glibc_compatibility.cc.
+COMPILE_FLAGS = (
+    "-O3",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-DNDEBUG",
+    "-D__libc_single_threaded=tf_cg_ops_has_one_thread",
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+)
 # What makes errors of memory harder to exploit; a compiler may know only some of it, by its kind and by the processor.
 HARDENING_FLAGS = (
     "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2",
@@ -34,18 +44,26 @@ LINK_FLAGS = (
 )
 
 
-def build_op_library(library: pathlib.Path) -> None:
-    """Builds the op library, with kernels for GPUs where there is nvcc."""
+WITH_CC = "-l:libtensorflow_cc.so.2"
+
+
+def build_libraries(folder: pathlib.Path) -> None:
+    """Builds the op library, with kernels for GPUs where there is nvcc, and the parts with libtensorflow_cc."""
     toolkit, note = find_toolkit()
     print(announcement(toolkit, note), flush=True)
-    build_library(library, [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
+    build_library(folder / "_ops_with_cc.so", SOURCES_WITH_CC, None, [WITH_CC])
+    build_library(folder / "_ops.so", [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
 
 
 def build_library(
-    library: pathlib.Path, sources: Sequence[str], toolkit: Toolkit | None, more_flags: Sequence[str] = ()
+    library: pathlib.Path,
+    sources: Sequence[str],
+    toolkit: Toolkit | None,
+    more_libraries: Sequence[str] = (),
+    more_flags: Sequence[str] = (),
 ) -> None:
     """Compiles the sources and links them; the compiler gets more flags each time, after all the others."""
-    build_with_tensorflow(library, LINK_FLAGS, sources, toolkit, more_flags)
+    build_with_tensorflow(library, LINK_FLAGS, sources, toolkit, more_libraries, more_flags)
 
 
 def build_with_tensorflow(
@@ -53,6 +71,7 @@ def build_with_tensorflow(
     link_flags: Sequence[str],
     sources: Sequence[str],
     toolkit: Toolkit | None,
+    more_libraries: Sequence[str],
     more_flags: Sequence[str],
 ) -> None:
     """The same for anything that is linked against TensorFlow."""
@@ -61,7 +80,7 @@ def build_with_tensorflow(
     commands = compile_commands(compiler, compile_flags, toolkit, more_flags)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
-    libraries = [*(toolkit.link_flags() if toolkit else []), *libraries, "-l:libtensorflow_cc.so.2"]
+    libraries = [*(toolkit.link_flags() if toolkit else []), *libraries, *more_libraries]
     run([*compiler, *link_flags, *more_flags, "-o", str(target), *map(str, built), *libraries])
 
 

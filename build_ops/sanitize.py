@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from .compiler import COMPILE_FLAGS, ROOT, build_library, build_with_tensorflow, compile_source, run
-from .sources import SOURCES, WITHOUT_CUDA
+from .compiler import COMPILE_FLAGS, ROOT, WITH_CC, build_library, build_with_tensorflow, compile_source, run
+from .sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA
 from .tensorflow import tensorflow_flags
 
 FOLDER = ROOT / "build" / "sanitize"
@@ -245,7 +245,7 @@ def check_passes(settings: Settings) -> Outcome:
     subprocess.run([sys.executable, f"{HARNESSES}/graphs.py", str(graphs)], cwd=ROOT, env=environment, check=True)
     program = FOLDER / "passes"
     paths = [f"-Wl,-rpath,{flag.removeprefix('-L')}" for flag in tensorflow_flags()[1] if flag.startswith("-L")]
-    build_with_tensorflow(program, ["-pthread", *paths], PASSES, None, PASS_FLAGS)
+    build_with_tensorflow(program, ["-pthread", *paths], PASSES, None, [WITH_CC], PASS_FLAGS)
     ran = f"ThreadSanitizer on the graph passes, 4 threads, {settings.seconds} s"
     # How TensorFlow's own functions lock is not seen, since they are not instrumented: what they read and write is left
     # out.
@@ -259,11 +259,12 @@ def build_instrumented_package() -> pathlib.Path:
     for name in ("tf_cg_ops", "tests", "build_ops", "docs", "examples", "pyproject.toml", "README.md"):
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "_ops.so", "*.log")
+            ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.log")
             shutil.copytree(source, copy / name, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(source, copy / name)
-    build_library(copy / "tf_cg_ops" / "_ops.so", [*WITHOUT_CUDA, *SOURCES], None, LIBRARY_FLAGS)
+    build_library(copy / "tf_cg_ops" / "_ops.so", [*WITHOUT_CUDA, *SOURCES], None, [], LIBRARY_FLAGS)
+    build_library(copy / "tf_cg_ops" / "_ops_with_cc.so", SOURCES_WITH_CC, None, [WITH_CC], LIBRARY_FLAGS)
     return copy
 
 

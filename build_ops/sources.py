@@ -1,15 +1,12 @@
-"""What the op library is made of."""
+"""The sources of the two libraries."""
 
 from collections.abc import Sequence
 
-# Slowest first: what starts last decides when all is done.
+# The op library, which needs libtensorflow_framework alone. Slowest first: what starts last decides when all is done.
 SOURCES = (
-    "cc/xla/xla_kernels.cc",
     "cc/lib/block_kernels.cc",
-    "cc/gradients/graph_gradients.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/gradient_function.cc",
-    "cc/gradients/gradient_inputs.cc",
     "cc/passes/op_search.cc",
     "cc/passes/prune_gradients.cc",
     "cc/passes/refuse_lost_gradients.cc",
@@ -32,11 +29,21 @@ SOURCES = (
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
-    "cc/lib/older_machines.cc",
+    "cc/lib/glibc_compatibility.cc",
+)
+
+# The library of the parts that need libtensorflow_cc: XLA kernels, and gradients for TF_AddGradients.
+SOURCES_WITH_CC = (
+    "cc/xla/xla_kernels.cc",
+    "cc/graph_gradients/gradient_inputs.cc",
+    "cc/graph_gradients/graph_gradients.cc",
+    "cc/lib/alignment.cc",
+    "cc/lib/messages.cc",
+    "cc/lib/glibc_compatibility.cc",
 )
 
 # Folders whose sources are compiled as one: what they include of TensorFlow takes far longer to read than they do.
-MERGED = ("cc/gradients", "cc/kernels", "cc/ops", "cc/passes")
+MERGED = ("cc/gradients", "cc/graph_gradients", "cc/kernels", "cc/ops", "cc/passes")
 
 # The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
 CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")

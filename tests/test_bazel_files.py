@@ -21,7 +21,7 @@ from .support.sources import ROOT, is_ours, source_files
 BUILD = (ROOT / "BUILD").read_text()
 
 
-@pytest.mark.parametrize("name", ["SOURCES", "MERGED", "CUDA_SOURCES", "WITHOUT_CUDA"])
+@pytest.mark.parametrize("name", ["SOURCES", "SOURCES_WITH_CC", "MERGED", "CUDA_SOURCES", "WITHOUT_CUDA"])
 def test_bazel_builds_the_sources_that_setup_py_builds(name):
     # Lists of Starlark are lists of Python.
     assert runpy.run_path(ROOT / "bazel" / "sources.bzl")[name] == list(getattr(sources, name))
@@ -57,7 +57,7 @@ def test_the_script_says_how_setup_py_compiles_with_this_tensorflow(tmp_path):
     hardening = compiler.hardening_flags(compiler.find_compiler())
     assert found["compile_flags"] == [*compiler.COMPILE_FLAGS, *hardening, *flags[1:]]
     assert set(compiler.LINK_FLAGS) - set(found["link_flags"]) == {"-shared"}
-    assert found["libraries"][:-1] == tf.sysconfig.get_link_flags()
+    assert found["libraries"] == tf.sysconfig.get_link_flags()
 
 
 def test_without_tensorflow_the_script_says_what_to_do(tmp_path):
@@ -79,9 +79,10 @@ def test_the_script_finds_no_nvcc_where_there_is_none(tmp_path):
     assert note.startswith(f"tf_cg_ops: no nvcc in CUDA_HOME={tmp_path}: building for the CPU")
 
 
-def test_the_wheel_holds_the_library_that_it_is_given(tmp_path):
+def test_the_wheel_holds_the_libraries_that_it_is_given(tmp_path):
     """And nothing is compiled: the sources of C++ are not there."""
     (tmp_path / "_ops.so").write_bytes(b"a library")
+    (tmp_path / "_ops_with_cc.so").write_bytes(b"another")
     (tmp_path / "wheel").mkdir()
     files = source_files("setup.py", "pyproject.toml", "README.md", "LICENSE", "build_ops/*.py", "tf_cg_ops/**/*")
     command = [ROOT / "bazel" / "build_wheel.py", tmp_path / "_ops.so", tmp_path / "wheel"]
@@ -89,6 +90,7 @@ def test_the_wheel_holds_the_library_that_it_is_given(tmp_path):
     (wheel,) = (tmp_path / "wheel").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read("tf_cg_ops/_ops.so") == b"a library"
+        assert archive.read("tf_cg_ops/_ops_with_cc.so") == b"another"
         about = archive.read("tf_cg_ops/_build_info.py").decode()
     assert about == (ROOT / "tf_cg_ops" / "_build_info.py").read_text()
 

@@ -16,20 +16,37 @@ from build_ops import compiler, cuda, sources
 
 from .support.sources import ROOT, copy_sources
 
-LIBRARY = cg.sysconfig.get_lib()
+LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
+# What both libraries need: TensorFlow's framework and the standard libraries.
+NEEDED = {
+    "libtensorflow_framework.so.2",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libc.so.6",
+    "libm.so.6",
+}
+both_libraries = pytest.mark.parametrize("library", [LIBRARY, WITH_CC], ids=["library", "with_cc"])
 
 
 def output_of(*command):
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def symbols(kind):
+def symbols(kind, library=LIBRARY):
     """The names that the loader sees, with their versions."""
-    return [line.split()[-1] for line in output_of("nm", "-D", kind, LIBRARY).splitlines()]
+    return [line.split()[-1] for line in output_of("nm", "-D", kind, library).splitlines()]
 
 
-def test_it_shows_no_symbol():
-    assert symbols("--defined-only") == []
+@both_libraries
+def test_it_shows_no_symbol(library):
+    assert symbols("--defined-only", library) == []
+
+
+@both_libraries
+def test_it_defines_no_name_that_glibc_reserves(library):
+    names = {name.split("@")[0] for name in symbols("--undefined-only", library)}
+    assert "__libc_single_threaded" not in names
+    assert b"__libc_single_threaded" not in pathlib.Path(library).read_bytes()
 
 
 def test_it_leaves_no_symbol_of_cuda_to_the_loader():
@@ -38,25 +55,40 @@ def test_it_leaves_no_symbol_of_cuda_to_the_loader():
     assert any(name.startswith("_ZN10tensorflow") for name in undefined)
 
 
-def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries():
+@both_libraries
+def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries(library):
     """No rpath and no other library: the one that TensorFlow has loaded already is found by its name."""
-    dynamic = output_of("readelf", "-dW", LIBRARY)
+    dynamic = output_of("readelf", "-dW", library)
     libraries = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
     # The loader has what thread-local variables in TensorFlow's headers need; its name is that of the machine.
-    assert {library for library in libraries if not library.startswith("ld-linux")} <= {
-        "libtensorflow_framework.so.2",
-        "libtensorflow_cc.so.2",
-        "libstdc++.so.6",
-        "libgcc_s.so.1",
-        "libc.so.6",
-        "libm.so.6",
-    }
+    libraries = {library for library in libraries if not library.startswith("ld-linux")}
+    assert libraries <= (NEEDED if library == LIBRARY else NEEDED | {"libtensorflow_cc.so.2"})
     assert "(RPATH)" not in dynamic
     assert "(RUNPATH)" not in dynamic
 
 
 # What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
 OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
+
+
+LOAD_WITH_THE_FRAMEWORK_ALONE = """
+import ctypes, pathlib, sys
+
+library, framework = sys.argv[1:]
+ctypes.CDLL(framework, ctypes.RTLD_GLOBAL)
+ctypes.CDLL(library)
+maps = pathlib.Path("/proc/self/maps").read_text()
+assert "libtensorflow_framework" in maps and "libtensorflow_cc" not in maps
+print("loaded")
+"""
+
+
+def test_it_loads_with_the_framework_alone(tmp_path):
+    """As TensorFlow's package for C has it."""
+    framework = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    command = [sys.executable, "-c", LOAD_WITH_THE_FRAMEWORK_ALONE, LIBRARY, framework]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.stdout == "loaded\n", result.stderr
 
 
 @pytest.mark.skipif(
@@ -133,7 +165,7 @@ def built_twice(chosen, toolkit, tmp_path, monkeypatch):
 def test_each_source_includes_what_it_uses(folder):
     """The build compiles those of a folder as one, where one may use what another one includes."""
     flags, _ = compiler.tensorflow_flags()
-    for source in sources.units(sources.SOURCES)[folder.replace("/", "-")]:
+    for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[folder.replace("/", "-")]:
         command = [*compiler.find_compiler(), *flags, "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
         subprocess.run(command, cwd=ROOT, check=True)
 

@@ -197,7 +197,9 @@ def test_loops_and_conditionals_that_stay_functions(around, tmp_path):
 
 # In the control flow of TensorFlow 1, ops stay whose gradient-only inputs alone wait for a Switch or a Merge, as a constant
 # in a branch does.
-STAYS_IN_TENSORFLOW_1 = {(function, around) for function in FUNCTIONS for around in ("carried_for_gx", "gx_from_outside")}
+STAYS_IN_TENSORFLOW_1 = {
+    (function, around) for function in FUNCTIONS for around in ("carried_for_gx", "gx_from_outside")
+}
 STAYS_IN_TENSORFLOW_1 |= {
     ("two_results", around) for around in ("cond", "branch_not_taken", "while_loop", "cond_in_a_loop")
 }

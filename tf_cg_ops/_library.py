@@ -1,4 +1,4 @@
-"""Opens the op library: the only module that does, and only after it has checked that the library fits TensorFlow."""
+"""Opens the op libraries: the only module that does, and only after it has checked that they fit TensorFlow."""
 
 import importlib.util
 import pathlib
@@ -9,6 +9,8 @@ import tensorflow as tf
 from . import _errors
 
 PATH = pathlib.Path(__file__).with_name("_ops.so")
+# XLA kernels, and gradients for TF_AddGradients: they need libtensorflow_cc, which TensorFlow's Python package has.
+PATH_WITH_CC = PATH.with_name("_ops_with_cc.so")
 
 
 def _minor(version: str) -> str:
@@ -37,7 +39,9 @@ def _check_version() -> None:
 
 def _open() -> ModuleType:
     _check_version()
-    return tf.load_op_library(str(PATH))
+    ops = tf.load_op_library(str(PATH))
+    tf.load_library(str(PATH_WITH_CC))
+    return ops
 
 
 _ops = _open()

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 _ROLES = ("fx", "gx", "x")
 
-# The type of one product and that of a sum, where they are not the operands' own: as cc/lib/arithmetic.h has them.
-_PRODUCT = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
-_SUM = {tf.float32: tf.float64, tf.complex64: tf.complex128}
+# The type of a sum and of its products, where it is not that of the operands: as cc/lib/arithmetic.h has it.
+_SUM = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.float32: tf.float64, tf.complex64: tf.complex128}
 
 
 @tf.autograph.experimental.do_not_convert
@@ -34,15 +33,14 @@ def embed_grad(
     given = [role for role in _ROLES if role != wrt]
     shapes = dict(zip(given, (tf.shape(operand, shape.dtype) for operand in (lhs, rhs)), strict=True)) | {wrt: shape}
     aligned = _align(shapes, axis, all_axes)
-    product_type = _PRODUCT.get(lhs.dtype, lhs.dtype)
-    left, right = (
-        tf.cast(tf.reshape(operand, aligned[role]), product_type)
-        for role, operand in zip(given, (lhs, rhs), strict=True)
-    )
-    # Products are rounded before they are summed up, as the kernel does it.
-    product = left * (right if wrt == "fx" else tf.math.conj(right))
-    product = tf.cast(product, _SUM.get(lhs.dtype, product_type))
+    left, right = (tf.reshape(operand, aligned[role]) for role, operand in zip(given, (lhs, rhs), strict=True))
+    right = right if wrt == "fx" else tf.math.conj(right)
+    sum_type = _SUM.get(lhs.dtype, lhs.dtype)
+    product = tf.cast(left, sum_type) * tf.cast(right, sum_type)
     summed, _ = tf.raw_ops.BroadcastGradientArgs(s0=aligned[wrt], s1=tf.shape(product, shape.dtype))
+    if lhs.dtype == tf.complex64:
+        # A complex product that is not summed up has two roundings in its own type; real ones come out the same.
+        product = tf.where(tf.size(summed) == 0, tf.cast(left * right, sum_type), product)
     total = tf.reduce_sum(product, summed, keepdims=True)
     return tf.reshape(tf.cast(tf.broadcast_to(total, aligned[wrt]), lhs.dtype), shape)
 

@@ -12,7 +12,9 @@ class CustomGradientRefusalKernel : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("message", &message_));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override { context->SetStatus(absl::UnimplementedError(message_)); }
+  void Compute(tensorflow::OpKernelContext* context) override {
+    context->SetStatus(absl::UnimplementedError(message_));
+  }
 
  private:
   std::string message_;

@@ -84,14 +84,13 @@ FunctionDef Contraction(const StockTypes& types, const Steps& steps) {
   std::vector<std::string> arguments = {"lhs: " + type, "rhs: " + type};
   std::string lhs = "lhs", rhs = "rhs";
   if (steps.conjugate) rhs = body.Add("Conj", {rhs}, "output", {{"T", types.operand}});
-  // A product that is not summed up is rounded once in its own type, as one of a wider type would be.
-  const DataType product = steps.sum ? types.product : types.operand;
+  // The products of a sum are taken in its type, as by the kernel of the CPU; others are rounded once in their own.
+  const DataType product = steps.sum ? types.sum : types.operand;
   lhs = body.Cast(lhs, types.operand, product);
   rhs = body.Cast(rhs, types.operand, product);
   std::string value = body.Add("Mul", {lhs, rhs}, "z", {{"T", product}});
   if (steps.sum) {
     arguments.push_back("summed: int32");
-    value = body.Cast(value, product, types.sum);
     value = body.Add("Sum", {value, "summed"}, "output",
                      {{"T", types.sum}, {"Tidx", tensorflow::DT_INT32}, {"keep_dims", true}});
     value = body.Cast(value, types.sum, types.operand);

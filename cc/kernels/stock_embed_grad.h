@@ -17,7 +17,6 @@ namespace tf_cg_ops {
 // The types of the operands, of a product that will be summed up, and of the sum.
 struct StockTypes {
   tensorflow::DataType operand;
-  tensorflow::DataType product;
   tensorflow::DataType sum;
 };
 
@@ -30,7 +29,7 @@ StockTypes StockTypesOf() {
     using Number = std::conditional_t<Kept::kReals == 2, std::complex<Real>, Real>;
     return tensorflow::DataTypeToEnum<Number>::value;
   };
-  return {tensorflow::DataTypeToEnum<T>::value, type_of(typename Kept::Product()), type_of(typename Kept::Sum())};
+  return {tensorflow::DataTypeToEnum<T>::value, type_of(typename Kept::Sum())};
 }
 
 // Sets the output. The work is done, or enqueued on a GPU, when it returns, all of it by the thread that calls it: it

@@ -1,7 +1,17 @@
-#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_cg_ops {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+absl::Status CustomGradientRefusalShape(InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->UnknownShape());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 REGISTER_OP("CustomGradientRefusal")
     .Input("inputs: Tin")
@@ -9,7 +19,7 @@ REGISTER_OP("CustomGradientRefusal")
     .Attr("Tin: list(type) >= 0")
     .Attr("Tout: list(type) >= 1")
     .Attr("message: string")
-    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .SetShapeFn(CustomGradientRefusalShape)
     .Doc(R"doc(
 Fails when it runs.
 

@@ -1,6 +1,6 @@
-// Inference pays nothing: before a graph runs, each op with a custom gradient becomes an identity of its values, so that
-// TensorFlow prunes its gradient-only inputs. Gradients that somebody wants are ops of the graph by then and read their
-// inputs themselves.
+// Inference pays nothing: before a graph runs, each op with a custom gradient becomes an identity of its values, so
+// that TensorFlow prunes its gradient-only inputs. Gradients that somebody wants are ops of the graph by then and read
+// their inputs themselves.
 //
 // This pass meets every graph of every program that imports the library. It looks no further where none of our ops can
 // run, it changes only the simplest cases, and it cannot fail: an op that it is not sure of stays.
@@ -177,7 +177,9 @@ class Pruner {
     std::vector<Node*> ops, callers;
     for (Node* node : graph->op_nodes()) {
       if (HasCustomGradient(node->type_string())) ops.push_back(node);
-      if ((IsFunctionCall(node->type_string()) || IsLoopOrConditional(node->type_string())) && !RunsByItself(node->attrs())) callers.push_back(node);
+      if ((IsFunctionCall(node->type_string()) || IsLoopOrConditional(node->type_string())) &&
+          !RunsByItself(node->attrs()))
+        callers.push_back(node);
     }
     bool pruned = false;
     if (!ops.empty()) {
@@ -279,7 +281,8 @@ class PruneGradients : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const GraphOptimizationPassOptions& options) override {
     const bool has_graph = options.graph != nullptr && *options.graph != nullptr && options.flib_def != nullptr;
-    if (has_graph && !IsEagerOp(options) && !PassesAreDisabled()) Pruner(options.graph->get(), options.flib_def).Prune();
+    if (has_graph && !IsEagerOp(options) && !PassesAreDisabled())
+      Pruner(options.graph->get(), options.flib_def).Prune();
     return absl::OkStatus();
   }
 };

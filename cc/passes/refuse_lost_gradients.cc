@@ -1,5 +1,6 @@
-// TensorFlow has no gradients of loops and conditionals without Python, and returns zeros for some without a word. Where
-// such a gradient would lose a custom one, its node becomes one that fails when it runs. No other node fails with it.
+// TensorFlow has no gradients of loops and conditionals without Python, and returns zeros for some without a word.
+// Where such a gradient would lose a custom one, its node becomes one that fails when it runs. No other node fails with
+// it.
 
 #include <string>
 #include <utility>

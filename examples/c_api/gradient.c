@@ -1,11 +1,12 @@
 /* Runs a model and differentiates it, without Python.
  *
- *     gradient LIBRARY MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]
+ *     gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]
  *
- * LIBRARY is the op library of tf_cg_ops. MODEL is the folder of a SavedModel, or a file that holds a GraphDef. INPUT
- * and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints them. NUMBERS, such as
- * 0.5,1.0, is the vector to feed, and UPSTREAM the gradient with respect to the output. With an upstream of the
- * gradient, that is differentiated once more. */
+ * LIBRARIES is the op library of tf_cg_ops; where ops with custom gradients stand in the graph itself and not in
+ * functions, followed by a comma and the library with libtensorflow_cc. MODEL is the folder of a SavedModel, or a file
+ * that holds a GraphDef. INPUT and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints
+ * them. NUMBERS, such as 0.5,1.0, is the vector to feed, and UPSTREAM the gradient with respect to the output. With an
+ * upstream of the gradient, that is differentiated once more. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,7 +20,6 @@
 /* All that has to be freed. */
 typedef struct {
   TF_Status* status;
-  TF_Library* library;
   TF_Graph* graph;
   TF_Session* session;
 } Program;
@@ -44,6 +44,16 @@ static void free_data(void* data, size_t length, void* unused) {
 }
 
 static void free_buffer(void* data, size_t length) { free_data(data, length, NULL); }
+
+/* Opens the libraries, with commas between their names. They stay open without their handles. */
+static bool load_libraries(Program* program, char* names) {
+  for (char* name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {
+    TF_Library* library = TF_LoadLibrary(name, program->status);
+    if (!ok(program, name)) return false;
+    TF_DeleteLibraryHandle(library);
+  }
+  return true;
+}
 
 static bool load_saved_model(Program* program, const char* folder) {
   const char* tags[] = {"serve"};
@@ -184,8 +194,7 @@ static bool work(Program* program, int argc, char** argv) {
   const int orders = argc - 6; /* 1 or 2. */
   TF_Output fed[3], fetched[3];
 
-  program->library = TF_LoadLibrary(argv[1], program->status);
-  if (!ok(program, argv[1]) || !load_model(program, argv[2])) return false;
+  if (!load_libraries(program, argv[1]) || !load_model(program, argv[2])) return false;
   if (!find(program, argv[3], &fed[0]) || !find(program, argv[4], &fetched[0])) return false;
   if (!differentiate(program, fetched[0], fed[0], "upstream", &fed[1], &fetched[1])) return false;
   if (orders == 2 && !differentiate(program, fetched[1], fed[0], "second_upstream", &fed[2], &fetched[2])) return false;
@@ -194,17 +203,16 @@ static bool work(Program* program, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc != 7 && argc != 8) {
-    fprintf(stderr, "usage: gradient LIBRARY MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]\n");
+    fprintf(stderr, "usage: gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]\n");
     return 2;
   }
-  Program program = {TF_NewStatus(), NULL, TF_NewGraph(), NULL};
+  Program program = {TF_NewStatus(), TF_NewGraph(), NULL};
   const bool good = work(&program, argc, argv);
   if (program.session != NULL) {
     TF_CloseSession(program.session, program.status);
     TF_DeleteSession(program.session, program.status);
   }
   TF_DeleteGraph(program.graph);
-  if (program.library != NULL) TF_DeleteLibraryHandle(program.library);
   TF_DeleteStatus(program.status);
   return good ? 0 : 1;
 }

@@ -62,8 +62,9 @@ def main() -> None:
         if name in ("embed", "spike"):
             tensors = f"{signature.inputs['x'].name} {signature.outputs['y'].name}"
             print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'model'} {tensors} {numbers}")
+    libraries = f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}"
     for name in ("embed", "spike"):
-        print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'graph.pb'} x {name} {numbers}")
+        print(f"./gradient {libraries} {folder / 'graph.pb'} x {name} {numbers}")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
 def planted_op(tmp_path_factory):
     """The whole op library takes minutes to compile: this is one op, that does wrong as it is told."""
     library = tmp_path_factory.mktemp("planted") / "planted.so"
-    build_library(library, [f"{sanitize.HARNESSES}/planted_op.cc"], None, sanitize.LIBRARY_FLAGS)
+    build_library(library, [f"{sanitize.HARNESSES}/planted_op.cc"], None, [], sanitize.LIBRARY_FLAGS)
     return library
 
 

@@ -1,4 +1,4 @@
-#include "cc/gradients/gradient_inputs.h"
+#include "cc/graph_gradients/gradient_inputs.h"
 
 namespace tf_cg_ops {
 
@@ -34,9 +34,7 @@ absl::Status InputsWithGradients(const std::string& op, const AttrSlice& attribu
                                  std::vector<bool>* has_gradient) {
   has_gradient->assign(num_inputs, true);
   if (op == "CustomGradientRule") return OfRule(attributes, has_gradient);
-  if (op == "StopGradient") {
-    has_gradient->assign(num_inputs, false);
-  } else if (op == "CustomGradientCheckShape") {
+  if (op == "CustomGradientCheckShape") {
     Stop(1, 2, has_gradient);
   } else if (op == "CustomGradientBarrier") {
     tensorflow::DataTypeVector value_types;

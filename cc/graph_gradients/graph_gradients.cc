@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/gradients/gradient_inputs.h"
+#include "cc/graph_gradients/gradient_inputs.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/framework/scope.h"

@@ -1,0 +1,18 @@
+#ifndef TF_CG_OPS_CC_GRAPH_GRADIENTS_GRADIENT_INPUTS_H_
+#define TF_CG_OPS_CC_GRAPH_GRADIENTS_GRADIENT_INPUTS_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace tf_cg_ops {
+
+// Which inputs of an op of this library a gradient flows into, as in Python. Fails if the op has no gradient, with the
+// reason.
+absl::Status InputsWithGradients(const std::string& op, const tensorflow::AttrSlice& attributes, int num_inputs,
+                                 std::vector<bool>* has_gradient);
+
+}  // namespace tf_cg_ops
+
+#endif  // TF_CG_OPS_CC_GRAPH_GRADIENTS_GRADIENT_INPUTS_H_
