@@ -18,7 +18,7 @@ bool emulated_runs() { return tf_cg_ops::cuda::Runs(); }
 
 void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::SetOrder(seed, max_blocks); }
 
-int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor(divisor).Divide(n); }
+int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor<int64_t>(divisor).Divide(n); }
 
 // The parts that a sum is cut into.
 int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int wrt) {
