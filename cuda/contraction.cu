@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -42,18 +43,17 @@ struct Memory {
   Element<T>* out;
 };
 
-template <typename T>
+template <typename T, bool rhs_moves>
 static std::string LaunchFlat(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
-  const auto kernel =
-      schedule.rhs_moves ? schedule.is_in_packs ? MultiplyFlatKernel<T, true, true> : MultiplyFlatKernel<T, true, false>
-      : schedule.is_in_packs ? MultiplyFlatKernel<T, false, true>
-                             : MultiplyFlatKernel<T, false, false>;
+  // A single element is a pack of its own.
+  const auto kernel = schedule.is_in_packs || kPack<T> == 1 ? MultiplyFlatKernel<T, rhs_moves, true>
+                                                            : MultiplyFlatKernel<T, rhs_moves, kPack<T> == 1>;
   const int64_t size = schedule.layout.outputs;
   std::string error;
   for (int64_t begin = 0; begin < size && error.empty(); begin += kMaxFlatElements) {
     const int64_t count = std::min(size - begin, kMaxFlatElements);
     error = Launch(stream, BlocksForItems(count / kPack<T>), kernel, memory.lhs + begin,
-                   memory.rhs + (schedule.rhs_moves ? begin : 0), memory.out + begin, static_cast<uint32_t>(count),
+                   memory.rhs + (rhs_moves ? begin : 0), memory.out + begin, static_cast<uint32_t>(count),
                    schedule.layout.conjugates);
   }
   return error;
@@ -61,14 +61,17 @@ static std::string LaunchFlat(const Schedule& schedule, const Memory<T>& memory,
 
 template <typename T>
 static std::string LaunchMultiply(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
-  if (!schedule.has_narrow_indices) {
-    return Launch(stream, schedule.blocks, MultiplySinglyKernel<T, int64_t>, schedule.layout, memory.lhs, memory.rhs,
-                  memory.out);
+  const auto launch = [&](auto kernel, const auto& layout) {
+    return Launch(stream, schedule.blocks, kernel, layout, memory.lhs, memory.rhs, memory.out);
+  };
+  if (!schedule.has_narrow_indices) return launch(MultiplySinglyKernel<T, int64_t>, schedule.layout);
+  const Layout<uint32_t> layout = Narrowed(schedule.layout);
+  if constexpr (kPack<T> > 1) {
+    if (schedule.is_in_packs) {
+      return launch(schedule.rhs_moves ? MultiplyRowsKernel<T, true> : MultiplyRowsKernel<T, false>, layout);
+    }
   }
-  const auto kernel = !schedule.is_in_packs ? MultiplySinglyKernel<T, uint32_t>
-                      : schedule.rhs_moves  ? MultiplyRowsKernel<T, true>
-                                            : MultiplyRowsKernel<T, false>;
-  return Launch(stream, schedule.blocks, kernel, Narrowed(schedule.layout), memory.lhs, memory.rhs, memory.out);
+  return launch(MultiplySinglyKernel<T, uint32_t>, layout);
 }
 
 template <typename T, typename Reader>
@@ -93,9 +96,10 @@ template <typename T>
 static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, void* scratch, Stream stream) {
   const Layout<int64_t>& layout = schedule.layout;
   auto* const sums = static_cast<Sum<T>*>(scratch);
-  const std::string error = schedule.is_in_packs && schedule.has_narrow_indices
-                                ? LaunchSumInPacks<T>(schedule, memory, sums, stream)
-                                : LaunchSumBy<T, Singly<T>>(schedule, layout, memory, sums, stream);
+  const std::string error =
+      !schedule.has_narrow_indices ? LaunchSumBy<T, Singly<T, int64_t>>(schedule, layout, memory, sums, stream)
+      : schedule.is_in_packs       ? LaunchSumInPacks<T>(schedule, memory, sums, stream)
+                             : LaunchSumBy<T, Singly<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
   if (!error.empty() || layout.parts == 1) return error;
   // Threads side by side take neighbouring outputs. The more parts, the more threads share those of one output.
   int lanes = 1;
@@ -105,45 +109,64 @@ static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, 
                 memory.out);
 }
 
-// Whether a GPU runs what was compiled: code of its own generation that is not newer, or, since the newest code is
-// there in a form that the driver can still translate, anything newer than all of them.
-static bool HasCodeFor(int device) {
-  int major = 0, minor = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    return false;
+// As 750 for 7.5, in ascending order.
+static constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
+
+// As 7.5 of 750, of which a major version has 100, and 12.9 of 12090, of which it has 1000.
+static std::string Version(int number, int of_major) {
+  return std::to_string(number / of_major) + "." + std::to_string(number % of_major / 10);
+}
+
+static std::string NoCodeFor(int device, int capability) {
+  std::string compiled;
+  for (const int architecture : kCompiled) compiled += Version(architecture, 100) + ", ";
+  return "GPU " + std::to_string(device) + " has compute capability " + Version(capability, 100) +
+         "; expected one that the library has code for: " + compiled + "or newer";
+}
+
+// Why a GPU cannot run what was compiled; empty if it can.
+static std::string WhyUnusableOn(int device, int driver) {
+  int major = 0, minor = 0, is_integrated = 0;
+  for (const auto& [attribute, value] :
+       {std::pair(cudaDevAttrComputeCapabilityMajor, &major), std::pair(cudaDevAttrComputeCapabilityMinor, &minor),
+        std::pair(cudaDevAttrIntegrated, &is_integrated)}) {
+    const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
+    if (error != cudaSuccess) return Message("read an attribute of a GPU", error);
   }
-  int is_integrated = 0;
-  if (cudaDeviceGetAttribute(&is_integrated, cudaDevAttrIntegrated, device) != cudaSuccess) return false;
-  // As 750 for 7.5.
-  constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
   const int here = major * 100 + minor * 10;
-  int newest = 0;
   for (const int compiled : kCompiled) {
     // Code of a generation's first GPU runs on its others, but for those that are a part of a processor.
-    if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return true;
-    newest = std::max(newest, compiled);
+    if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return "";
   }
-  return here >= newest;
+  // The newest code is there in a form that a driver of the same CUDA or a newer one translates for newer GPUs.
+  if (here < *std::max_element(std::begin(kCompiled), std::end(kCompiled))) return NoCodeFor(device, here);
+  if (driver >= CUDART_VERSION) return "";
+  return "GPU " + std::to_string(device) + " needs a driver that translates code for it; expected one for CUDA " +
+         Version(CUDART_VERSION, 1000) + " or newer, got one for CUDA " + Version(driver, 1000);
 }
 
-static bool LookForGpus() {
+static std::string LookForGpus() {
   // The runtime is linked statically and finds the driver by itself; without one the version is 0.
   int driver = 0, devices = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver < CUDART_VERSION) return false;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "there is no NVIDIA driver";
+  // A driver runs what any toolkit of its own major version compiled for its GPUs.
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return "the driver is for CUDA " + Version(driver, 1000) + "; expected one for CUDA " +
+           std::to_string(CUDART_VERSION / 1000) + " or newer, since the library was built with nvcc " +
+           Version(CUDART_VERSION, 1000);
+  }
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    cudaGetLastError();
-    return false;
+    cudaGetLastError();  // Else the next call could find it, too.
+    return "the driver shows no GPU to this process";
   }
-  for (int device = 0; device < devices; ++device) {
-    if (!HasCodeFor(device)) return false;
-  }
-  return true;
+  std::string why;
+  for (int device = 0; device < devices && why.empty(); ++device) why = WhyUnusableOn(device, driver);
+  return why;
 }
 
-bool Runs() {
-  static const bool runs = LookForGpus();
-  return runs;
+const std::string& WhyUnusable() {
+  static const auto* const why = new std::string(LookForGpus());
+  return *why;
 }
 
 template <typename T>
@@ -165,7 +188,8 @@ std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, 
     case Kernel::kZero:
       return Message("fill memory with zeros", cudaMemsetAsync(out, 0, plan.kept_size * sizeof(T), stream));
     case Kernel::kMultiplyFlat:
-      return LaunchFlat<T>(schedule, memory, stream);
+      return schedule.rhs_moves ? LaunchFlat<T, true>(schedule, memory, stream)
+                                : LaunchFlat<T, false>(schedule, memory, stream);
     case Kernel::kMultiply:
       return LaunchMultiply<T>(schedule, memory, stream);
     case Kernel::kSumRows:

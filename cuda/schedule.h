@@ -70,7 +70,7 @@ struct Schedule {
   Kernel kernel = Kernel::kNone;
   // lhs and rhs change places: then lhs moves along the innermost loop wherever one operand does.
   bool swaps_operands = false;
-  // The form of the kernel. General kernels take any plan: they read single elements, with 64-bit indices in sums.
+  // The form of the kernel.
   bool has_narrow_indices = false;
   bool is_in_packs = false;   // Operands are read in whole packs, which lie at boundaries of packs.
   bool rhs_moves = false;     // Along the innermost loop.

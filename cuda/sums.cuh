@@ -1,8 +1,8 @@
 // The kernels that sum products up. Each takes any number of blocks of kThreads threads, and its results do not depend
 // on how many.
 //
-// Each has two forms of the same order of additions. In packs, for the shapes and addresses that most calls have:
-// operands move in whole packs, indices have 32 bits. The general one takes any plan.
+// Each has two ways to read, of the same order of additions: in packs, for the shapes and addresses that most calls
+// have, and singly, for any plan.
 
 #ifndef TF_CG_OPS_CUDA_SUMS_CUH_
 #define TF_CG_OPS_CUDA_SUMS_CUH_
@@ -95,10 +95,10 @@ struct InPacks {
   }
 };
 
-// Sums for any plan: reads single elements, with 64-bit indices.
-template <typename T>
+// Sums for any plan: reads single elements.
+template <typename T, typename I>
 struct Singly {
-  using Index = int64_t;
+  using Index = I;
 
   static inline __device__ int CountAt(const Layout<Index>& layout, Index innermost) {
     const Index left = layout.innermost_size - innermost * kPack<T>;

@@ -11,6 +11,13 @@
 #define TF_CG_OPS_DEVICE
 #endif
 
+// Before a loop of few trips, which nvcc would unroll.
+#ifdef __CUDA_ARCH__
+#define TF_CG_OPS_ROLLED _Pragma("unroll 1")
+#else
+#define TF_CG_OPS_ROLLED
+#endif
+
 namespace tf_cg_ops::cuda {
 
 // Known to every compiler of 64-bit machines, if not to the standard.
@@ -96,6 +103,7 @@ struct Place {
 template <typename I>
 TF_CG_OPS_DEVICE inline Place<I> PlaceOf(I item, const Step<I>* steps, int count) {
   Place<I> place;
+  TF_CG_OPS_ROLLED
   for (int i = count - 1; i >= 0; --i) {
     // All that is left belongs to the outermost loop.
     const I outer = i > 0 ? steps[i].size.Divide(item) : 0;

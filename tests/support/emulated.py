@@ -33,7 +33,7 @@ def library():
     emulated.emulated_parts.restype = ctypes.c_int64
     emulated.emulated_has_schedule.argtypes = C_ARGUMENTS[1:4]
     emulated.emulated_has_schedule.restype = ctypes.c_bool
-    emulated.emulated_runs.restype = ctypes.c_bool
+    emulated.emulated_why_unusable.restype = ctypes.c_char_p
     return emulated
 
 

@@ -14,7 +14,7 @@
 
 extern "C" {
 
-bool emulated_runs() { return tf_cg_ops::cuda::Runs(); }
+const char* emulated_why_unusable() { return tf_cg_ops::cuda::WhyUnusable().c_str(); }
 
 void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::SetOrder(seed, max_blocks); }
 
