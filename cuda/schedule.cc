@@ -68,7 +68,7 @@ bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& lay
   }
   // Parts are few enough that this is far from the limits of 64 bits.
   const int64_t sums = layout.outputs * layout.parts;
-  return std::max({lhs, rhs, out, layout.kept_items, layout.reduced_items, sums}) <= kMaxNarrowIndex;
+  return std::max({lhs, rhs, out, layout.kept_items - 1, layout.reduced_items - 1, sums - 1}) <= kMaxNarrowIndex;
 }
 
 void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {
