@@ -29,7 +29,15 @@ for kernel in ("SumRowsKernel", "SumColumnsKernel"):
         BUDGETS[f"{kernel}<{{0}}, InPacks<{{0}}, true, {has_one_loop}> >"] = PACK * 2 // 3
         BUDGETS[f"{kernel}<{{0}}, InPacks<{{0}}, false, {has_one_loop}> >"] = PACK // 3
     BUDGETS[f"{kernel}<{{0}}, Singly<{{0}}, unsigned int> >"] = PACK * 2 // 3
-TYPES = {"Half": 8, "BFloat16": 8, "float": 4, "double": 2, "complex<float>": 2, "complex<double>": 1}
+TYPES = ("Half", "BFloat16", "float", "double", "complex<float>", "complex<double>")
+
+
+# A pack of complex128 has one element: other kernels do the same work.
+ABSENT = {
+    (kernel, "complex<double>")
+    for kernel in BUDGETS
+    if "MultiplyRows" in kernel or (", false>" in kernel and "Flat" in kernel)
+}
 
 
 def spelled(kernel, dtype):
@@ -46,14 +54,12 @@ def kernels(tmp_path_factory):
     return sass.compile_kernels(tmp_path_factory.mktemp("kernels"))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("kernel", BUDGETS)
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), [(kernel, dtype) for kernel in BUDGETS for dtype in TYPES if (kernel, dtype) not in ABSENT]
+)
 def test_the_loop_over_packs_keeps_the_budget(kernels, kernel, dtype):
     """Counted in the SASS for one architecture; see `hot_loop`. A trip of the loop has several packs."""
     name = spelled(kernel, dtype)
-    if dtype == "complex<double>" and name not in kernels:
-        assert "Rows" in name or "Flat" in name  # Its packs have one element: other kernels do the work.
-        return
     loop = sass.hot_loop(kernels[name])
     packs = 1 if "Singly" in kernel else UNROLL
     assert loop.instructions / packs <= BUDGETS[kernel], loop
