@@ -11,7 +11,13 @@ from .cuda import Toolkit, find_toolkit
 from .sources import CUDA_SOURCES
 
 # Beside the kernels: the program itself, and the shape rules that plan the work.
-SOURCES = ("cuda/check/main.cc", "cc/lib/alignment.cc", "cc/lib/contraction_plan.cc", "cc/lib/messages.cc")
+SOURCES = (
+    "cuda/check/main.cc",
+    "cuda/check/read.cu",
+    "cc/lib/alignment.cc",
+    "cc/lib/contraction_plan.cc",
+    "cc/lib/messages.cc",
+)
 
 
 def build(toolkit: Toolkit, program: pathlib.Path) -> None:

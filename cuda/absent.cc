@@ -7,7 +7,10 @@
 
 namespace tf_cg_ops::cuda {
 
-bool Runs() { return false; }
+const std::string& WhyUnusable() {
+  static const auto* const why = new std::string("the library was built without nvcc");
+  return *why;
+}
 
 template <typename T>
 int64_t ScratchBytes(const ContractionPlan&) {
@@ -16,7 +19,7 @@ int64_t ScratchBytes(const ContractionPlan&) {
 
 template <typename T>
 std::string Contract(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream) {
-  return "the library was built without CUDA";
+  return WhyUnusable();
 }
 
 #define INSTANTIATE(T)                                      \

@@ -7,10 +7,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <complex>
 #include <cstdint>
 
 #include "cc/lib/arithmetic.h"
+#include "cuda/schedule.h"
 
 namespace tf_cg_ops::cuda {
 
@@ -48,12 +50,13 @@ inline __device__ E Widened(E element) {
   return element;
 }
 
-inline __device__ float Multiplied(float lhs, float rhs, bool) { return lhs * rhs; }
-inline __device__ double Multiplied(double lhs, double rhs, bool) { return lhs * rhs; }
+inline __device__ float Multiplied(float lhs, float rhs, Conjugates) { return lhs * rhs; }
+inline __device__ double Multiplied(double lhs, double rhs, Conjugates) { return lhs * rhs; }
 template <typename R>
-inline __device__ Complex<R> Multiplied(Complex<R> lhs, Complex<R> rhs, bool conjugate) {
-  const R imag = conjugate ? -rhs.imag : rhs.imag;
-  return {lhs.real * rhs.real - lhs.imag * imag, lhs.real * imag + lhs.imag * rhs.real};
+inline __device__ Complex<R> Multiplied(Complex<R> lhs, Complex<R> rhs, Conjugates conjugates) {
+  const R lhs_imag = conjugates.lhs ? -lhs.imag : lhs.imag;
+  const R rhs_imag = conjugates.rhs ? -rhs.imag : rhs.imag;
+  return {lhs.real * rhs.real - lhs_imag * rhs_imag, lhs.real * rhs_imag + lhs_imag * rhs.real};
 }
 
 template <typename R, typename P>
@@ -64,6 +67,23 @@ template <typename R, typename P>
 inline __device__ void AddTo(Complex<R>& sum, Complex<P> term) {
   sum.real += term.real;
   sum.imag += term.imag;
+}
+
+// Adds a product to a sum. Both are computed in the sum's type, as on the CPU.
+inline __device__ void AddProductTo(double& sum, double lhs, double rhs, Conjugates) { sum += lhs * rhs; }
+inline __device__ void AddProductTo(float& sum, BFloat16 lhs, BFloat16 rhs, Conjugates) {
+  sum += Widened(lhs) * Widened(rhs);
+}
+// The sum's type holds every product of these exactly, so that one fused operation gives the same bits.
+inline __device__ void AddProductTo(float& sum, Half lhs, Half rhs, Conjugates) {
+  sum = fmaf(Widened(lhs), Widened(rhs), sum);
+}
+inline __device__ void AddProductTo(double& sum, float lhs, float rhs, Conjugates) {
+  sum = fma(static_cast<double>(lhs), static_cast<double>(rhs), sum);
+}
+template <typename R>
+inline __device__ void AddProductTo(Complex<double>& sum, Complex<R> lhs, Complex<R> rhs, Conjugates conjugates) {
+  AddTo(sum, Multiplied(Complex<double>{lhs.real, lhs.imag}, Complex<double>{rhs.real, rhs.imag}, conjugates));
 }
 
 // Rounds a product or a sum to an element.

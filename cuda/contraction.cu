@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <complex>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "cuda/arithmetic.cuh"
 #include "cuda/contraction.h"
-#include "cuda/kernels.cuh"
+#include "cuda/multiply.cuh"
 #include "cuda/schedule.h"
+#include "cuda/sums.cuh"
 
 namespace tf_cg_ops::cuda {
 
@@ -32,61 +35,138 @@ static std::string Launch(Stream stream, int64_t blocks, void (*kernel)(Paramete
   return Message("launch a kernel", cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
+// The operands and out of a launch, on the device.
 template <typename T>
-static std::string LaunchSum(const Schedule& schedule, const Element<T>* lhs, const Element<T>* rhs, Element<T>* out,
-                             void* scratch, Stream stream) {
-  const auto kernel = schedule.kernel == Kernel::kSumRows ? SumRowsKernel<T> : SumColumnsKernel<T>;
-  const Layout& layout = schedule.layout;
+struct Memory {
+  const Element<T>* lhs;
+  const Element<T>* rhs;
+  Element<T>* out;
+};
+
+template <typename T, bool rhs_moves>
+static std::string LaunchFlat(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
+  // A single element is a pack of its own.
+  const auto kernel = schedule.is_in_packs || kPack<T> == 1 ? MultiplyFlatKernel<T, rhs_moves, true>
+                                                            : MultiplyFlatKernel<T, rhs_moves, kPack<T> == 1>;
+  const int64_t size = schedule.layout.outputs;
+  std::string error;
+  for (int64_t begin = 0; begin < size && error.empty(); begin += kMaxFlatElements) {
+    const int64_t count = std::min(size - begin, kMaxFlatElements);
+    error = Launch(stream, BlocksForItems(count / kPack<T>), kernel, memory.lhs + begin,
+                   memory.rhs + (rhs_moves ? begin : 0), memory.out + begin, static_cast<uint32_t>(count),
+                   schedule.layout.conjugates);
+  }
+  return error;
+}
+
+template <typename T>
+static std::string LaunchMultiply(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
+  const auto launch = [&](auto kernel, const auto& layout) {
+    return Launch(stream, schedule.blocks, kernel, layout, memory.lhs, memory.rhs, memory.out);
+  };
+  if (!schedule.has_narrow_indices) return launch(MultiplySinglyKernel<T, int64_t>, schedule.layout);
+  const Layout<uint32_t> layout = Narrowed(schedule.layout);
+  if constexpr (kPack<T> > 1) {
+    if (schedule.is_in_packs) {
+      return launch(schedule.rhs_moves ? MultiplyRowsKernel<T, true> : MultiplyRowsKernel<T, false>, layout);
+    }
+  }
+  return launch(MultiplySinglyKernel<T, uint32_t>, layout);
+}
+
+template <typename T, typename Reader>
+static std::string LaunchSumBy(const Schedule& schedule, const Layout<typename Reader::Index>& layout,
+                               const Memory<T>& memory, Sum<T>* sums, Stream stream) {
+  const auto kernel = schedule.kernel == Kernel::kSumRows ? SumRowsKernel<T, Reader> : SumColumnsKernel<T, Reader>;
+  return Launch(stream, schedule.blocks, kernel, layout, memory.lhs, memory.rhs, memory.out, sums);
+}
+
+template <typename T>
+static std::string LaunchSumInPacks(const Schedule& schedule, const Memory<T>& memory, Sum<T>* sums, Stream stream) {
+  const Layout<uint32_t> layout = Narrowed(schedule.layout);
+  if (schedule.rhs_moves) {
+    return schedule.has_one_loop ? LaunchSumBy<T, InPacks<T, true, true>>(schedule, layout, memory, sums, stream)
+                                 : LaunchSumBy<T, InPacks<T, true, false>>(schedule, layout, memory, sums, stream);
+  }
+  return schedule.has_one_loop ? LaunchSumBy<T, InPacks<T, false, true>>(schedule, layout, memory, sums, stream)
+                               : LaunchSumBy<T, InPacks<T, false, false>>(schedule, layout, memory, sums, stream);
+}
+
+template <typename T>
+static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, void* scratch, Stream stream) {
+  const Layout<int64_t>& layout = schedule.layout;
   auto* const sums = static_cast<Sum<T>*>(scratch);
-  const std::string error = Launch(stream, schedule.blocks, kernel, layout, lhs, rhs, out, sums);
+  const std::string error =
+      !schedule.has_narrow_indices ? LaunchSumBy<T, Singly<T, int64_t>>(schedule, layout, memory, sums, stream)
+      : schedule.is_in_packs       ? LaunchSumInPacks<T>(schedule, memory, sums, stream)
+                             : LaunchSumBy<T, Singly<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
   if (!error.empty() || layout.parts == 1) return error;
   // Threads side by side take neighbouring outputs. The more parts, the more threads share those of one output.
   int lanes = 1;
   while (lanes < std::min<int64_t>(layout.outputs, layout.parts > 64 ? 4 : 32)) lanes *= 2;
   const int64_t tiles = (layout.outputs + lanes - 1) / lanes;
   return Launch(stream, tiles, AddPartsKernel<T>, static_cast<const Sum<T>*>(sums), layout.outputs, layout.parts, lanes,
-                out);
+                memory.out);
 }
 
-// Whether a GPU runs what was compiled: code of its own generation that is not newer, or, since the newest code is
-// there in a form that the driver can still translate, anything newer than all of them.
-static bool HasCodeFor(int device) {
-  int major = 0, minor = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    return false;
+// As 750 for 7.5, in ascending order.
+static constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
+
+// As 7.5 of 750, of which a major version has 100, and 12.9 of 12090, of which it has 1000.
+static std::string Version(int number, int of_major) {
+  return std::to_string(number / of_major) + "." + std::to_string(number % of_major / 10);
+}
+
+static std::string NoCodeFor(int device, int capability) {
+  std::string compiled;
+  for (const int architecture : kCompiled) compiled += Version(architecture, 100) + ", ";
+  return "GPU " + std::to_string(device) + " has compute capability " + Version(capability, 100) +
+         "; expected one that the library has code for: " + compiled + "or newer";
+}
+
+// Why a GPU cannot run what was compiled; empty if it can.
+static std::string WhyUnusableOn(int device, int driver) {
+  int major = 0, minor = 0, is_integrated = 0;
+  for (const auto& [attribute, value] :
+       {std::pair(cudaDevAttrComputeCapabilityMajor, &major), std::pair(cudaDevAttrComputeCapabilityMinor, &minor),
+        std::pair(cudaDevAttrIntegrated, &is_integrated)}) {
+    const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
+    if (error != cudaSuccess) return Message("read an attribute of a GPU", error);
   }
-  int is_integrated = 0;
-  if (cudaDeviceGetAttribute(&is_integrated, cudaDevAttrIntegrated, device) != cudaSuccess) return false;
-  // As 750 for 7.5.
-  constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
   const int here = major * 100 + minor * 10;
-  int newest = 0;
   for (const int compiled : kCompiled) {
     // Code of a generation's first GPU runs on its others, but for those that are a part of a processor.
-    if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return true;
-    newest = std::max(newest, compiled);
+    if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return "";
   }
-  return here >= newest;
+  // The newest code is there in a form that a driver of the same CUDA or a newer one translates for newer GPUs.
+  if (here < *std::max_element(std::begin(kCompiled), std::end(kCompiled))) return NoCodeFor(device, here);
+  if (driver >= CUDART_VERSION) return "";
+  return "GPU " + std::to_string(device) + " needs a driver that translates code for it; expected one for CUDA " +
+         Version(CUDART_VERSION, 1000) + " or newer, got one for CUDA " + Version(driver, 1000);
 }
 
-static bool LookForGpus() {
+static std::string LookForGpus() {
   // The runtime is linked statically and finds the driver by itself; without one the version is 0.
   int driver = 0, devices = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver < CUDART_VERSION) return false;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "there is no NVIDIA driver";
+  // A driver runs what any toolkit of its own major version compiled for its GPUs.
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return "the driver is for CUDA " + Version(driver, 1000) + "; expected one for CUDA " +
+           std::to_string(CUDART_VERSION / 1000) + " or newer, since the library was built with nvcc " +
+           Version(CUDART_VERSION, 1000);
+  }
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    cudaGetLastError();
-    return false;
+    cudaGetLastError();  // Else the next call could find it, too.
+    return "the driver shows no GPU to this process";
   }
-  for (int device = 0; device < devices; ++device) {
-    if (!HasCodeFor(device)) return false;
-  }
-  return true;
+  std::string why;
+  for (int device = 0; device < devices && why.empty(); ++device) why = WhyUnusableOn(device, driver);
+  return why;
 }
 
-bool Runs() {
-  static const bool runs = LookForGpus();
-  return runs;
+const std::string& WhyUnusable() {
+  static const auto* const why = new std::string(LookForGpus());
+  return *why;
 }
 
 template <typename T>
@@ -98,22 +178,23 @@ int64_t ScratchBytes(const ContractionPlan& plan) {
 template <typename T>
 std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, void* scratch,
                      Stream stream) {
-  const auto* const l = reinterpret_cast<const Element<T>*>(lhs);
-  const auto* const r = reinterpret_cast<const Element<T>*>(rhs);
-  auto* const o = reinterpret_cast<Element<T>*>(out);
   const Schedule schedule = MakeSchedule(plan, sizeof(T), conjugate, lhs, rhs, out);
+  if (schedule.swaps_operands) std::swap(lhs, rhs);
+  const Memory<T> memory = {reinterpret_cast<const Element<T>*>(lhs), reinterpret_cast<const Element<T>*>(rhs),
+                            reinterpret_cast<Element<T>*>(out)};
   switch (schedule.kernel) {
     case Kernel::kNone:
       return "";
     case Kernel::kZero:
       return Message("fill memory with zeros", cudaMemsetAsync(out, 0, plan.kept_size * sizeof(T), stream));
+    case Kernel::kMultiplyFlat:
+      return schedule.rhs_moves ? LaunchFlat<T, true>(schedule, memory, stream)
+                                : LaunchFlat<T, false>(schedule, memory, stream);
     case Kernel::kMultiply:
-      return Launch(stream, schedule.blocks, MultiplyKernel<T, kPack<T>>, schedule.layout, l, r, o);
-    case Kernel::kMultiplySingly:
-      return Launch(stream, schedule.blocks, MultiplyKernel<T, 1>, schedule.layout, l, r, o);
+      return LaunchMultiply<T>(schedule, memory, stream);
     case Kernel::kSumRows:
     case Kernel::kSumColumns:
-      return LaunchSum<T>(schedule, l, r, o, scratch, stream);
+      return LaunchSum<T>(schedule, memory, scratch, stream);
     case Kernel::kTooManyLoops:
       return "a contraction of more than 2^" + std::to_string(kMaxLoops) + " products cannot be computed";
   }

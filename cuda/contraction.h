@@ -18,9 +18,9 @@ namespace tf_cg_ops::cuda {
 
 using Stream = CUstream_st*;
 
-// Whether the kernels can run in this process: they were compiled, the driver is as new as the toolkit that compiled
-// them, and they have code for every GPU here. It looks at the driver once.
-bool Runs();
+// Why the kernels cannot run in this process; empty if they can. They can if they were compiled, if the driver is new
+// enough for them, and if they have code for every GPU here. It looks at driver and GPUs once.
+const std::string& WhyUnusable();
 
 // Bytes of device memory that Contract needs to put sums of parts in; 0 for most plans.
 template <typename T>

@@ -1,6 +1,7 @@
 #include "cuda/schedule.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace tf_cg_ops::cuda {
@@ -30,13 +31,13 @@ int64_t PowerBelow(int64_t n) {
   return power;
 }
 
-int64_t Trips(const Step* steps, int count) {
+int64_t Trips(const Step<int64_t>* steps, int count) {
   int64_t trips = 1;
   for (int i = 0; i < count; ++i) trips *= steps[i].size.divisor();
   return trips;
 }
 
-// Whether an operand begins at a boundary of packs, and each row of it does.
+// Whether an operand is read in whole packs: it begins at a boundary of packs, and each row of it does.
 bool IsAligned(const void* data, const std::vector<Loop>& loops, const Loop& innermost, int64_t Loop::*step,
                int64_t pack) {
   if (reinterpret_cast<uintptr_t>(data) % kPackBytes != 0) return false;
@@ -44,20 +45,39 @@ bool IsAligned(const void* data, const std::vector<Loop>& loops, const Loop& inn
                      [&](const Loop& loop) { return &loop == &innermost || loop.*step % pack == 0; });
 }
 
-Step ToStep(const Loop& loop) { return {Divisor(loop.size), loop.lhs, loop.rhs, loop.out}; }
+Step<int64_t> ToStep(const Loop& loop) { return {Divisor<int64_t>(loop.size), loop.lhs, loop.rhs, loop.out}; }
 
-// Makes the innermost loop one over packs.
-void WalkInPacks(const Loop& loop, int64_t pack, Step* step) {
-  *step = {Divisor(CeilDivide(loop.size, pack)), loop.lhs * pack, loop.rhs * pack, loop.out * pack};
+Step<uint32_t> Narrowed(const Step<int64_t>& step) {
+  return {Divisor<uint32_t>(static_cast<uint32_t>(step.size.divisor())), static_cast<uint32_t>(step.lhs),
+          static_cast<uint32_t>(step.rhs), static_cast<uint32_t>(step.out)};
 }
 
-void CutIntoParts(int64_t parts, Layout* layout) {
+// Makes the innermost loop one over packs.
+void WalkInPacks(const Loop& loop, int64_t pack, Step<int64_t>* step) {
+  *step = {Divisor<int64_t>(CeilDivide(loop.size, pack)), loop.lhs * pack, loop.rhs * pack, loop.out * pack};
+}
+
+// Whether every index that a kernel computes fits into 32 bits.
+bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& layout) {
+  if (loops.size() > static_cast<size_t>(kMaxNarrowLoops)) return false;
+  int64_t lhs = 0, rhs = 0, out = 0;
+  for (const Loop& loop : loops) {
+    lhs += (loop.size - 1) * loop.lhs;
+    rhs += (loop.size - 1) * loop.rhs;
+    out += (loop.size - 1) * loop.out;
+  }
+  // Parts are few enough that this is far from the limits of 64 bits.
+  const int64_t sums = layout.outputs * layout.parts;
+  return std::max({lhs, rhs, out, layout.kept_items - 1, layout.reduced_items - 1, sums - 1}) <= kMaxNarrowIndex;
+}
+
+void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {
   layout->part_items = CeilDivide(layout->reduced_items, std::max<int64_t>(parts, 1));
   layout->parts = CeilDivide(layout->reduced_items, layout->part_items);
 }
 
 // The blocks that a kernel for rows needs.
-int64_t LayOutRows(Layout* layout) {
+int64_t LayOutRows(Layout<int64_t>* layout) {
   const int64_t items = layout->reduced_items;
   layout->lanes = static_cast<int>(items >= kLongRow ? kThreads : std::min(kWarp, PowerAbove(items)));
   const int64_t groups = kThreads / layout->lanes;
@@ -67,7 +87,7 @@ int64_t LayOutRows(Layout* layout) {
 }
 
 // The blocks that a kernel for columns needs.
-int64_t LayOutColumns(Layout* layout) {
+int64_t LayOutColumns(Layout<int64_t>* layout) {
   const int64_t items = layout->reduced_items;
   // As many threads below each other as have work, but none at the cost of the 32 that read side by side.
   const int64_t below = std::min(PowerBelow(std::max<int64_t>(items / kUnroll, 1)),
@@ -97,28 +117,45 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
   loops.insert(loops.end(), plan.reduced.begin(), plan.reduced.end());
   const size_t innermost_index = plan.reduced_is_innermost ? loops.size() - 1 : plan.kept.size() - 1;
   const Loop& innermost = loops[innermost_index];
+  // The order of factors changes no bit of a product.
+  schedule.swaps_operands = innermost.lhs == 0 && innermost.rhs != 0;
+  if (schedule.swaps_operands) {
+    for (Loop& loop : loops) std::swap(loop.lhs, loop.rhs);
+    std::swap(lhs, rhs);
+  }
 
-  Layout& layout = schedule.layout;
+  Layout<int64_t>& layout = schedule.layout;
   layout.kept = static_cast<int>(plan.kept.size());
   layout.reduced = static_cast<int>(plan.reduced.size());
   layout.innermost_size = innermost.size;
   layout.outputs = plan.kept_size;
-  layout.conjugate = conjugate;
-  layout.lhs_moves = innermost.lhs != 0;
-  layout.rhs_moves = innermost.rhs != 0;
-  int64_t pack = kPackBytes / element_bytes;
-  layout.lhs_is_aligned = IsAligned(lhs, loops, innermost, &Loop::lhs, pack);
-  layout.rhs_is_aligned = IsAligned(rhs, loops, innermost, &Loop::rhs, pack);
+  layout.lhs_step = innermost.lhs;
+  layout.rhs_step = innermost.rhs;
+  layout.conjugates = {conjugate && schedule.swaps_operands, conjugate && !schedule.swaps_operands};
+  schedule.rhs_moves = innermost.rhs != 0;
+  schedule.has_one_loop = plan.reduced.size() == 1;
 
-  if (plan.reduced.empty()) {
-    // A pack of out may not reach into the next row of the operands.
-    const bool packs_fit =
-        (plan.kept.size() == 1 || innermost.size % pack == 0) && (layout.lhs_is_aligned || !layout.lhs_moves) &&
-        (layout.rhs_is_aligned || !layout.rhs_moves) && reinterpret_cast<uintptr_t>(out) % kPackBytes == 0;
-    schedule.kernel = packs_fit ? Kernel::kMultiply : Kernel::kMultiplySingly;
-    if (!packs_fit) pack = 1;
-  } else {
+  int64_t pack = kPackBytes / element_bytes;
+  const bool operands_are_aligned = innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, pack) &&
+                                    (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, pack));
+  const bool rows_are_whole_packs = innermost.size % pack == 0;
+  if (!plan.reduced.empty()) {
     schedule.kernel = plan.reduced_is_innermost ? Kernel::kSumRows : Kernel::kSumColumns;
+    // A shorter pack at the end is known to one loop alone.
+    const bool may_end_within_pack = plan.reduced_is_innermost && schedule.has_one_loop;
+    schedule.is_in_packs = operands_are_aligned && (rows_are_whole_packs || may_end_within_pack);
+  } else if (plan.kept.size() == 1 && innermost.lhs != 0) {
+    schedule.kernel = Kernel::kMultiplyFlat;
+    // Where packs of out begin, packs of the operands do, too.
+    const auto offset = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPackBytes; };
+    schedule.is_in_packs = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
+  } else {
+    schedule.kernel = Kernel::kMultiply;
+    schedule.is_in_packs =
+        operands_are_aligned && rows_are_whole_packs && reinterpret_cast<uintptr_t>(out) % kPackBytes == 0;
+    // 64-bit indices are for single elements.
+    schedule.is_in_packs = schedule.is_in_packs && HasNarrowIndices(loops, layout);
+    if (!schedule.is_in_packs) pack = 1;
   }
 
   std::transform(loops.begin(), loops.end(), layout.steps, ToStep);
@@ -133,9 +170,31 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
       schedule.blocks = LayOutColumns(&layout);
       break;
     default:
-      schedule.blocks = CeilDivide(layout.kept_items, kThreads * kUnroll);
+      schedule.blocks = BlocksForItems(layout.kept_items);
   }
+  schedule.has_narrow_indices = HasNarrowIndices(loops, layout);
   return schedule;
 }
+
+Layout<uint32_t> Narrowed(const Layout<int64_t>& layout) {
+  const auto narrow = [](int64_t number) { return static_cast<uint32_t>(number); };
+  Layout<uint32_t> narrowed;
+  for (int i = 0; i < layout.kept + layout.reduced; ++i) narrowed.steps[i] = Narrowed(layout.steps[i]);
+  narrowed.kept = layout.kept;
+  narrowed.reduced = layout.reduced;
+  narrowed.innermost_size = narrow(layout.innermost_size);
+  narrowed.kept_items = narrow(layout.kept_items);
+  narrowed.reduced_items = narrow(layout.reduced_items);
+  narrowed.outputs = narrow(layout.outputs);
+  narrowed.parts = narrow(layout.parts);
+  narrowed.part_items = narrow(layout.part_items);
+  narrowed.lhs_step = narrow(layout.lhs_step);
+  narrowed.rhs_step = narrow(layout.rhs_step);
+  narrowed.lanes = layout.lanes;
+  narrowed.conjugates = layout.conjugates;
+  return narrowed;
+}
+
+int64_t BlocksForItems(int64_t items) { return std::max<int64_t>(CeilDivide(items, kThreads * kUnroll), 1); }
 
 }  // namespace tf_cg_ops::cuda

@@ -1,4 +1,4 @@
-// How a kernel finds its way: from the number of a piece of work to its places in memory. For the device and the host.
+// From the number of a work item to its place in memory. For the device and the host.
 
 #ifndef TF_CG_OPS_CUDA_WALK_H_
 #define TF_CG_OPS_CUDA_WALK_H_
@@ -9,6 +9,13 @@
 #define TF_CG_OPS_DEVICE __host__ __device__
 #else
 #define TF_CG_OPS_DEVICE
+#endif
+
+// Before a loop of few trips, which nvcc would unroll.
+#ifdef __CUDA_ARCH__
+#define TF_CG_OPS_ROLLED _Pragma("unroll 1")
+#else
+#define TF_CG_OPS_ROLLED
 #endif
 
 namespace tf_cg_ops::cuda {
@@ -25,9 +32,14 @@ TF_CG_OPS_DEVICE inline uint64_t UpperHalfOfProduct(uint64_t a, uint64_t b) {
 }
 
 // Divides by a multiplication with a number computed once: the GPU has no instruction for division. Exact for numbers
-// below 2^63. Source: T. Granlund and P. L. Montgomery, Division by invariant integers using multiplication, 1994,
-// theorem 4.2, with N = 63 and the multiplier floor(2^(63 + l) / d) + 1, where l = ceil(log2(d)).
-class Divisor {
+// below 2^63, or 2^31 with I = uint32_t. Source: T. Granlund and P. L. Montgomery, Division by invariant integers using
+// multiplication, 1994, theorem 4.2, with N = 63 or 31 and the multiplier floor(2^(N + l) / d) + 1, where
+// l = ceil(log2(d)).
+template <typename I>
+class Divisor;
+
+template <>
+class Divisor<int64_t> {
  public:
   Divisor() = default;
   explicit Divisor(int64_t divisor) : divisor_(divisor) {
@@ -49,34 +61,58 @@ class Divisor {
   int shift_ = 0;
 };
 
+template <>
+class Divisor<uint32_t> {
+ public:
+  Divisor() = default;
+  explicit Divisor(uint32_t divisor) : divisor_(divisor) {
+    while ((uint64_t{1} << (shift_ - 31)) < divisor) ++shift_;
+    multiplier_ = static_cast<uint32_t>((uint64_t{1} << shift_) / divisor + 1);
+  }
+
+  TF_CG_OPS_DEVICE uint32_t Divide(uint32_t n) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(n) * multiplier_ >> shift_);
+  }
+  TF_CG_OPS_DEVICE uint32_t divisor() const { return divisor_; }
+
+ private:
+  uint32_t multiplier_ = (uint32_t{1} << 31) + 1;
+  uint32_t divisor_ = 1;
+  int shift_ = 31;
+};
+
 // One loop: its trip count and how far the operands and out move in a step, in elements.
+template <typename I>
 struct Step {
-  Divisor size;
-  int64_t lhs = 0;
-  int64_t rhs = 0;
-  int64_t out = 0;
+  Divisor<I> size;
+  I lhs = 0;
+  I rhs = 0;
+  I out = 0;
 };
 
-// Where a piece of work lies, in elements, and which trip of the innermost loop it is.
+// Where a work item lies, in elements, and which trip of the innermost loop it is.
+template <typename I>
 struct Place {
-  int64_t lhs = 0;
-  int64_t rhs = 0;
-  int64_t out = 0;
-  int64_t innermost = 0;
+  I lhs = 0;
+  I rhs = 0;
+  I out = 0;
+  I innermost = 0;
 };
 
-// The place of trip `index` of the loops [0, count), outermost first; there is at least one.
-TF_CG_OPS_DEVICE inline Place PlaceOf(int64_t index, const Step* steps, int count) {
-  Place place;
+// The place of trip `item` of the loops [0, count), outermost first; there is at least one.
+template <typename I>
+TF_CG_OPS_DEVICE inline Place<I> PlaceOf(I item, const Step<I>* steps, int count) {
+  Place<I> place;
+  TF_CG_OPS_ROLLED
   for (int i = count - 1; i >= 0; --i) {
     // All that is left belongs to the outermost loop.
-    const int64_t outer = i > 0 ? steps[i].size.Divide(index) : 0;
-    const int64_t trip = index - outer * steps[i].size.divisor();
+    const I outer = i > 0 ? steps[i].size.Divide(item) : 0;
+    const I trip = item - outer * steps[i].size.divisor();
     if (i == count - 1) place.innermost = trip;
     place.lhs += trip * steps[i].lhs;
     place.rhs += trip * steps[i].rhs;
     place.out += trip * steps[i].out;
-    index = outer;
+    item = outer;
   }
   return place;
 }

@@ -112,7 +112,7 @@ TESTS = {
     "_traced_rule.py": (*DECORATOR, *RULES),
     "_variants.py": ("variants",),
     "_vectorize.py": ("vectorize",),
-    "sysconfig.py": ("import",),
+    "sysconfig.py": ("gpu_kernels_query", "import"),
     "_keras/": KERAS,
     "compat/": ("compat_tfp_math", "compat_bayesflow", "functional_models"),
     "layers/": ("layers",),

@@ -152,3 +152,16 @@ def test_division_by_multiplication_is_exact(rng):
             n = quotient * divisor + offset
             if 0 <= n <= largest:
                 assert emulated.library().emulated_divide(n, divisor) == n // divisor, (n, divisor)
+
+
+def test_narrow_division_by_multiplication_is_exact(rng):
+    """With 32 bits, for numbers below 2^31."""
+    largest = 2**31 - 1
+    divisors = {1, 2, 3, 5, 7, 641, 2**16 - 1, 2**16, 2**16 + 1, 2**30 - 1, 2**30, 2**30 + 1, largest}
+    divisors |= {int(2**bits) for bits in rng.uniform(0, 31, 300)}
+    for divisor in divisors:
+        quotients = {0, 1, 2, largest // divisor} | {int(q) for q in rng.integers(0, largest // divisor + 1, 20)}
+        for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
+            n = quotient * divisor + offset
+            if 0 <= n <= largest:
+                assert emulated.library().emulated_divide_narrow(n, divisor) == n // divisor, (n, divisor)

@@ -39,6 +39,12 @@ def is_on(tensor, device):
     return tf.DeviceSpec.from_string(tensor.device).device_type == device
 
 
+def test_the_kernels_are_those_of_this_library(device):
+    """Or all that follows would test built-in ops."""
+    if device == "GPU":
+        assert cg.sysconfig.gpu_kernels() == "built and usable"
+
+
 def test_gradients_in_all_forms_and_dtypes(device, way, dtype, rng):
     for row in ROWS:
         fx, gx, x, dy = (random_array(rng, shape, dtype) for shape in (row.fx, row.gx, row.x, row.fx))

@@ -41,7 +41,8 @@ MAY_INCLUDE = {
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
     "cc/kernels": r"cc/lib/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
-    r"tensorflow/core/(framework/|util/work_sharder\.h|common_runtime/input_colocation_exemption_registry\.h)",
+    r"tensorflow/core/(framework/|platform/logging\.h|util/work_sharder\.h|"
+    r"common_runtime/input_colocation_exemption_registry\.h)",
     # nvcc never parses TensorFlow.
     "cuda": r"cc/lib/",
     "cuda/check": r"cc/lib/|cuda/contraction\.h",

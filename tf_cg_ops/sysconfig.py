@@ -1,4 +1,6 @@
-"""Where the op libraries are, for programs that load them without Python."""
+"""The op libraries: their paths, for programs that load them without Python, and whether the GPU kernels run."""
+
+import ctypes
 
 from . import _library
 
@@ -38,3 +40,25 @@ def get_lib_with_cc() -> str:
       The absolute path of the shared library, a str.
     """
     return str(_library.PATH_WITH_CC)
+
+
+def gpu_kernels() -> str:
+    """Returns whether the CUDA kernels of the op library run in this process, or why not.
+
+    Where they do not, the ops run on GPUs all the same, from built-in ops: gradients are equal, with more passes over
+    memory. The log says so, too, once in a process, when the first of them is computed on a GPU.
+
+    Relation to TensorFlow: `tf.sysconfig.get_build_info()` tells how TensorFlow was built; this also asks the driver.
+
+    >>> import tf_cg_ops as cg
+    >>> isinstance(cg.sysconfig.gpu_kernels(), str)
+    True
+
+    Returns:
+      "built and usable", or the reason why the kernels cannot run, a str: the library was built without nvcc, there is
+      no driver or one that is too old, there is no GPU, or there is no code for one of them.
+    """
+    why = ctypes.CDLL(get_lib()).tf_cg_ops_why_no_gpu_kernels
+    why.restype = ctypes.c_char_p
+    reason: str = why().decode()
+    return reason or "built and usable"

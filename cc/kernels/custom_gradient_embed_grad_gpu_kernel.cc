@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace tf_cg_ops {
 namespace {
@@ -21,14 +22,24 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// Computes with this library's CUDA kernels where these run, and elsewhere with operations of TensorFlow itself.
+// Whether this library's CUDA kernels run. If not, the log says so, once in a process.
+bool HasCudaKernels() {
+  static const bool has_them = [] {
+    const std::string& why = cuda::WhyUnusable();
+    if (!why.empty()) LOG(INFO) << "tf_cg_ops: gradients are computed by built-in ops on GPUs: " << why << ".";
+    return why.empty();
+  }();
+  return has_them;
+}
+
+// Computes with this library's CUDA kernels where these run, and elsewhere with built-in ops.
 template <typename T>
 class CustomGradientEmbedGradGpuKernel : public OpKernel {
  public:
   explicit CustomGradientEmbedGradGpuKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, GetGradAttributes(context, &attributes_));
     const bool is_labelled = context->def().attr().count("_kernel") > 0;
-    uses_cuda_ = !is_labelled && context->device_type() == tensorflow::DEVICE_GPU && cuda::Runs();
+    uses_cuda_ = !is_labelled && context->device_type() == tensorflow::DEVICE_GPU && HasCudaKernels();
   }
 
   void Compute(OpKernelContext* context) override {
@@ -82,3 +93,6 @@ TF_CG_OPS_CALL_FOR_EACH_TYPE(REGISTER)
 
 }  // namespace
 }  // namespace tf_cg_ops
+
+// For tf_cg_ops.sysconfig.gpu_kernels: why the CUDA kernels cannot run in this process; empty if they can.
+extern "C" const char* tf_cg_ops_why_no_gpu_kernels() { return tf_cg_ops::cuda::WhyUnusable().c_str(); }

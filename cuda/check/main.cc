@@ -1,5 +1,5 @@
-// Checks every kernel against the CPU, and times it against a copy within the device that moves as many bytes. It needs
-// a GPU and nvcc, but no TensorFlow: `make cuda-check`.
+// Checks every kernel against the CPU, and times it against a yardstick that moves as many bytes: sums against reading
+// alone, and all else against a copy within the device. It needs a GPU and nvcc, but no TensorFlow: `make cuda-check`.
 
 #include <cuda_runtime.h>
 
@@ -17,15 +17,16 @@
 #include "cc/lib/arithmetic.h"
 #include "cc/lib/contraction_plan.h"
 #include "cuda/check/forms.h"
+#include "cuda/check/read.h"
 #include "cuda/check/reference.h"
 #include "cuda/contraction.h"
 
 namespace tf_cg_ops::cuda::check {
 namespace {
 
-// The fraction of a copy's speed that is asked for, from so many bytes on.
+// The fraction of the yardstick's speed that is asked for, from so many bytes on: fewer fit into the caches of a GPU.
 constexpr double kTarget = 0.92;
-constexpr int64_t kTargetBytes = int64_t{64} << 20;
+constexpr int64_t kTargetBytes = int64_t{256} << 20;
 
 // Larger outputs are timed but not compared: the reference takes too long.
 constexpr int64_t kLargestChecked = int64_t{64} << 20;
@@ -206,30 +207,36 @@ void Time(const std::string& dtype, const Form& form, int64_t bytes, const Optio
   const Shapes shapes = form.shapes(n);
   const Task<T> task(shapes, {0, 0, 0});
   const int64_t moved = (Elements(shapes.lhs) + Elements(shapes.rhs) + Elements(shapes.out)) * sizeof(T);
-  // A copy reads as many bytes as it writes.
-  const Buffer<unsigned char> from(moved / 2, 0), to(moved / 2, 0);
-  const auto copy = [&] {
-    Require(cudaMemcpyAsync(to.data(), from.data(), moved / 2, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  // A copy reads as many bytes as it writes. Sums write next to nothing.
+  const bool sums = !task.plan.reduced.empty();
+  const Buffer<unsigned char> from(sums ? moved : moved / 2, 0), to(sums ? kReadResultBytes : moved / 2, 0);
+  const auto yardstick = [&] {
+    if (sums) {
+      Require(Read(from.data(), moved, to.data(), stream), "the reading of memory failed");
+    } else {
+      Require(cudaMemcpyAsync(to.data(), from.data(), moved / 2, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+    }
   };
   const auto launch = [&] { task.Launch(stream); };
   const int rounds = options.quick ? 1 : 9, launches = options.quick ? 1 : 10;
   if (!options.quick) {
-    TimeOf(launches, stream, copy);
+    TimeOf(launches, stream, yardstick);
     TimeOf(launches, stream, launch);
   }
-  std::vector<double> kernel_times, copy_times, fractions;
+  std::vector<double> kernel_times, yardstick_times, fractions;
   for (int round = 0; round < rounds; ++round) {
-    copy_times.push_back(TimeOf(launches, stream, copy));
+    yardstick_times.push_back(TimeOf(launches, stream, yardstick));
     kernel_times.push_back(TimeOf(launches, stream, launch));
-    fractions.push_back(copy_times.back() / kernel_times.back());
+    fractions.push_back(yardstick_times.back() / kernel_times.back());
   }
   const double fraction = Median(fractions), milliseconds = Median(kernel_times);
   const double mebibytes = static_cast<double>(moved) / (1 << 20);
-  std::printf("| %s | %s | %.0f | %.4f | %.0f | %.3f |\n", form.name.c_str(), dtype.c_str(), mebibytes, milliseconds,
-              moved / milliseconds / 1e6, fraction);
+  const char* const name = sums ? "read" : "copy";
+  std::printf("| %s | %s | %.0f | %.4f | %.0f | %s | %.3f |\n", form.name.c_str(), dtype.c_str(), mebibytes,
+              milliseconds, moved / milliseconds / 1e6, name, fraction);
   if (csv != nullptr) {
-    std::fprintf(csv, "\"%s\",%s,%lld,%.6g,%.6g,%.4g\n", form.name.c_str(), dtype.c_str(),
-                 static_cast<long long>(moved), milliseconds, Median(copy_times), fraction);
+    std::fprintf(csv, "\"%s\",%s,%lld,%.6g,%s,%.6g,%.4g\n", form.name.c_str(), dtype.c_str(),
+                 static_cast<long long>(moved), milliseconds, name, Median(yardstick_times), fraction);
   }
   if (moved < kTargetBytes) return;
   ++totals->timed;
@@ -251,7 +258,7 @@ void CheckAll(const std::string& dtype, const Options& options, Stream stream, T
   for (const Form& form : CheckedForms()) {
     if (!options.Wants(form)) continue;
     for (const int64_t n : sizes) {
-      for (const Offsets& offsets : {Offsets{0, 0, 0}, Offsets{1, 0, 1}, Offsets{0, 1, 0}}) {
+      for (const Offsets& offsets : {Offsets{0, 0, 0}, Offsets{1, 0, 1}, Offsets{0, 1, 0}, Offsets{1, 1, 1}}) {
         Check<T>(dtype, form, n, offsets, Numbers::kReal, stream, &random_numbers, totals);
       }
     }
@@ -307,10 +314,8 @@ int Main(const Options& options) {
   Require(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   std::printf("%s; CUDA %d.%d, the driver's is %d.%d\n", properties.name, CUDART_VERSION / 1000,
               CUDART_VERSION % 1000 / 10, driver / 1000, driver % 1000 / 10);
-  if (!Runs()) {
-    std::fprintf(stderr,
-                 "cuda_check: the kernels cannot run here; the driver is too old or a GPU is of a generation "
-                 "that they were not compiled for.\n");
+  if (!WhyUnusable().empty()) {
+    std::fprintf(stderr, "cuda_check: the kernels cannot run here: %s.\n", WhyUnusable().c_str());
     return 2;
   }
   FILE* csv = nullptr;
@@ -320,13 +325,13 @@ int Main(const Options& options) {
       std::fprintf(stderr, "cuda_check: cannot write %s\n", options.csv.c_str());
       return 2;
     }
-    std::fputs("case,dtype,bytes,milliseconds,copy_milliseconds,fraction_of_copy\n", csv);
+    std::fputs("case,dtype,bytes,milliseconds,yardstick,yardstick_milliseconds,fraction\n", csv);
   }
   Stream stream;
   Require(cudaStreamCreate(&stream), "cudaStreamCreate");
   Totals totals;
   ForEachType([&](const char* dtype, auto element) { CheckAll<decltype(element)>(dtype, options, stream, &totals); });
-  std::printf("\n| case | dtype | MiB | ms | GB/s | of a copy |\n|---|---|---|---|---|---|\n");
+  std::printf("\n| case | dtype | MiB | ms | GB/s | yardstick | fraction |\n|---|---|---|---|---|---|---|\n");
   ForEachType(
       [&](const char* dtype, auto element) { TimeAll<decltype(element)>(dtype, options, stream, csv, &totals); });
   Require(cudaStreamDestroy(stream), "cudaStreamDestroy");
@@ -334,9 +339,9 @@ int Main(const Options& options) {
   std::printf("\n%lld results checked, %lld wrong.\n", static_cast<long long>(totals.checked),
               static_cast<long long>(totals.wrong));
   if (totals.timed > 0) {
-    std::printf("From 64 MiB up %lld of %lld cases reach %.2f of a copy; the slowest has %.3f (%s).\n",
-                static_cast<long long>(totals.timed - totals.missed), static_cast<long long>(totals.timed), kTarget,
-                totals.worst_fraction, totals.worst.c_str());
+    std::printf("From %lld MiB up %lld of %lld cases reach %.2f of their yardstick; the slowest has %.3f (%s).\n",
+                static_cast<long long>(kTargetBytes >> 20), static_cast<long long>(totals.timed - totals.missed),
+                static_cast<long long>(totals.timed), kTarget, totals.worst_fraction, totals.worst.c_str());
   }
   if (totals.checked == 0) {
     std::fprintf(stderr, "cuda_check: no case has '%s' in its name.\n", options.only.c_str());

@@ -74,26 +74,42 @@ struct Addresses {
   uintptr_t lhs, rhs, out;
 };
 
-// Walks as the kernels do: to a pack, and through it.
+bool Sums(const cuda::Schedule& schedule) {
+  return schedule.kernel == cuda::Kernel::kSumRows || schedule.kernel == cuda::Kernel::kSumColumns;
+}
+
+// Walks as the kernels do: to a pack, and through it. Indices of 32 bits lead to the same places where they are used.
 std::vector<Product> WalkLayout(const cuda::Schedule& schedule, int64_t pack, int bytes, const Addresses& addresses) {
-  const cuda::Layout& layout = schedule.layout;
+  const cuda::Layout<int64_t>& layout = schedule.layout;
+  const cuda::Layout<uint32_t> narrowed =
+      schedule.has_narrow_indices ? cuda::Narrowed(layout) : cuda::Layout<uint32_t>();
   const bool rows = schedule.kernel == cuda::Kernel::kSumRows;
+  const bool is_flat = schedule.kernel == cuda::Kernel::kMultiplyFlat;
+  const bool swaps = schedule.swaps_operands;
+  const uintptr_t lhs = swaps ? addresses.rhs : addresses.lhs, rhs = swaps ? addresses.lhs : addresses.rhs;
+  const auto begins_pack = [&](uintptr_t data, int64_t place) { return (data + place * bytes) % (pack * bytes) == 0; };
   std::vector<Product> products;
   for (int64_t kept = 0; kept < layout.kept_items; ++kept) {
     for (int64_t reduced = 0; reduced < layout.reduced_items; ++reduced) {
-      const cuda::Place a = cuda::PlaceOf(kept, layout.steps, layout.kept);
-      const cuda::Place b = cuda::PlaceOf(reduced, layout.steps + layout.kept, layout.reduced);
+      const auto a = cuda::PlaceOf(kept, layout.steps, layout.kept);
+      const auto b = cuda::PlaceOf(reduced, layout.steps + layout.kept, layout.reduced);
+      if (schedule.has_narrow_indices) {
+        const auto c = cuda::PlaceOf(static_cast<uint32_t>(kept), narrowed.steps, narrowed.kept);
+        const auto d = cuda::PlaceOf(static_cast<uint32_t>(reduced), narrowed.steps + narrowed.kept, narrowed.reduced);
+        TF_CG_OPS_CHECK(a.lhs == c.lhs && a.rhs == c.rhs && a.out == c.out && a.innermost == c.innermost);
+        TF_CG_OPS_CHECK(b.lhs == d.lhs && b.rhs == d.rhs && b.out == d.out && b.innermost == d.innermost);
+      }
       const int64_t l = a.lhs + b.lhs, r = a.rhs + b.rhs, o = a.out + b.out;
-      const bool lhs_in_packs = layout.lhs_moves && layout.lhs_is_aligned;
-      const bool rhs_in_packs = layout.rhs_moves && layout.rhs_is_aligned;
-      TF_CG_OPS_CHECK(!lhs_in_packs || (addresses.lhs + l * bytes) % (pack * bytes) == 0);
-      TF_CG_OPS_CHECK(!rhs_in_packs || (addresses.rhs + r * bytes) % (pack * bytes) == 0);
-      const bool writes_packs = schedule.kernel == cuda::Kernel::kMultiply;
-      TF_CG_OPS_CHECK(!writes_packs || (addresses.out + o * bytes) % (pack * bytes) == 0);
+      if (schedule.is_in_packs && !is_flat) {
+        TF_CG_OPS_CHECK(layout.lhs_step == 1 && begins_pack(lhs, l));
+        TF_CG_OPS_CHECK(!schedule.rhs_moves || begins_pack(rhs, r));
+        TF_CG_OPS_CHECK(Sums(schedule) || begins_pack(addresses.out, o));
+      }
       const int64_t first = (rows ? b : a).innermost * pack;
       TF_CG_OPS_CHECK(first < layout.innermost_size);
       for (int64_t i = 0; i < pack && first + i < layout.innermost_size; ++i) {
-        products.emplace_back(o + i * !rows, l + i * layout.lhs_moves, r + i * layout.rhs_moves);
+        const int64_t of_lhs = l + i * layout.lhs_step, of_rhs = r + i * layout.rhs_step;
+        products.emplace_back(o + i * !rows, swaps ? of_rhs : of_lhs, swaps ? of_lhs : of_rhs);
       }
     }
   }
@@ -102,9 +118,9 @@ std::vector<Product> WalkLayout(const cuda::Schedule& schedule, int64_t pack, in
 
 // Whether all the work is cut into parts and these are dealt out to blocks, none of which has nothing to do.
 void CheckShares(const cuda::Schedule& schedule) {
-  const cuda::Layout& layout = schedule.layout;
+  const cuda::Layout<int64_t>& layout = schedule.layout;
   const bool rows = schedule.kernel == cuda::Kernel::kSumRows;
-  if (!rows && schedule.kernel != cuda::Kernel::kSumColumns) {
+  if (!Sums(schedule)) {
     TF_CG_OPS_CHECK(layout.parts == 1 && layout.reduced_items == 1);
     TF_CG_OPS_CHECK(Wide{schedule.blocks} * cuda::kThreads * cuda::kUnroll >= layout.kept_items);
     TF_CG_OPS_CHECK((Wide{schedule.blocks} - 1) * cuda::kThreads * cuda::kUnroll < layout.kept_items);
@@ -142,13 +158,13 @@ void CheckSchedule(const ContractionPlan& plan, const Reversed& reversed, Role w
   if (plan.reduced_size == 0) return;
   // There are as many as fit where each loop runs twice at least.
   TF_CG_OPS_CHECK(schedule.kernel != Kernel::kTooManyLoops);
-  const bool sums = schedule.kernel == Kernel::kSumRows || schedule.kernel == Kernel::kSumColumns;
-  TF_CG_OPS_CHECK(sums == !plan.reduced.empty());
+  TF_CG_OPS_CHECK(Sums(schedule) == !plan.reduced.empty());
   TF_CG_OPS_CHECK(schedule.layout.outputs == plan.kept_size);
   CheckShares(schedule);
 
   if (CountElements(reversed.joint) > kFew) return;
-  const int64_t pack = schedule.kernel == Kernel::kMultiplySingly ? 1 : cuda::kPackBytes / bytes;
+  const bool is_single = schedule.kernel == Kernel::kMultiply && !schedule.is_in_packs;
+  const int64_t pack = is_single ? 1 : cuda::kPackBytes / bytes;
   std::vector<Product> products = WalkLayout(schedule, pack, bytes, addresses);
   std::sort(products.begin(), products.end());
   TF_CG_OPS_CHECK(products == AllProducts(reversed, wrt));

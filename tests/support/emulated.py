@@ -15,6 +15,25 @@ FLAGS = [f"-I{EMULATED_CUDA}", "-fno-strict-aliasing", "-Wno-unknown-pragmas"]
 # Any blocks there may be.
 MANY = 2**31 - 1
 
+# In the order of cuda/schedule.h.
+KERNELS = ("none", "zero", "multiply flat", "multiply", "sum rows", "sum columns", "too many loops")
+
+
+class Schedule(ctypes.Structure):
+    """The form of the kernel that computes a contraction."""
+
+    _fields_ = (
+        ("number", ctypes.c_int),
+        ("has_narrow_indices", ctypes.c_bool),
+        ("is_in_packs", ctypes.c_bool),
+        ("rhs_moves", ctypes.c_bool),
+        ("swaps_operands", ctypes.c_bool),
+    )
+
+    @property
+    def kernel(self):
+        return KERNELS[self.number]
+
 
 @functools.cache
 def library():
@@ -29,11 +48,19 @@ def library():
     emulated.emulated_set_order.argtypes = [ctypes.c_uint64, ctypes.c_uint]
     emulated.emulated_divide.argtypes = [ctypes.c_int64, ctypes.c_int64]
     emulated.emulated_divide.restype = ctypes.c_int64
+    emulated.emulated_divide_narrow.argtypes = [ctypes.c_uint32, ctypes.c_uint32]
+    emulated.emulated_divide_narrow.restype = ctypes.c_uint32
+    emulated.emulated_schedule.argtypes = [
+        ctypes.c_int,
+        *C_ARGUMENTS[1:4],
+        *[ctypes.c_void_p] * 3,
+        ctypes.POINTER(Schedule),
+    ]
     emulated.emulated_parts.argtypes = [ctypes.c_int, *C_ARGUMENTS[1:4]]
     emulated.emulated_parts.restype = ctypes.c_int64
     emulated.emulated_has_schedule.argtypes = C_ARGUMENTS[1:4]
     emulated.emulated_has_schedule.restype = ctypes.c_bool
-    emulated.emulated_runs.restype = ctypes.c_bool
+    emulated.emulated_why_unusable.restype = ctypes.c_char_p
     return emulated
 
 
@@ -52,3 +79,12 @@ def has_schedule(shapes):
     """Whether there is a kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank."""
     sizes = [size for shape in shapes for size in shape]
     return library().emulated_has_schedule(len(shapes[0]), (ctypes.c_int64 * len(sizes))(*sizes), 2)
+
+
+def schedule(shapes, itemsize=4, addresses=(0, 0, 0)):
+    """The kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank. No memory is touched."""
+    sizes = [size for shape in shapes for size in shape]
+    found = Schedule()
+    array = (ctypes.c_int64 * len(sizes))(*sizes)
+    library().emulated_schedule(itemsize, len(shapes[0]), array, 2, *addresses, found)
+    return found

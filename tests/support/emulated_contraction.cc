@@ -14,16 +14,38 @@
 
 extern "C" {
 
-bool emulated_runs() { return tf_cg_ops::cuda::Runs(); }
+struct EmulatedSchedule {
+  int kernel;
+  bool has_narrow_indices;
+  bool is_in_packs;
+  bool rhs_moves;
+  bool swaps_operands;
+};
+
+const char* emulated_why_unusable() { return tf_cg_ops::cuda::WhyUnusable().c_str(); }
 
 void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::SetOrder(seed, max_blocks); }
 
-int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor(divisor).Divide(n); }
+int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor<int64_t>(divisor).Divide(n); }
 
 // The parts that a sum is cut into.
 int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int wrt) {
   const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
   return tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, nullptr, nullptr, nullptr).layout.parts;
+}
+
+// The quotient by a divisor of 32 bits.
+uint32_t emulated_divide_narrow(uint32_t n, uint32_t divisor) {
+  return tf_cg_ops::cuda::Divisor<uint32_t>(divisor).Divide(n);
+}
+
+// How a plan is computed for operands and out at these addresses: the form of the kernel, and its numbers.
+void emulated_schedule(int element_bytes, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs,
+                       const void* out, EmulatedSchedule* found) {
+  const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
+  const auto schedule = tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, lhs, rhs, out);
+  *found = {static_cast<int>(schedule.kernel), schedule.has_narrow_indices, schedule.is_in_packs, schedule.rhs_moves,
+            schedule.swaps_operands};
 }
 
 bool emulated_has_schedule(int rank, const int64_t* shapes, int wrt) {

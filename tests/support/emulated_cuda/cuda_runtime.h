@@ -19,7 +19,7 @@
 #define __grid_constant__
 #define __launch_bounds__(threads)
 #define __CUDA_ARCH_LIST__ 750, 800, 900
-#define CUDART_VERSION 13000
+#define CUDART_VERSION 13010
 
 enum cudaError_t {
   cudaSuccess = 0,
