@@ -14,14 +14,14 @@ import setuptools
 # setuptools is an import.
 if int(setuptools.__version__.split(".")[0]) < 77:
     raise SystemExit(
-        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {setuptools.__version__}. Install it "
-        f"into this Python with: {sys.executable} -m pip install 'setuptools>=77' wheel"
+        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {setuptools.__version__}. Install "
+        f"it into this Python with: {sys.executable} -m pip install 'setuptools>=77' wheel"
     )
 
-from setuptools import Extension, setup  # noqa: E402
-from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402
-from setuptools.command.build_ext import build_ext  # noqa: E402
-from setuptools.command.sdist import sdist  # noqa: E402
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))

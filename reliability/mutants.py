@@ -92,7 +92,6 @@ TESTS = {
     "_deferred.py": (*EMBED, "vectorize"),
     "_dynamic_shapes.py": (*EMBED, "numerics", "xla"),
     "_eager.py": EMBED,
-    "_early.py": ("command_line", "command_line_stopped", "import"),
     "_embed.py": EMBED,
     "_errors.py": (*EMBED, *DECORATOR),
     "_from_numpy.py": FROM_NUMPY,

@@ -311,25 +311,3 @@ ROOT_LINEAR_SOLVE = (
     "{api}: the linear_solve for '{function}' returned no solution; expected {expected}, got {got}. Return the u with "
     "vjp(u) = dy."
 )
-
-
-WRONG_USE = (
-    "tf_cg_ops: wrong arguments; expected those that --help describes, got this complaint: {message}. See: {program} "
-    "--help"
-)
-INTERRUPTED = (
-    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got {got}. Run it again; strip leaves no "
-    "target that is half written."
-)
-SYSTEM_REFUSES = (
-    "tf_cg_ops {command}: the operating system refuses; expected files that can be read and room to write, got {got}. "
-    "Check that path, its permissions and the space on the disk."
-)
-OUTPUT_LOST = (
-    "tf_cg_ops {command}: what it found cannot be printed; expected a standard output that takes it, got {got}. Let it "
-    "print to another place; {rest}."
-)
-UNEXPECTED = (
-    "tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python to "
-    "see where it comes from, and please report it."
-)
