@@ -65,7 +65,7 @@ DECORATOR = (
     "hostile_gradients",
 )
 RULES = ("live_rules", "recursive_rules", "upstream_behaviour", "upstream_behaviour_graphs")
-READY_MADE = ("ready_made", "layer_numbers", "functional_models")
+READY_MADE = ("ready_made", "ready_made_gradient_errors", "layer_numbers", "functional_models")
 FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
 KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")
 SAVED_MODEL = (
@@ -107,9 +107,10 @@ TESTS = {
     "_straight_through.py": READY_MADE,
     "_structure.py": DECORATOR,
     "_tapes.py": (*EMBED, *DECORATOR),
+    "_terms.py": (*DECORATOR, "ready_made_gradient_errors"),
     "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
     "_traced_rule.py": (*DECORATOR, *RULES),
-    "_variants.py": ("variants",),
+    "_variants.py": ("variants", "ready_made_gradient_errors"),
     "_vectorize.py": ("vectorize",),
     "sysconfig.py": ("import",),
     "_keras/": KERAS,

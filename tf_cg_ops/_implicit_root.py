@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _convert, _decorator, _errors, _library, _slices, _structure, _tapes, _tf_internal
+from . import _checks, _convert, _decorator, _errors, _library, _slices, _structure, _tapes, _terms, _tf_internal
 
 _API = "implicit_root"
 
@@ -127,7 +127,7 @@ def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tens
         return y, grad_fn
 
     with_closure.__qualname__ = system.where["function"]
-    return _decorator.run(with_closure, [inputs], {}, api=_API)
+    return _decorator.run(with_closure, [inputs], {}, terms=_terms.IMPLICIT_ROOT)
 
 
 class _System:

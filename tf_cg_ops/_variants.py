@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _library, _slices, _structure, _tapes, _tf_internal
+from . import _checks, _decorator, _errors, _library, _slices, _structure, _tapes, _terms, _tf_internal
 
 
 def custom_vjp(
@@ -51,7 +51,22 @@ def custom_vjp(
       ValueError: As `custom_gradient`; at the decoration, where `nondiff_argnames` names no arguments of `forward`.
       TypeError: As `custom_gradient`; at the call, where `forward` returns no pair.
     """
+    if not callable(backward):
+        raise TypeError(_errors.BACKWARD_NOT_A_FUNCTION.format(got=_checks.describe_answer(backward)))
     nondiff_argnames = _structure.check_names("custom_vjp", forward, nondiff_argnames)
+    parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
+    terms = _terms.Terms(
+        "custom_vjp",
+        rule=f"backward '{_structure.name_of(backward)}' of '{{function}}'",
+        name="backward",
+        leading="residuals and ",
+        parameters=parameters,
+        parameters_with_variables=f"{parameters}, variables=None",
+        beside_the_value=("residuals", "residuals"),
+        traced="a backward",
+        traced_in="backward",
+        written=backward,
+    )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         constants = _structure.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
@@ -62,7 +77,7 @@ def custom_vjp(
                 return answer
             return answer[0], functools.partial(backward, answer[1], **constants)
 
-        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp", function)
+        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, terms, function)
 
     return _decorator.CustomGradient("custom_vjp", forward, run)
 
@@ -113,7 +128,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
             return result, grad_fn
 
-        return _decorator.run(with_closure, args, kwargs, api="recompute_grad", written=function)
+        return _decorator.run(with_closure, args, kwargs, terms=_terms.RECOMPUTE_GRAD, written=function)
 
     return _decorator.CustomGradient("recompute_grad", f, run)
 
@@ -137,7 +152,7 @@ def _gradients_of_recomputation(
     else:
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            outputs = tf.nest.flatten(function(*args, **kwargs))
+            outputs = _outputs_again(function, args, kwargs, dy)
         targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
         gradients = tape.gradient(
             [output for output, _ in targets],
@@ -147,6 +162,18 @@ def _gradients_of_recomputation(
     by_source = iter(gradients)
     by_argument = [next(by_source) if _structure.tensors_for_gradients(leaf) else None for leaf in leaves]
     return (by_argument, list(by_source)) if variables else by_argument
+
+
+def _outputs_again(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]
+) -> list[Any]:
+    """The outputs of the function, of which there have to be as many as the first time."""
+    outputs = tf.nest.flatten(function(*args, **kwargs))
+    if len(outputs) != len(dy):
+        expected = _checks.count(len(dy), "output")
+        message = _errors.RECOMPUTED_OTHERWISE
+        raise ValueError(message.format(function=_structure.name_of(function), expected=expected, got=len(outputs)))
+    return outputs
 
 
 def _gradients_in_a_graph(
@@ -160,7 +187,7 @@ def _gradients_in_a_graph(
 
     @tf.function(autograph=False)
     def traced(args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]) -> list[Any]:
-        outputs = tf.nest.flatten(function(*args, **kwargs))
+        outputs = _outputs_again(function, args, kwargs, dy)
         targets = [_structure.tensors_for_gradients(output) for output in outputs]
         upstream = [_structure.tensors_for_gradients(gradient) for gradient in dy]
         leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
@@ -222,6 +249,6 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
             return function(*args, **kwargs), grad_fn
 
-        return _decorator.run(with_closure, args, kwargs, api="grad_pass_through", written=function)
+        return _decorator.run(with_closure, args, kwargs, terms=_terms.GRAD_PASS_THROUGH, written=function)
 
     return _decorator.CustomGradient("grad_pass_through", f, run)
