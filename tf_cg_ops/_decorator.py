@@ -14,6 +14,7 @@ import tensorflow as tf
 from . import _checks, _eager, _errors, _keras, _rule, _structure, _tapes, _terms, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
 

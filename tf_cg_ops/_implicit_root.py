@@ -1,5 +1,6 @@
 """`implicit_root`: the derivative of a root by the implicit function theorem, whatever solver finds it."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from . import _checks, _convert, _decorator, _errors, _library, _slices, _struct
 _API = "implicit_root"
 
 
+@_tf_internal.autograph_artifact
 def implicit_root(
     residual: Callable[..., Any],
     solve: Callable[..., Any] | None = None,
@@ -90,7 +92,7 @@ def implicit_root(
     if not isinstance(batched, bool):
         raise TypeError(_errors.BATCHED_IS_NO_BOOL.format(api=_API, value=_convert.describe(batched)))
     if solve is None:
-        return lambda solve: implicit_root(residual, solve, batched=batched, linear_solve=linear_solve)
+        return functools.partial(implicit_root, residual, batched=batched, linear_solve=linear_solve)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
         _structure.flatten_arguments(_API, function, args, kwargs)  # Whether they fit the signature.

@@ -1,12 +1,13 @@
 """`straight_through`: a function that has no useful derivative, with that of another one."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from . import _convert, _decorator, _errors, _structure, _terms
+from . import _convert, _decorator, _errors, _structure, _terms, _tf_internal
 
 _API = "straight_through"
 
@@ -37,6 +38,7 @@ SURROGATES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
 }
 
 
+@_tf_internal.autograph_artifact
 def straight_through(
     f: Callable[..., Any] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
@@ -99,7 +101,7 @@ def straight_through(
     """
     derivative = to_derivative(surrogate, slope)
     if f is None:
-        return lambda f: straight_through(f, surrogate, slope)
+        return functools.partial(straight_through, surrogate=surrogate, slope=slope)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_gradient(*args: Any, **kwargs: Any) -> Any:

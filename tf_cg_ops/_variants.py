@@ -9,6 +9,7 @@ import tensorflow as tf
 from . import _checks, _decorator, _errors, _library, _slices, _structure, _tapes, _terms, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def custom_vjp(
     forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnames: Collection[str] = ()
 ) -> Callable[..., Any]:
@@ -82,6 +83,7 @@ def custom_vjp(
     return _decorator.CustomGradient("custom_vjp", forward, run)
 
 
+@_tf_internal.autograph_artifact
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that its gradient computes it again instead of keeping what it computed.
 
@@ -211,6 +213,7 @@ def _gradients_in_a_graph(
     return gradients + list(found)
 
 
+@_tf_internal.autograph_artifact
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that upstream gradients pass through it unchanged: `dx = dy`.
 

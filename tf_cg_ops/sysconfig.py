@@ -1,8 +1,9 @@
 """Where the op library is, for programs that load it without Python."""
 
-from . import _library
+from . import _library, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def get_lib() -> str:
     """Returns the path of the op library.
 
