@@ -84,6 +84,7 @@ TESTING = ("testing", "testing_errors", "testing_numeric", "testing_faults")
 TESTS = {
     "__init__.py": ("import", "functional_models"),
     "__main__.py": ("command_line", "command_line_stopped"),
+    "_captures.py": ("recompute_captures", "variants"),
     "_checks.py": (*EMBED, *DECORATOR),
     "_clipping.py": READY_MADE,
     "_command_line.py": ("command_line", "command_line_stopped"),
@@ -110,7 +111,7 @@ TESTS = {
     "_terms.py": (*DECORATOR, "ready_made_gradient_errors"),
     "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
     "_traced_rule.py": (*DECORATOR, *RULES),
-    "_variants.py": ("variants", "ready_made_gradient_errors"),
+    "_variants.py": ("variants", "recompute_captures", "ready_made_gradient_errors"),
     "_vectorize.py": ("vectorize",),
     "sysconfig.py": ("import",),
     "_keras/": KERAS,

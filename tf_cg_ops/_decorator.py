@@ -1,6 +1,7 @@
 """`custom_gradient`: a function with its own gradient function."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
@@ -141,6 +142,18 @@ class CustomGradient:
         return _keras.function_of(config)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientByCaptures:
+    """A gradient function that has gradients by Tensors beside the arguments, too."""
+
+    function: Callable[..., tuple[Any, Sequence[Any]]]  # Returns what a gradient function does, and those gradients.
+    captures: list[tf.Tensor]
+
+    def __call__(self, *dys: Any, variables: Sequence[tf.Variable] = ()) -> tuple[Any, Sequence[Any]]:
+        """The answer of the function."""
+        return self.function(*dys, variables=variables)
+
+
 def run(
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -196,9 +209,12 @@ def run(
             if not message:
                 raise
             raise TypeError(message) from error
+        if isinstance(grad_fn, GradientByCaptures):
+            return [*checks.gradients(answer[0]), *answer[1]]
         return checks.gradients(answer)
 
-    flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads
+    captures = grad_fn.captures if isinstance(grad_fn, GradientByCaptures) else []
+    flat_inputs = [*(tensor for tensors in inputs for tensor in tensors), *reads, *captures]
     flat_results = [tensor for tensors in components for tensor in tensors]
     if not flat_results:
         return result
