@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test test-slow fuzz mutants sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
 
 demo: $(LIBRARY)
-	$(BIN)/python -m tf_cg_ops demo
+	$(BIN)/tf-cg-ops demo
 
 # Whole files go to the workers, since a file's tests share what they set up: in their order, in which those that take
 # long come first, and not by the number of tests. A worker that crashes ends the run.

@@ -8,6 +8,16 @@ import sys
 import tarfile
 import time
 
+import setuptools
+
+# pip does not check the requirement of pyproject.toml without build isolation, and what fails first with an older
+# setuptools is an import.
+if int(setuptools.__version__.split(".")[0]) < 77:
+    raise SystemExit(
+        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {setuptools.__version__}. Install "
+        f"it into this Python with: {sys.executable} -m pip install 'setuptools>=77' wheel"
+    )
+
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext

@@ -65,7 +65,7 @@ DECORATOR = (
     "hostile_gradients",
 )
 RULES = ("live_rules", "recursive_rules", "upstream_behaviour", "upstream_behaviour_graphs")
-READY_MADE = ("ready_made", "layer_numbers", "functional_models")
+READY_MADE = ("ready_made", "ready_made_gradient_errors", "layer_numbers", "functional_models")
 FROM_NUMPY = ("from_numpy", "from_numpy_errors", "from_numpy_calls")
 KERAS = ("functional_arguments", "functional_models", "layers", "layer_numbers", "keras_jit")
 SAVED_MODEL = (
@@ -84,6 +84,7 @@ TESTING = ("testing", "testing_errors", "testing_numeric", "testing_faults")
 TESTS = {
     "__init__.py": ("import", "functional_models"),
     "__main__.py": ("command_line", "command_line_stopped"),
+    "_captures.py": ("recompute_captures", "variants"),
     "_checks.py": (*EMBED, *DECORATOR),
     "_clipping.py": READY_MADE,
     "_command_line.py": ("command_line", "command_line_stopped"),
@@ -92,7 +93,6 @@ TESTS = {
     "_deferred.py": (*EMBED, "vectorize"),
     "_dynamic_shapes.py": (*EMBED, "numerics", "xla"),
     "_eager.py": EMBED,
-    "_early.py": ("command_line", "command_line_stopped", "import"),
     "_embed.py": EMBED,
     "_errors.py": (*EMBED, *DECORATOR),
     "_from_numpy.py": FROM_NUMPY,
@@ -108,9 +108,10 @@ TESTS = {
     "_straight_through.py": READY_MADE,
     "_structure.py": DECORATOR,
     "_tapes.py": (*EMBED, *DECORATOR),
+    "_terms.py": (*DECORATOR, "ready_made_gradient_errors"),
     "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
     "_traced_rule.py": (*DECORATOR, *RULES),
-    "_variants.py": ("variants",),
+    "_variants.py": ("variants", "recompute_captures", "ready_made_gradient_errors"),
     "_vectorize.py": ("vectorize",),
     "sysconfig.py": ("gpu_kernels_query", "import"),
     "_keras/": KERAS,

@@ -1,7 +1,8 @@
-"""The commands strip, inspect and demo: output, messages of one line, exit statuses."""
+"""The program `tf-cg-ops` with its commands strip, inspect and demo: output, messages of one line, exit statuses."""
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+import tf_cg_ops_cli
 from tf_cg_ops import _command_line, saved_model
 
 from .support.stripped import break_values, contents, ops_of
@@ -31,17 +33,23 @@ def model(tmp_path_factory):
     return folder
 
 
-def run(*arguments, cwd):
+PROGRAMS = {
+    "script": [pathlib.Path(sys.executable).with_name("tf-cg-ops")],
+    "package": [sys.executable, "-m", "tf_cg_ops"],
+}
+
+
+def run(*arguments, cwd, program="script"):
     """The program as users start it, with TensorFlow's own defaults for what it writes."""
     silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
     environment = {name: value for name, value in os.environ.items() if name not in silent}
-    command = [sys.executable, "-m", "tf_cg_ops", *map(str, arguments)]
+    command = [*map(str, PROGRAMS[program]), *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 def main(capsys, *arguments):
     """The same in this process."""
-    status = _command_line.main([str(argument) for argument in arguments])
+    status = _command_line.run(tf_cg_ops_cli.parse([str(argument) for argument in arguments]))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
@@ -65,11 +73,20 @@ def test_strip_as_a_program(model, tmp_path):
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
 
-def test_a_failure_as_a_program(tmp_path):
-    result = run("strip", "missing", "target", cwd=tmp_path)
+def test_the_package_as_a_program_prints_the_same_table(model, tmp_path):
+    script, package = (run("inspect", model, cwd=tmp_path, program=program) for program in PROGRAMS)
+    assert (package.returncode, package.stdout) == (0, script.stdout)
+    assert script.stderr == ""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_failure_as_a_program(tmp_path, program):
+    result = run("strip", "missing", "target", cwd=tmp_path, program=program)
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr == (
+    said = result.stderr[result.stderr.index("reading") :]  # The package imports TensorFlow before it can silence it.
+    assert said == (result.stderr if program == "script" else said)
+    assert said == (
         "reading missing\n"
         "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing there. "
         "Pass the folder that tf.saved_model.save wrote.\n"
@@ -80,10 +97,8 @@ def test_a_failure_as_a_program(tmp_path):
 WITHOUT_TENSORFLOW = """
 import sys
 sys.modules["tensorflow"] = None
-sys.argv = ["-m", *sys.argv[1:]]
-sys.orig_argv = [sys.executable, "-m", "tf_cg_ops", *sys.argv[1:]]
-sys.path.insert(0, "")
-import tf_cg_ops
+import tf_cg_ops_cli
+sys.exit(tf_cg_ops_cli.main())
 """
 
 
@@ -101,9 +116,9 @@ import tf_cg_ops
 def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, complaint, tmp_path):
     command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    program = "python -m tf_cg_ops" + (f" {arguments[0]}" if arguments and arguments[0] in ("strip", "inspect") else "")
+    program = "tf-cg-ops" + (f" {arguments[0]}" if arguments and arguments[0] in ("strip", "inspect") else "")
     if complaint.startswith("unrecognized"):
-        program = "python -m tf_cg_ops"  # Python asks the outer parser about what no parser knows.
+        program = "tf-cg-ops"  # Python asks the outer parser about what no parser knows.
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), result.stderr)
     assert said == (
@@ -116,24 +131,31 @@ def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, co
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("strip", ["SOURCE", "TARGET", "--no-check", "--inputs FILE", "Example: python -m tf_cg_ops strip"]),
-        ("inspect", ["PATH", "--json", "Example: python -m tf_cg_ops inspect"]),
-        ("demo", ["--output FOLDER", "Example: python -m tf_cg_ops demo"]),
+        ("strip", ["SOURCE", "TARGET", "--no-check", "--inputs FILE", "Example: tf-cg-ops strip"]),
+        ("inspect", ["PATH", "--json", "Example: tf-cg-ops inspect"]),
+        ("demo", ["--output FOLDER", "Example: tf-cg-ops demo"]),
         ("", ["strip", "inspect", "demo", "COMMAND --help"]),
     ],
 )
 def test_help_says_everything(command, words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as caught:
-        _command_line.main([*command.split(), "--help"])
+        tf_cg_ops_cli.parse([*command.split(), "--help"])
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     for word in [*words, "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."]:
         assert word in text
 
 
-def test_the_arguments_are_looked_at_in_this_program_only(tmp_path):
-    """Another program that is started with -m and imports the package in its own."""
+@pytest.mark.parametrize("arguments", [["srtip"], ["strip", "--help"]], ids=" ".join)
+def test_the_package_as_a_program_parses_the_same_arguments(arguments, tmp_path):
+    script, package = (run(*arguments, cwd=tmp_path, program=program) for program in PROGRAMS)
+    assert (package.returncode, package.stdout) == (script.returncode, script.stdout)
+    assert package.stderr.endswith(script.stderr)
+
+
+def test_importing_the_package_reads_no_arguments(tmp_path):
+    """In another program that is started with -m."""
     package = tmp_path / "other"
     package.mkdir()
     (package / "__init__.py").write_text("import tf_cg_ops\n")

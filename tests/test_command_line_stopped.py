@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+import tf_cg_ops_cli
 from tf_cg_ops import _command_line
 
 
@@ -27,7 +28,7 @@ def model(tmp_path):
 
 def test_a_link_to_nowhere_in_the_source_is_one_line(model, tmp_path, capsys):
     (model / "link").symlink_to(tmp_path / "nowhere")
-    assert _command_line.main(["strip", str(model), str(tmp_path / "target")]) == 1
+    assert _command_line.run(tf_cg_ops_cli.parse(["strip", str(model), str(tmp_path / "target")])) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[-1] == (
@@ -39,7 +40,7 @@ def test_a_link_to_nowhere_in_the_source_is_one_line(model, tmp_path, capsys):
 
 def test_the_output_of_demo_is_a_file(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert _command_line.main(["demo", "--output", str(tmp_path / "file")]) == 1
+    assert _command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "file")])) == 1
     assert capsys.readouterr().err == (
         "tf_cg_ops demo: the operating system refuses; expected files that can be read and room to write, got File "
         f"exists: '{tmp_path / 'file'}'. Check that path, its permissions and the space on the disk.\n"
@@ -47,9 +48,9 @@ def test_the_output_of_demo_is_a_file(tmp_path, capsys):
 
 
 COMMANDS = """
-import sys
+import sys, tf_cg_ops_cli
 from tf_cg_ops import _command_line
-statuses = [_command_line.main(arguments.split()) for arguments in sys.argv[1:]]
+statuses = [_command_line.run(tf_cg_ops_cli.parse(arguments.split())) for arguments in sys.argv[1:]]
 sys.exit(statuses[0] if len(set(statuses)) == 1 else 99)
 """
 
@@ -92,7 +93,7 @@ def test_readers_that_have_enough_are_no_failure(model, tmp_path):
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     (tmp_path / "tensorflow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "tf_cg_ops", "strip", "a", "b"]
+    command = [sys.executable, "-m", "tf_cg_ops_cli", "strip", "a", "b"]
     result = subprocess.run(
         command,
         cwd=tmp_path,
@@ -115,13 +116,14 @@ import os, runpy, signal, sys
 from tf_cg_ops.saved_model import _compare
 _compare.compare = lambda *_: os.kill(os.getpid(), getattr(signal, number))
 number = sys.argv.pop(1)
-runpy.run_module("tf_cg_ops", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.parametrize("program", ["tf_cg_ops_cli", "tf_cg_ops"])
 @pytest.mark.parametrize(("number", "name"), [("SIGTERM", "SIGTERM"), ("SIGINT", "Ctrl-C")])
-def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, number, name):
-    command = [sys.executable, "-c", SIGNALLED, number, "strip", model, "target"]
+def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, number, name, program):
+    command = [sys.executable, "-c", SIGNALLED, number, program, "strip", model, "target"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=heed_ctrl_c)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == (

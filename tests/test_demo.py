@@ -1,4 +1,4 @@
-"""The command `python -m tf_cg_ops demo`, and that its checks can fail."""
+"""The command `tf-cg-ops demo`, and that its checks can fail."""
 
 import json
 import math
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tf_cg_ops import __main__
+import tf_cg_ops_cli
+from tf_cg_ops import _command_line
 from tf_cg_ops._demo.report import Report
 
 
@@ -15,7 +16,7 @@ from tf_cg_ops._demo.report import Report
 def demo(tmp_path_factory):
     """One full run, from a folder that is not the source tree."""
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "tf_cg_ops", "demo", "--output", "out"]
+    command = [sys.executable, "-m", "tf_cg_ops_cli", "demo", "--output", "out"]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return result, folder / "out"
 
@@ -74,8 +75,9 @@ def test_a_failing_demo_exits_with_1(tmp_path, monkeypatch):
         "report.Report.add = lambda self, *args: add(self, *args[:-1], args[-1] + (9 if args[-2] == 'at least' else 0))\n"
         "from tf_cg_ops._demo import digits\n"
         "digits.EPOCHS = 1\n"
-        "from tf_cg_ops.__main__ import main\n"
-        "sys.exit(main(['demo', '--output', 'out']))\n"
+        "import tf_cg_ops_cli\n"
+        "sys.argv[1:] = ['demo', '--output', 'out']\n"
+        "sys.exit(tf_cg_ops_cli.main())\n"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1, result.stderr
@@ -86,7 +88,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     from tf_cg_ops import _demo
 
     monkeypatch.setitem(_demo._PACKAGES, "no_such_module", "NoSuchPackage")
-    assert __main__.main(["demo", "--output", str(tmp_path / "out")]) == 1
+    assert _command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
         "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no NoSuchPackage. "
         "Install them with: pip install 'tf_cg_ops[demo]'\n"
@@ -95,6 +97,6 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
 
 def test_an_unknown_command_is_refused(capsys):
     with pytest.raises(SystemExit) as caught:
-        __main__.main(["dmeo"])
+        tf_cg_ops_cli.parse(["dmeo"])
     assert caught.value.code == 2
     assert "invalid choice: 'dmeo'" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -46,11 +47,9 @@ def start():
 
 
 def load_example(name):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLES)
-        spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -123,7 +122,8 @@ def test_every_strategy_trains_to_the_weights_by_hand(strategy, start, tmp_path)
     assert distance > 1e-7  # Or rounding could decide where a sign, a rounded weight or a spike is.
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
-    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path)
+    script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With nothing beside it.
+    result = run_script(script, *arguments, cwd=tmp_path)
     assert_results(output, weights, losses)
     first, *epochs, last = result.stdout.splitlines()
     assert first == STRATEGIES[strategy]
@@ -160,8 +160,8 @@ TELL_PID = (
 
 def run_cluster(code, jobs, capsys, servers=(), time_limit=20.0):
     """The exit status, what was shown, and the process ids of all tasks, which are gone."""
-    cluster = load_example("local_cluster")
-    status = cluster.run([sys.executable, "-c", TELL_PID + code], jobs, servers, time_limit)
+    example = load_example("multi_worker")
+    status = example.run_cluster([sys.executable, "-c", TELL_PID + code], jobs, servers, time_limit)
     shown = capsys.readouterr()
     pids = [int(line.split()[1]) for line in (shown.out + shown.err).splitlines() if line.startswith("pid ")]
     for pid in pids:

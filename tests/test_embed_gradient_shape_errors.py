@@ -95,8 +95,19 @@ def test_shapes_that_do_not_fit_in_eager_mode(case):
     (fx, gx, x, axis), message = SHAPES[case]
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         cg.embed_gradient(ones(fx), ones(gx), ones(x), axis)
-    # TensorFlow puts the op's node in front and its name behind.
-    assert re.sub(r"^\{\{.*?\}\} | \[Op:.*$", "", caught.value.message) == message
+    assert caught.value.message == str(caught.value) == message  # Nothing of TensorFlow's around it.
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["", "deferred"])
+@pytest.mark.parametrize("name", [None, "a/name[Op:x] name: "])
+def test_an_eager_error_under_a_tape_is_the_sentence_alone(name, deferred):
+    fx, gx, x = ones([1, 3]), ones([2, 3]), ones([2, 3])
+    _, message = SHAPES["fx_too_small"]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            cg.embed_gradient(fx, (lambda: gx) if deferred else gx, x, name=name)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("case", SHAPES)

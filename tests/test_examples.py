@@ -1,12 +1,14 @@
 """The examples that show something: each holds what it says, draws it, and fails where a gradient is wrong.
 
-`multi_worker.py` is tested in test_distribution.py, and `c_api` in test_c_api.py.
+`multi_worker.py` is tested in test_distribution.py, and `c_api` in test_c_api.py. All of them are copied first: each file
+runs alone.
 """
 
 import ast
 import concurrent.futures
 import json
 import re
+import shutil
 
 import matplotlib.image
 import numpy as np
@@ -29,11 +31,10 @@ FILES = {
 
 # Runs an example as a program after it has broken one of the library's functions.
 BROKEN = """
-import pathlib, runpy, sys
+import runpy, sys
 import tf_cg_ops as cg
 {breakage}
 sys.argv = sys.argv[1:]
-sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -54,11 +55,11 @@ cg.from_numpy = doubled
 
 
 def run_example(name, folder):
-    """One run, from a folder that is not the source tree: the name, what it printed, and the folder."""
-    (folder / "here").mkdir()
-    (folder / "temporary").mkdir()
+    """One run of a copy of the file, which has nothing beside it: the name, what it printed, and the folder."""
+    for empty in ("here", "temporary", "script"):
+        (folder / empty).mkdir()
     result = run_script(
-        EXAMPLES / f"{name}.py",
+        shutil.copy(EXAMPLES / f"{name}.py", folder / "script"),
         *("--output", "output"),
         cwd=folder / "here",
         environment={"TMPDIR": str(folder / "temporary")},
@@ -138,6 +139,5 @@ def test_its_docstring_says_how_to_run_it_and_what_comes_out(name):
 def test_the_table_lists_every_example():
     text = (EXAMPLES / "README.md").read_text()
     listed = re.findall(r"^\| `([\w.]+)/?`", text, re.MULTILINE)
-    shared = {"example.py", "local_cluster.py"}
-    assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - shared - {"README.md", "__pycache__"}
+    assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
     assert {f"{name}.py" for name in FILES} < set(listed)

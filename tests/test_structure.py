@@ -81,7 +81,12 @@ def test_files_are_short():
 
 
 # What is imported where it is used only, by who has it.
-EXTRAS = {"keras3.py": {"keras"}, "keras2.py": {"tf_keras"}}
+EXTRAS = {
+    "keras3.py": {"keras"},
+    "keras2.py": {"tf_keras"},
+    "__main__.py": {"tf_cg_ops_cli"},
+    "_command_line.py": {"tf_cg_ops_cli"},
+}
 
 
 def test_no_file_is_what_a_process_left_behind():

@@ -161,14 +161,12 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_functions_of_the_examples(name, monkeypatch):
+def test_the_functions_of_the_examples(name):
     file, function, args, options = EXAMPLES[name]
-    monkeypatch.syspath_prepend(ROOT / "examples")
     cg.testing.check_gradient(runpy.run_path(ROOT / "examples" / f"{file}.py")[function], args, **options)
 
 
-def test_the_binary_layer_of_the_example(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "examples")
+def test_the_binary_layer_of_the_example():
     layer = runpy.run_path(ROOT / "examples" / "binary_net.py")["BinaryDense"](3)
     layer.build([2, 3])
     kernel = np.random.default_rng(0).uniform(-0.9, 0.9, [3, 3])

@@ -7,8 +7,6 @@ loaded already is told about the layers and functions: a model file that holds t
 import importlib as _importlib
 import typing as _typing
 
-from . import _early as _early
-
 # Before all that may not even be imported under a TensorFlow which the library was not built for.
 from . import _library as _library  # isort: split
 

@@ -1,10 +1,8 @@
-"""The program `python -m tf_cg_ops`."""
+"""`python -m tf_cg_ops`: the same as the program `tf-cg-ops`, which parses its arguments sooner."""
 
 import sys
 
-from ._command_line import catch_signals
-from ._command_line import main as main
+import tf_cg_ops_cli
 
 if __name__ == "__main__":
-    catch_signals()
-    sys.exit(main())
+    sys.exit(tf_cg_ops_cli.main())

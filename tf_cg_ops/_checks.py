@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _library, _structure, _tf_internal
+from . import _errors, _library, _structure, _terms, _tf_internal
 from ._tf_internal import EagerTensor, shape_of
 
 
@@ -15,38 +15,56 @@ class GradientChecks:
 
     def __init__(
         self,
-        api: str,
+        terms: _terms.Terms,
         function: str,
         arguments: _structure.Leaves,
         inputs: Sequence[list[tf.Tensor]],
         variables: Sequence[tf.Variable],
     ) -> None:
-        self._where = {"api": api, "function": function}
+        self._terms = terms
+        self._function = function
         self._arguments = arguments
         self._inputs = inputs
         self._variables = variables
+
+    @property
+    def _where(self) -> dict[str, str]:
+        return self._terms.where(self._function)
 
     def takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
         if not self._variables:
             return
-        parameters = inspect.signature(grad_fn).parameters
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-        if not takes_any and "variables" not in parameters:
-            signature = f"grad_fn{inspect.signature(grad_fn)}"
-            names = _quoted(variable.name for variable in self._variables)
-            raise TypeError(_errors.NEEDS_VARIABLES.format(**self._where, names=names, signature=signature))
+        signature = inspect.signature(self._terms.written or grad_fn)
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        if not takes_any and "variables" not in signature.parameters:
+            raise TypeError(
+                _errors.NEEDS_VARIABLES.format(
+                    **self._where,
+                    names=_quoted(variable.name for variable in self._variables),
+                    gradient=self._terms.name,
+                    signature=f"{self._terms.name}{signature}",
+                    parameters=self._terms.parameters_with_variables,
+                )
+            )
 
     def upstream_not_taken(self, grad_fn: Callable[..., Any], dys: Sequence[Any]) -> str:
         """What is wrong with a grad_fn whose parameters do not fit its upstream gradients; empty if they do."""
-        keywords = {"variables": self._variables} if self._variables else {}
-        signature = inspect.signature(grad_fn)
-        try:
-            signature.bind(*dys, **keywords)
-        except TypeError:
-            expected = _count(len(dys), "upstream gradient")
-            return _errors.UPSTREAM_NOT_TAKEN.format(**self._where, expected=expected, signature=f"grad_fn{signature}")
-        return ""
+        args, kwargs = list(dys), {"variables": self._variables} if self._variables else {}
+        written = self._terms.written
+        if written is not None:  # What is called is a functools.partial of it.
+            args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}  # type: ignore[attr-defined]
+        signature = _structure.refusing_signature(written or grad_fn, args, kwargs)
+        if signature is None:
+            return ""
+        return _errors.UPSTREAM_NOT_TAKEN.format(
+            **self._where,
+            leading=self._terms.leading,
+            expected=count(len(dys), "upstream gradient"),
+            gradient=self._terms.name,
+            signature=f"{self._terms.name}{signature}",
+            parameters=self._terms.parameters,
+        )
 
     def gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
@@ -63,9 +81,10 @@ class GradientChecks:
             gradients = gradients + [None] * (len(self._inputs) - len(gradients))
         if len(gradients) != len(self._inputs):
             raise ValueError(
-                _errors.GRADIENT_COUNT.format(
+                self._terms.count.format(
                     **self._where,
-                    got=_count(len(gradients), "gradient"),
+                    got=count(len(gradients), "gradient"),
+                    number=len(gradients),
                     expected=len(self._inputs),
                     names=_quoted(self._arguments.names),
                 )
@@ -86,8 +105,8 @@ class GradientChecks:
         argument, tensors = repr(self._arguments.names[i]), self._inputs[i]
         components = _structure.gradient_components(gradient, self._arguments.values[i], tensors)
         if len(components) != len(tensors):
-            expected, got = _count(len(tensors), "tensor"), _count(len(components), "tensor")
-            raise ValueError(_errors.GRADIENT_KIND.format(**self._where, argument=argument, expected=expected, got=got))
+            expected, got = count(len(tensors), "tensor"), count(len(components), "tensor")
+            raise ValueError(self._terms.kind.format(**self._where, argument=argument, expected=expected, got=got))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
     def _of_variables(self, answer: Any) -> list[Any]:
@@ -96,7 +115,7 @@ class GradientChecks:
             raise ValueError(
                 _errors.VARIABLE_GRADIENT_COUNT.format(
                     **self._where,
-                    got=_count(len(gradients), "gradient"),
+                    got=count(len(gradients), "gradient"),
                     expected=len(self._variables),
                     names=_quoted(variable.name for variable in self._variables),
                 )
@@ -115,12 +134,12 @@ class GradientChecks:
         where = self._where | {"argument": argument}
         shape, dtype = _tf_internal.shape_and_dtype(like)
         if gradient.dtype != dtype:
-            raise ValueError(_errors.GRADIENT_DTYPE.format(**where, expected=dtype.name, got=gradient.dtype.name))
+            raise ValueError(self._terms.dtype.format(**where, expected=dtype.name, got=gradient.dtype.name))
         if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=shape, got=gradient.shape))
+            raise ValueError(self._terms.shape.format(**where, expected=shape, got=gradient.shape))
         if isinstance(gradient, tf.IndexedSlices) and not gradient.values.shape[1:].is_compatible_with(shape[1:]):
             expected, got = f"rows of {shape[1:]}", f"rows of {gradient.values.shape[1:]}"
-            raise ValueError(_errors.GRADIENT_SHAPE.format(**where, expected=expected, got=got))
+            raise ValueError(self._terms.shape.format(**where, expected=expected, got=got))
         is_handle = like.dtype == tf.resource  # Of contents whose shape no operation tells.
         if isinstance(gradient, tf.IndexedSlices):
             dense_shape = gradient.dense_shape
@@ -129,7 +148,7 @@ class GradientChecks:
             return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
         if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
-        message = _errors.GRADIENT_SHAPE.format(**where, expected="{expected}", got="{got}")
+        message = self._terms.shape.format(**where, expected="{expected}", got="{got}")
         return _library.custom_gradient_check_shape(gradient, tf.shape(like, out_type=tf.int64), message=message)
 
 
@@ -166,5 +185,6 @@ def _quoted(names: Any) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """A number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

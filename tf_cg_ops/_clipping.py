@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _convert, _decorator, _errors, _keras
+from . import _convert, _decorator, _errors, _keras, _terms
 
 _API = "clip_gradient"
 
@@ -89,7 +89,7 @@ def clip_gradient(
     def identity(*tensors: tf.Tensor) -> Any:
         return list(tensors), lambda *dys: _clip(way, dys, limit, axes)
 
-    return tf.nest.pack_sequence_as(x, _decorator.run(identity, tensors, {}, api=_API))
+    return tf.nest.pack_sequence_as(x, _decorator.run(identity, tensors, {}, terms=_terms.CLIP_GRADIENT))
 
 
 def to_limit(way: str, limit: Any) -> tf.Tensor:

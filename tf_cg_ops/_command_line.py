@@ -1,102 +1,20 @@
-"""The command line `python -m tf_cg_ops`: its arguments, its errors, its exit statuses.
-
-Nothing here imports TensorFlow before the arguments are known to be right.
-"""
+"""What the command `tf-cg-ops` does once its arguments are parsed: its output, its errors, its exit statuses."""
 
 import argparse
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from . import _errors
+import tf_cg_ops_cli
 
-_PROGRAM = "python -m tf_cg_ops"
-_EXIT_STATUSES = "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, _errors.WRONG_USE.format(program=self.prog, message=message.rstrip(".")) + "\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=_PROGRAM,
-        description="Custom gradients for TensorFlow that are data in the graph.",
-        epilog=f"'{_PROGRAM} COMMAND --help' describes a command. {_EXIT_STATUSES}",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    strip = _add(
-        commands,
-        "strip",
-        "make a SavedModel independent of this library, for serving and converting",
-        "Writes a SavedModel that computes what SOURCE computes, with TensorFlow's own operations alone: it loads "
-        "where tf_cg_ops is not installed, and converts to TensorFlow Lite. Custom gradients are not in it any more: "
-        "do not train it further. Functions that compute gradients themselves, such as a saved training step, still "
-        "do. Both models are run on the same inputs; if they compute different things, nothing is written.",
-        f"{_PROGRAM} strip trained_model model_for_serving",
-    )
-    strip.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
-    strip.add_argument(
-        "target", metavar="TARGET", type=pathlib.Path, help="the folder that is made; it must not exist yet"
-    )
-    strip.add_argument("--no-check", dest="check", action="store_false", help="do not run and compare the models")
-    strip.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="an .npz file of inputs for the comparison, with arrays named SIGNATURE/ARGUMENT, or ARGUMENT where there "
-        "is only one signature (default: small random ones, made from the model's input specs)",
-    )
-
-    inspect = _add(
-        commands,
-        "inspect",
-        "show the embedded gradients of a SavedModel",
-        "Shows each value of a SavedModel that has a gradient of its own: where it stands, what kind it is, the "
-        "decorated Python function, dtype and shape of the value, how many inputs have gradients, and how large the "
-        "gradient rule is. The model is not run.",
-        f"{_PROGRAM} inspect trained_model",
-    )
-    inspect.add_argument("path", metavar="PATH", type=pathlib.Path, help="the folder of the SavedModel")
-    inspect.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-
-    demo = _add(
-        commands,
-        "demo",
-        "train on real data with embedded gradients",
-        "Trains on real data with embedded gradients and shows what they do. It fails if any of what it shows does not "
-        "hold.",
-        f"{_PROGRAM} demo --output demo_output",
-    )
-    demo.add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=pathlib.Path,
-        default=pathlib.Path("demo_output"),
-        help="the folder for the picture, the figures and the trained model (default: %(default)s)",
-    )
-    return parser
-
-
-def _add(commands: Any, name: str, summary: str, description: str, example: str) -> argparse.ArgumentParser:
-    epilog = f"Example: {example} -- {_EXIT_STATUSES}"
-    return commands.add_parser(name, help=summary, description=description, epilog=epilog)
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the arguments; ends the program if they are wrong, or ask for help."""
-    return _parser().parse_args(arguments)
+from . import _demo, saved_model
+from .saved_model import _inputs, _text
 
 
 def catch_signals() -> None:
@@ -110,14 +28,13 @@ def _interrupt(number: int, _frame: Any) -> NoReturn:
     raise KeyboardInterrupt("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Runs one command and returns the exit status."""
-    options = parse(arguments)
-    command = {"strip": _strip, "inspect": _inspect, "demo": _demo}[options.command]
+    command = {"strip": _strip, "inspect": _inspect, "demo": _run_demo}[options.command]
     try:
         return command(options)
     except KeyboardInterrupt as error:
-        _tell(_errors.INTERRUPTED.format(command=options.command, got=str(error) or "Ctrl-C"))
+        _tell(tf_cg_ops_cli.interrupted(options.command, str(error) or "Ctrl-C"))
     except BrokenPipeError:
         _silence(sys.stdout)
     except Exception as error:
@@ -131,9 +48,15 @@ def _line_of(command: str, error: Exception) -> str:
     if text.startswith(("saved_model.", "tf_cg_ops")):
         return text
     if isinstance(error, OSError):
-        return _errors.SYSTEM_REFUSES.format(command=command, got=_reason(error))
+        return (
+            f"tf_cg_ops {command}: the operating system refuses; expected files that can be read and room to write, "
+            f"got {_reason(error)}. Check that path, its permissions and the space on the disk."
+        )
     got = f"{type(error).__name__}: {text.strip()}".partition("\n")[0].rstrip(".: ")
-    return _errors.UNEXPECTED.format(command=command, got=got)
+    return (
+        f"tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python "
+        "to see where it comes from, and please report it."
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -158,7 +81,10 @@ def _show(command: str, text: str, rest: str) -> int:
         _silence(sys.stdout)
     except (OSError, UnicodeEncodeError) as error:
         _silence(sys.stdout)
-        _tell(_errors.OUTPUT_LOST.format(command=command, got=_reason(error), rest=rest))
+        _tell(
+            f"tf_cg_ops {command}: what it found cannot be printed; expected a standard output that takes it, got "
+            f"{_reason(error)}. Let it print to another place; {rest}."
+        )
         return 1
     return 0
 
@@ -169,9 +95,6 @@ def _silence(stream: Any) -> None:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    from . import saved_model
-    from .saved_model import _inputs, _text
-
     inputs: Mapping[str, Mapping[str, Any]] | None = None
     if options.inputs is not None:
         inputs = _inputs.read(options.inputs, options.source)
@@ -180,15 +103,10 @@ def _strip(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from . import saved_model
-    from .saved_model import _text
-
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
     return _show("inspect", as_json if options.json else _text.of_gradients(found), "the model is as it was")
 
 
-def _demo(options: argparse.Namespace) -> int:
-    from . import _demo
-
+def _run_demo(options: argparse.Namespace) -> int:
     return _demo.run(options.output)

@@ -1,6 +1,7 @@
 """`custom_gradient`: a function with its own gradient function."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
@@ -11,9 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _eager, _errors, _keras, _rule, _structure, _tapes, _tf_internal
+from . import _checks, _eager, _errors, _keras, _rule, _structure, _tapes, _terms, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
 
@@ -140,12 +142,24 @@ class CustomGradient:
         return _keras.function_of(config)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientByCaptures:
+    """A gradient function that has gradients by Tensors beside the arguments, too."""
+
+    function: Callable[..., tuple[Any, Sequence[Any]]]  # Returns what a gradient function does, and those gradients.
+    captures: list[tf.Tensor]
+
+    def __call__(self, *dys: Any, variables: Sequence[tf.Variable] = ()) -> tuple[Any, Sequence[Any]]:
+        """The answer of the function."""
+        return self.function(*dys, variables=variables)
+
+
 def run(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
     constants: Collection[str] = (),
-    api: str = "custom_gradient",
+    terms: _terms.Terms = _terms.CUSTOM_GRADIENT,
     written: Callable[..., Any] | None = None,
 ) -> Any:
     """Computes the value and gives it the gradient, on the tape in eager mode and in the graph elsewhere.
@@ -153,7 +167,7 @@ def run(
     The arguments named in `constants` have no gradient, and `grad_fn` has no entry for them. `written` is the function
     that the user wrote, where that is not `function` itself: it has the name and the signature.
     """
-    written = written or function
+    api, written = terms.api, written or function
     name = _structure.name_of(written)
     arguments = _structure.flatten_arguments(api, written, args, kwargs, constants)
     # Before the call: what it is differentiated by are the values that the function got.
@@ -164,7 +178,7 @@ def run(
     known = len(tf.compat.v1.get_default_graph().get_operations()) if in_session_graph else 0
     try:
         with _tf_internal.VariableWatcher() as watcher:
-            result, grad_fn = _unpack(api, name, function(*args, **kwargs))
+            result, grad_fn = _unpack(terms, name, function(*args, **kwargs))
     except TypeError:
         _structure.check_arguments(api, written, args, kwargs)
         raise
@@ -172,7 +186,7 @@ def run(
         operations = tf.compat.v1.get_default_graph().get_operations()[known:]
         _checks.no_reference_variables(api, name, operations, arguments)
     variables = _structure.captured_variables(watcher.watched_variables(), arguments.values)
-    checks = _checks.GradientChecks(api, name, arguments, inputs, variables)
+    checks = _checks.GradientChecks(terms, name, arguments, inputs, variables)
     checks.takes_variables(grad_fn)
     reads = [tf.convert_to_tensor(variable) for variable in variables]
 
@@ -195,9 +209,12 @@ def run(
             if not message:
                 raise
             raise TypeError(message) from error
+        if isinstance(grad_fn, GradientByCaptures):
+            return [*checks.gradients(answer[0]), *answer[1]]
         return checks.gradients(answer)
 
-    flat_inputs = [tensor for tensors in inputs for tensor in tensors] + reads
+    captures = grad_fn.captures if isinstance(grad_fn, GradientByCaptures) else []
+    flat_inputs = [*(tensor for tensors in inputs for tensor in tensors), *reads, *captures]
     flat_results = [tensor for tensors in components for tensor in tensors]
     if not flat_results:
         return result
@@ -206,13 +223,15 @@ def run(
         flat_outputs = [_eager.identity(tensor) for tensor in flat_results]
         _tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
     else:
-        flat_outputs = _rule.attach(api, name, flat_results, flat_inputs, backward)
+        flat_outputs = _rule.attach(terms, name, flat_results, flat_inputs, backward)
     if is_tensor:
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(result, _structure.replace_tensors(outputs, components, flat_outputs))
 
 
-def _unpack(api: str, name: str, answer: Any) -> tuple[Any, Callable[..., Any]]:
+def _unpack(terms: _terms.Terms, name: str, answer: Any) -> tuple[Any, Callable[..., Any]]:
     if isinstance(answer, tuple) and len(answer) == 2 and callable(answer[1]):
         return answer
-    raise TypeError(_errors.NOT_A_PAIR.format(api=api, function=name, got=_checks.describe_answer(answer)))
+    what, second = terms.beside_the_value
+    where = terms.where(name) | {"what": what, "second": second}
+    raise TypeError(_errors.NOT_A_PAIR.format(**where, got=_checks.describe_answer(answer)))

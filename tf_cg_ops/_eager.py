@@ -5,6 +5,7 @@ closure keeps `gx` and shapes, and is called at a third of the cost.
 """
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,12 +66,25 @@ def embed(
     # A function's value has no shape yet. With that of x, the op refuses what no gx could put right.
     values = [x[i] if callable(g) else g for i, g in enumerate(gx)]
     with _tf_internal.stop_recording():
-        h = _library.custom_gradient_embed(fx, values, x, axis=axis, all_axes=all_axes, name=name)
+        h = run_op(_library.custom_gradient_embed, fx, values, x, axis=axis, all_axes=all_axes, name=name)
     watched = [i for i, t in enumerate(x) if _tf_internal.possible_gradient_types([t])]
     if watched:
         backward = _backward(h, [gx[i] for i in watched], [x[i] for i in watched], axis, all_axes)
         _tf_internal.record_operation("CustomGradientEmbed", [h], [x[i] for i in watched], backward)
     return h
+
+
+# What TensorFlow puts around the message of an op that it runs by itself.
+_AROUND_A_MESSAGE = re.compile(r"^\{\{function_node \S+\}\} | \[Op:\w+\](?: name:.*)?$", re.DOTALL)
+
+
+def run_op(op: Callable[..., tf.Tensor], *inputs: Any, **attributes: Any) -> tf.Tensor:
+    """Runs an op of the library; what it raises in eager mode is its own sentence alone."""
+    try:
+        return op(*inputs, **attributes)
+    except tf.errors.OpError as error:
+        message = _AROUND_A_MESSAGE.sub("", error.message)
+        raise type(error)(error.node_def, error.op, message) from None
 
 
 def _backward(
@@ -99,7 +113,7 @@ def _gradient(dy: Any, shape: _Shape, gx: tf.Tensor, x_shape: _Shape, axis: list
         message = _errors.UPSTREAM_SHAPE
         raise ValueError(message.format(api="embed_gradient", value=tf.TensorShape(shape), upstream=dy.shape))
     shape_tensor = _eager_shape(x_shape) if tf.executing_eagerly() else _graph_shape(x_shape)
-    return _library.custom_gradient_embed_grad(dy, gx, shape_tensor, wrt="x", axis=axis, all_axes=all_axes)
+    return run_op(_library.custom_gradient_embed_grad, dy, gx, shape_tensor, wrt="x", axis=axis, all_axes=all_axes)
 
 
 def shape_tensor_of(like: tf.Tensor) -> tf.Tensor:

@@ -163,8 +163,13 @@ def embed(
     all_axes, axis = axis is None, axis or []
     if not stopped and _tf_internal.could_possibly_record() and tf.executing_eagerly():
         return _eager.embed(fx, gx, x, axis, all_axes, name)
-    return _library.custom_gradient_embed(
-        fx, gx, x, fx_gx_manually_stopped=stopped, axis=axis, all_axes=all_axes, name=name
+    return _eager.run_op(
+        _library.custom_gradient_embed,
+        *(fx, gx, x),
+        fx_gx_manually_stopped=stopped,
+        axis=axis,
+        all_axes=all_axes,
+        name=name,
     )
 
 

@@ -129,45 +129,69 @@ WRONG_ARGUMENTS = (
     "Pass what the signature asks for."
 )
 NOT_A_PAIR = (
-    "{api}: '{function}' did not return its value with its gradient; expected a pair (value, grad_fn), got {got}. End "
-    "it with: return value, grad_fn"
+    "{api}: '{function}' did not return its value with its {what}; expected a pair (value, {second}), got {got}. End "
+    "it with: return value, {second}"
 )
 NEEDS_VARIABLES = (
-    "{api}: '{function}' reads variables that are not among its arguments ({names}); expected a grad_fn that takes the "
-    "keyword argument 'variables', got {signature}. Write grad_fn(*dy, variables=None) and return (gradients of the "
+    "{api}: '{function}' reads variables that are not among its arguments ({names}); expected a {gradient} that takes "
+    "the keyword argument 'variables', got {signature}. Write {gradient}({parameters}) and return (gradients of the "
     "inputs, gradients of the variables)."
 )
 VARIABLES_NOT_A_PAIR = (
-    "{api}: grad_fn of '{function}' did not return gradients for the variables; expected a pair (gradients of the "
-    "inputs, gradients of the variables), got {got}. Return None for a variable that has no gradient."
+    "{api}: {rule} did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of "
+    "the variables), got {got}. Return None for a variable that has no gradient."
 )
 GRADIENT_COUNT = (
-    "{api}: grad_fn of '{function}' returned {got}; expected {expected} (one per input: {names}). Return None for an "
-    "input that has no gradient."
+    "{api}: {rule} returned {got}; expected {expected} (one per input: {names}). Return None for an input that has no "
+    "gradient."
 )
 VARIABLE_GRADIENT_COUNT = (
-    "{api}: grad_fn of '{function}' returned {got} for the variables; expected {expected} (one per variable: {names}). "
-    "Return None for a variable that has no gradient."
+    "{api}: {rule} returned {got} for the variables; expected {expected} (one per variable: {names}). Return None for "
+    "a variable that has no gradient."
 )
 GRADIENT_KIND = (
-    "{api}: grad_fn of '{function}' returned a gradient of another kind than {argument}; expected {expected}, got "
-    "{got}. Return a gradient with the structure of the input."
+    "{api}: {rule} returned a gradient of another kind than {argument}; expected {expected}, got {got}. Return a "
+    "gradient with the structure of the input."
 )
 GRADIENT_DTYPE = (
-    "{api}: grad_fn of '{function}' returned a gradient of the wrong dtype for {argument}; expected {expected}, got "
-    "{got}. Cast it with tf.cast."
+    "{api}: {rule} returned a gradient of the wrong dtype for {argument}; expected {expected}, got {got}. Cast it with "
+    "tf.cast."
 )
 GRADIENT_SHAPE = (
-    "{api}: grad_fn of '{function}' returned a gradient of the wrong shape for {argument}; expected {expected}, got "
-    "{got}. Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
+    "{api}: {rule} returned a gradient of the wrong shape for {argument}; expected {expected}, got {got}. Give it the "
+    "shape of the input: sum over what was broadcast, broadcast over what was summed."
 )
 UPSTREAM_NOT_TAKEN = (
-    "{api}: grad_fn of '{function}' does not take its upstream gradients; expected parameters for {expected} (one for "
-    "each leaf of the value), got {signature}. Write grad_fn(*dys)."
+    "{api}: {rule} does not take its {leading}upstream gradients; expected parameters for {leading}{expected} (one for "
+    "each leaf of the value), got {signature}. Write {gradient}({parameters})."
+)
+BACKWARD_NOT_A_FUNCTION = (
+    "custom_vjp: backward is not a function; expected a function or another callable, got {got}. Pass the function "
+    "itself: backward(residuals, *dys)."
+)
+PASS_THROUGH_COUNT = (
+    "{api}: '{function}' has another number of tensors in its value than among its arguments; expected {expected} (one "
+    "per input: {names}), got {number}. Use custom_gradient for it."
+)
+PASS_THROUGH_KIND = (
+    "{api}: '{function}' returned another kind of value than {argument}; expected {expected}, got {got}. Use "
+    "custom_gradient for it."
+)
+PASS_THROUGH_DTYPE = (
+    "{api}: '{function}' does not keep the dtype of {argument}; expected {expected}, got {got}. Cast its value with "
+    "tf.cast, or use custom_gradient."
+)
+PASS_THROUGH_SHAPE = (
+    "{api}: '{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use custom_gradient "
+    "for a function that changes shapes."
+)
+RECOMPUTED_OTHERWISE = (
+    "recompute_grad: '{function}' returned another structure when it was computed again; expected {expected}, got "
+    "{got}. Make it a function of its arguments alone."
 )
 NO_RULE = (
-    "{api}: the gradient of '{function}' is not there; expected a grad_fn that TensorFlow can trace into a graph, got "
-    "this while tracing it: {error}. Use TensorFlow operations in grad_fn."
+    "{api}: the gradient of '{function}' is not there; expected {traced} that TensorFlow can trace into a graph, got "
+    "this while tracing it: {error}. Use TensorFlow operations in {traced_in}."
 )
 RULE_ORDER = (
     "{api}: the graph holds no gradient rule of '{function}' for a derivative of this order; expected orders up to "
@@ -221,6 +245,22 @@ STRAIGHT_THROUGH_NO_TENSOR = (
 STRAIGHT_THROUGH_SHAPE = (
     "{api}: '{function}' does not keep the shape of x; expected {x}, got {got}. The gradient goes straight through to "
     "where it came from: use custom_gradient for anything else."
+)
+SURROGATE_DTYPE = (
+    "{api}: the surrogate {surrogate} of '{function}' returned a derivative of the wrong dtype; expected {expected}, "
+    "the dtype of x, got {got}. Cast it with tf.cast."
+)
+SURROGATE_SHAPE = (
+    "{api}: the surrogate {surrogate} of '{function}' returned a derivative of the wrong shape; expected {expected}, "
+    "the shape of x, got {got}. Return one number for each element of x."
+)
+SURROGATE_NO_TENSOR = (
+    "{api}: the surrogate {surrogate} of '{function}' returned no derivative; expected a Tensor, got {got}. Return the "
+    "derivative at x, in its shape and dtype."
+)
+SURROGATE_ARGUMENTS = (
+    "{api}: the surrogate {surrogate} of '{function}' does not take x alone; expected a function of one argument, got "
+    "{signature}. Write it as a function of x."
 )
 SLOPE = "{api}: the slope is no positive number; expected a number above 0, got {got}. Pass its size."
 
@@ -310,26 +350,4 @@ RESIDUAL_SHAPE = (
 ROOT_LINEAR_SOLVE = (
     "{api}: the linear_solve for '{function}' returned no solution; expected {expected}, got {got}. Return the u with "
     "vjp(u) = dy."
-)
-
-
-WRONG_USE = (
-    "tf_cg_ops: wrong arguments; expected those that --help describes, got this complaint: {message}. See: {program} "
-    "--help"
-)
-INTERRUPTED = (
-    "tf_cg_ops {command}: it was interrupted; expected to run to the end, got {got}. Run it again; strip leaves no "
-    "target that is half written."
-)
-SYSTEM_REFUSES = (
-    "tf_cg_ops {command}: the operating system refuses; expected files that can be read and room to write, got {got}. "
-    "Check that path, its permissions and the space on the disk."
-)
-OUTPUT_LOST = (
-    "tf_cg_ops {command}: what it found cannot be printed; expected a standard output that takes it, got {got}. Let it "
-    "print to another place; {rest}."
-)
-UNEXPECTED = (
-    "tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python to "
-    "see where it comes from, and please report it."
 )

@@ -17,6 +17,7 @@ _API = "from_numpy"
 _NOT_SAVED = "TfCgOpsFromNumpyIsNotSaved"
 
 
+@_tf_internal.autograph_artifact
 def from_numpy(
     f_and_grad: Callable[..., Any],
     output: tf.TensorSpec | None = None,

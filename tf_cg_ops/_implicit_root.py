@@ -1,15 +1,17 @@
 """`implicit_root`: the derivative of a root by the implicit function theorem, whatever solver finds it."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from . import _checks, _convert, _decorator, _errors, _library, _slices, _structure, _tapes, _tf_internal
+from . import _checks, _convert, _decorator, _errors, _library, _slices, _structure, _tapes, _terms, _tf_internal
 
 _API = "implicit_root"
 
 
+@_tf_internal.autograph_artifact
 def implicit_root(
     residual: Callable[..., Any],
     solve: Callable[..., Any] | None = None,
@@ -90,7 +92,7 @@ def implicit_root(
     if not isinstance(batched, bool):
         raise TypeError(_errors.BATCHED_IS_NO_BOOL.format(api=_API, value=_convert.describe(batched)))
     if solve is None:
-        return lambda solve: implicit_root(residual, solve, batched=batched, linear_solve=linear_solve)
+        return functools.partial(implicit_root, residual, batched=batched, linear_solve=linear_solve)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
         _structure.flatten_arguments(_API, function, args, kwargs)  # Whether they fit the signature.
@@ -127,7 +129,7 @@ def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tens
         return y, grad_fn
 
     with_closure.__qualname__ = system.where["function"]
-    return _decorator.run(with_closure, [inputs], {}, api=_API)
+    return _decorator.run(with_closure, [inputs], {}, terms=_terms.IMPLICIT_ROOT)
 
 
 class _System:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _inline, _slices, _tapes, _tf_internal, _traced_rule
+from . import _errors, _inline, _slices, _tapes, _terms, _tf_internal, _traced_rule
 
 # The attribute of the Python object of an op, which lives as long as the graph of the op.
 _LIVE = "_tf_cg_ops_live_rule"
@@ -36,11 +36,15 @@ class _LiveRule:
 
 
 def attach(
-    api: str, name: str, results: list[tf.Tensor], inputs: list[tf.Tensor], backward: _traced_rule.Backward
+    terms: _terms.Terms,
+    name: str,
+    results: list[tf.Tensor],
+    inputs: list[tf.Tensor],
+    backward: _traced_rule.Backward,
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs."""
     graph = tf.compat.v1.get_default_graph()
-    rule = _traced_rule.trace(api, name, results, backward)
+    rule = _traced_rule.trace(terms, name, results, backward)
     _tf_internal.add_function(graph, rule.function)
     # Captured where the tapes see it: the live rule reads the same tensors.
     given = [[(t, _tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
@@ -115,7 +119,7 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
             by_input[position] = gradient if is_stacked[num_results + position] else tf.reduce_sum(gradient, 0)
         return by_input
 
-    return attach("custom_gradient", tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
+    return attach(_terms.OP, tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
 
 
 def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:

@@ -1,12 +1,13 @@
 """`straight_through`: a function that has no useful derivative, with that of another one."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from . import _convert, _decorator, _errors, _structure
+from . import _convert, _decorator, _errors, _structure, _terms, _tf_internal
 
 _API = "straight_through"
 
@@ -37,6 +38,7 @@ SURROGATES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
 }
 
 
+@_tf_internal.autograph_artifact
 def straight_through(
     f: Callable[..., Any] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
@@ -99,7 +101,7 @@ def straight_through(
     """
     derivative = to_derivative(surrogate, slope)
     if f is None:
-        return lambda f: straight_through(f, surrogate, slope)
+        return functools.partial(straight_through, surrogate=surrogate, slope=slope)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -115,16 +117,43 @@ def straight_through(
                 if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # These treat each row by itself.
                     rows = derivative(tf.gather(x, dy.indices))
                     dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
-                else:
+                elif isinstance(surrogate, str):
                     dx = dy * derivative(x)
+                else:
+                    dx = dy * _derivative_at(x, derivative, function)
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return value, grad_fn
 
-        return _decorator.run(with_gradient, args, kwargs, api=_API, written=function)
+        return _decorator.run(with_gradient, args, kwargs, terms=_terms.STRAIGHT_THROUGH, written=function)
 
     return _decorator.CustomGradient(_API, f, run)
+
+
+def _derivative_at(x: tf.Tensor, surrogate: Callable[[tf.Tensor], Any], function: Callable[..., Any]) -> tf.Tensor:
+    """The derivative that the user's surrogate returns, checked."""
+    where = {"api": _API, "surrogate": repr(_structure.name_of(surrogate)), "function": _structure.name_of(function)}
+    try:
+        found = surrogate(x)
+    except TypeError as error:
+        signature = _structure.refusing_signature(surrogate, [x], {})
+        if signature is None:
+            raise
+        raise TypeError(_errors.SURROGATE_ARGUMENTS.format(**where, signature=signature)) from error
+    if not tf.is_tensor(found) and not isinstance(found, (int, float, np.ndarray, np.generic)):
+        raise TypeError(_errors.SURROGATE_NO_TENSOR.format(**where, got=_convert.describe(found)))
+    if not tf.is_tensor(found):
+        found = tf.cast(found, x.dtype)
+    if found.dtype != x.dtype:
+        raise ValueError(_errors.SURROGATE_DTYPE.format(**where, expected=x.dtype.name, got=found.dtype.name))
+    try:
+        fits = tf.broadcast_static_shape(found.shape, x.shape).is_compatible_with(x.shape)
+    except ValueError:  # They do not broadcast at all.
+        fits = False
+    if not fits:
+        raise ValueError(_errors.SURROGATE_SHAPE.format(**where, expected=x.shape, got=found.shape))
+    return found
 
 
 def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:

@@ -90,6 +90,21 @@ def _bind(
         raise TypeError(message) from None
 
 
+def refusing_signature(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.Signature | None:
+    """The signature, if it does not take these arguments; None if it does, or there is none."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Some callables written in C have none.
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return signature
+    return None
+
+
 def check_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
     """The names as a tuple, or ValueError if they are not all arguments of the function."""
     known = list(inspect.signature(function).parameters) if names else []

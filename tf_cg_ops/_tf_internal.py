@@ -6,7 +6,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeOfAnObject
 
 # Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
-from tensorflow.python.autograph.impl.api import autograph_artifact
+from tensorflow.python.autograph.impl import api as _autograph
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
@@ -94,6 +94,15 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 # The shape of an EagerTensor as a tuple, which hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
+
+
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+
+
+# With types, which TensorFlow's own has not: what users see of a function is its signature.
+def autograph_artifact(function: Marked) -> Marked:
+    """Decorates a public function or class, in whose code AutoGraph has nothing to translate."""
+    return _autograph.autograph_artifact(function)
 
 
 # Half of an eager call's time is in the attributes, also in those that have their default values.

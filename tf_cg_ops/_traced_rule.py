@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _errors, _tf_internal
+from . import _errors, _terms, _tf_internal
 
 # Computes one gradient, or None, for each input from one upstream gradient for each result.
 Backward = Callable[[list[Any]], Sequence[Any]]
@@ -59,16 +59,17 @@ def derivative(order: int) -> Iterator[None]:
         _thread.order = before
 
 
-def trace(api: str, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+def trace(terms: _terms.Terms, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: an error belongs to whoever asks for a gradient."""
     if current_order() >= MAX_ORDER:
-        return _without_rule(_errors.RULE_ORDER.format(api=api, function=name, orders=MAX_ORDER))
+        return _without_rule(_errors.RULE_ORDER.format(api=terms.api, function=name, orders=MAX_ORDER))
     try:
         with derivative(current_order() + 1):
             return _trace(name, results, backward)
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
-        return _without_rule(_errors.NO_RULE.format(api=api, function=name, error=error), exception)
+        traced = {"traced": terms.traced, "traced_in": terms.traced_in.format(function=name)}
+        return _without_rule(_errors.NO_RULE.format(api=terms.api, function=name, **traced, error=error), exception)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:

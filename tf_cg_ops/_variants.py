@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _decorator, _library, _slices, _structure, _tapes, _tf_internal
+from . import _captures, _checks, _decorator, _errors, _library, _slices, _structure, _tapes, _terms, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def custom_vjp(
     forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnames: Collection[str] = ()
 ) -> Callable[..., Any]:
@@ -51,7 +52,22 @@ def custom_vjp(
       ValueError: As `custom_gradient`; at the decoration, where `nondiff_argnames` names no arguments of `forward`.
       TypeError: As `custom_gradient`; at the call, where `forward` returns no pair.
     """
+    if not callable(backward):
+        raise TypeError(_errors.BACKWARD_NOT_A_FUNCTION.format(got=_checks.describe_answer(backward)))
     nondiff_argnames = _structure.check_names("custom_vjp", forward, nondiff_argnames)
+    parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
+    terms = _terms.Terms(
+        "custom_vjp",
+        rule=f"backward '{_structure.name_of(backward)}' of '{{function}}'",
+        name="backward",
+        leading="residuals and ",
+        parameters=parameters,
+        parameters_with_variables=f"{parameters}, variables=None",
+        beside_the_value=("residuals", "residuals"),
+        traced="a backward",
+        traced_in="backward",
+        written=backward,
+    )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         constants = _structure.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
@@ -62,11 +78,12 @@ def custom_vjp(
                 return answer
             return answer[0], functools.partial(backward, answer[1], **constants)
 
-        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, "custom_vjp", function)
+        return _decorator.run(with_closure, args, kwargs, nondiff_argnames, terms, function)
 
     return _decorator.CustomGradient("custom_vjp", forward, run)
 
 
+@_tf_internal.autograph_artifact
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that its gradient computes it again instead of keeping what it computed.
 
@@ -77,11 +94,15 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     Between the passes only the arguments are kept. Each gradient calls `f` once more, in a graph as in eager mode, and
     under XLA, which does not merge it with the first computation.
 
+    Tensors that `f` reads beside its arguments have gradients: all of them in a graph; in eager mode those that are
+    found before `f` runs, in its closure, its defaults, the arguments of a `functools.partial`, the globals and
+    attributes that its code names, and lists and dictionaries of them. Others get `None`: pass them as arguments.
+
     What it does not do: keep a function from being stateful. One that draws random numbers, or writes to variables,
     does so again in the gradient.
 
-    Relation to `tf.recompute_grad`: the same contract; also second derivatives, keyword arguments with gradients, and
-    SavedModels.
+    Relation to `tf.recompute_grad`: the same contract; also second derivatives, SavedModels, and gradients of keyword
+    arguments and of Tensors that `f` closes over, which get `None` there.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -105,15 +126,21 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_closure(*args: Any, **kwargs: Any) -> Any:
+            captures: list[tf.Tensor] = []
+            reads = None if tf.executing_eagerly() else _captures.GraphReads()
+            if reads is None and _tf_internal.could_possibly_record():
+                captures = _captures.watched_in_eager_mode(function)
             with _tf_internal.stop_recording():
                 result = function(*args, **kwargs)
+            if reads is not None:
+                captures = reads.tensors()
 
             def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                return _gradients_of_recomputation(function, args, kwargs, dy, variables)
+                return _gradients_of_recomputation(function, args, kwargs, dy, variables, captures)
 
-            return result, grad_fn
+            return result, _decorator.GradientByCaptures(grad_fn, captures)
 
-        return _decorator.run(with_closure, args, kwargs, api="recompute_grad", written=function)
+        return _decorator.run(with_closure, args, kwargs, terms=_terms.RECOMPUTE_GRAD, written=function)
 
     return _decorator.CustomGradient("recompute_grad", f, run)
 
@@ -124,7 +151,9 @@ def _gradients_of_recomputation(
     kwargs: dict[str, Any],
     dy: Sequence[Any],
     variables: Sequence[tf.Variable],
+    captures: Sequence[tf.Tensor],
 ) -> Any:
+    """What a gradient function returns, and the gradients by the captures."""
     # After the upstream is there, and apart from the first computation, or a graph could compute it early or never.
     upstream = [tensor for gradient in dy for tensor in _structure.tensors_for_gradients(gradient)]
     args, kwargs = _structure.replace_all((list(args), kwargs), lambda t: _library.custom_gradient_barrier(t, upstream))
@@ -133,20 +162,36 @@ def _gradients_of_recomputation(
     # What tapes know of a Variable of Keras is the one behind it.
     sources = [leaf if (v := _structure.as_variable(leaf)) is None else v for leaf in sources]
     if tf.executing_eagerly() and not _tapes.new_tapes_record():
-        gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables)
+        gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables, captures)
     else:
+        # As the graph reads them.
+        graph = tf.compat.v1.get_default_graph()
+        captures = [_tf_internal.capture(graph, tensor) for tensor in captures]
         with tf.GradientTape() as tape:
-            tape.watch(sources)
-            outputs = tf.nest.flatten(function(*args, **kwargs))
+            tape.watch([*sources, *captures])
+            outputs = _outputs_again(function, args, kwargs, dy)
         targets = [(output, gradient) for output, gradient in zip(outputs, dy, strict=True) if tf.is_tensor(output)]
         gradients = tape.gradient(
             [output for output, _ in targets],
-            [*sources, *variables],
+            [*sources, *variables, *captures],
             output_gradients=[gradient for _, gradient in targets],
         )
     by_source = iter(gradients)
     by_argument = [next(by_source) if _structure.tensors_for_gradients(leaf) else None for leaf in leaves]
-    return (by_argument, list(by_source)) if variables else by_argument
+    by_variable = [next(by_source) for _ in variables]
+    return (by_argument, by_variable) if variables else by_argument, list(by_source)
+
+
+def _outputs_again(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]
+) -> list[Any]:
+    """The outputs of the function, of which there have to be as many as the first time."""
+    outputs = tf.nest.flatten(function(*args, **kwargs))
+    if len(outputs) != len(dy):
+        expected = _checks.count(len(dy), "output")
+        message = _errors.RECOMPUTED_OTHERWISE
+        raise ValueError(message.format(function=_structure.name_of(function), expected=expected, got=len(outputs)))
+    return outputs
 
 
 def _gradients_in_a_graph(
@@ -155,19 +200,25 @@ def _gradients_in_a_graph(
     kwargs: dict[str, Any],
     dy: Sequence[Any],
     variables: Sequence[tf.Variable],
+    captures: Sequence[tf.Tensor],
 ) -> list[Any]:
-    """The gradients of the differentiable leaves and of the variables, without a tape: forward mode stops those."""
+    """The gradients by the differentiable leaves, the variables and the captures, without a tape.
+
+    Forward mode stops those.
+    """
 
     @tf.function(autograph=False)
     def traced(args: Sequence[Any], kwargs: dict[str, Any], dy: Sequence[Any]) -> list[Any]:
-        outputs = tf.nest.flatten(function(*args, **kwargs))
+        outputs = _outputs_again(function, args, kwargs, dy)
         targets = [_structure.tensors_for_gradients(output) for output in outputs]
         upstream = [_structure.tensors_for_gradients(gradient) for gradient in dy]
         leaves = _structure.flatten_arguments("recompute_grad", function, args, kwargs).values
         sources = [tensors for leaf in leaves if (tensors := _structure.tensors_for_gradients(leaf))]
+        graph = tf.compat.v1.get_default_graph()
+        inside = [_tf_internal.capture(graph, tensor) for tensor in captures]
         found = tf.gradients(
             [tensor for tensors in targets for tensor in tensors],
-            [tensor for tensors in sources for tensor in tensors] + list(variables),
+            [*(tensor for tensors in sources for tensor in tensors), *variables, *inside],
             [tensor for tensors in upstream for tensor in tensors],
         )
         return [_slices.to_dense(gradient) for gradient in found]
@@ -184,6 +235,7 @@ def _gradients_in_a_graph(
     return gradients + list(found)
 
 
+@_tf_internal.autograph_artifact
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that upstream gradients pass through it unchanged: `dx = dy`.
 
@@ -222,6 +274,6 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
             return function(*args, **kwargs), grad_fn
 
-        return _decorator.run(with_closure, args, kwargs, api="grad_pass_through", written=function)
+        return _decorator.run(with_closure, args, kwargs, terms=_terms.GRAD_PASS_THROUGH, written=function)
 
     return _decorator.CustomGradient("grad_pass_through", f, run)

@@ -2,9 +2,10 @@
 
 import ctypes
 
-from . import _library
+from . import _library, _tf_internal
 
 
+@_tf_internal.autograph_artifact
 def get_lib() -> str:
     """Returns the path of the op library.
 

@@ -37,7 +37,6 @@ def become(request):
     paths = request["environment"].get("PYTHONPATH", "")
     sys.path[:1] = ["", *filter(None, paths.split(os.pathsep))]
     sys.argv = ["-c", *request["arguments"]]
-    sys.orig_argv = [sys.executable, "-c", request["code"], *request["arguments"]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     return main.__dict__
 

@@ -1,4 +1,4 @@
-"""The demonstration on real data that `python -m tf_cg_ops demo` runs."""
+"""The demonstration on real data that `tf-cg-ops demo` runs."""
 
 import importlib.util
 import os

@@ -39,6 +39,7 @@ class EmbeddedGradient:
     error: str
 
 
+@_tf_internal.autograph_artifact
 def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     """Lists the embedded gradients of a SavedModel: values `h = fx` that have a derivative `gx` or a gradient rule.
 

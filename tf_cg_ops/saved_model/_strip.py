@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .. import _tf_internal
 from . import _compare, _damage, _folder, _inputs, _meta_graph, _refusal
 
 _API = "saved_model.strip"
@@ -30,6 +31,7 @@ class StripReport:
     comparisons: list[_compare.Comparison] | None
 
 
+@_tf_internal.autograph_artifact
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _structure
+from .. import _structure, _tf_internal
 from . import _errors, _modes
 from ._compare_modes import ModeComparisons
 from ._exceptions import in_one_line, mixes_precisions
@@ -16,6 +16,7 @@ from ._references import RandomNumbers, intended_gradients, numeric_gradients, n
 from ._report import GradientReport, Tolerances
 
 
+@_tf_internal.autograph_artifact
 def check_gradient(
     f: Callable[..., Any],
     args: Sequence[Any],

@@ -1,0 +1,142 @@
+"""AutoGraph translates what users write, and nothing of this library: a first trace costs no more for it."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.autograph.impl import api  # Only a test may look inside.
+
+import tf_cg_ops as cg
+
+MODULES = [cg, cg.compat.bayesflow, cg.compat.tfp_math, cg.layers, cg.saved_model, cg.sysconfig, cg.testing]
+
+
+def public_names():
+    """The public functions and the layers; values and errors are made by them."""
+    for module in MODULES:
+        for name in getattr(module, "__all__", None) or ["custom_gradient", "get_lib"]:
+            value = getattr(module, name, None)
+            if isinstance(value, types.FunctionType) or (module is cg.layers and isinstance(value, type)):
+                yield f"{module.__name__}.{name}".removeprefix("tf_cg_ops.")
+
+
+def resolve(name):
+    found = cg
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def users_own(x):
+    """Translated, or the condition would be an error."""
+    if tf.reduce_sum(x) > 0.0:
+        x = 2.0 * x
+    return x
+
+
+def residual(y, x):
+    return y - x
+
+
+def half_of(x):
+    return 0.5 * x, np.full_like(x, 0.5)
+
+
+def with_grad_fn(x):
+    return tf.sin(x), identity
+
+
+def with_residuals(x):
+    return tf.sin(x), x
+
+
+def identity(dy):
+    return dy
+
+
+def backward(residuals, dy):
+    return residuals * dy
+
+
+LAYERS = {
+    "GradientReversal": cg.layers.GradientReversal(),
+    "GradientScale": cg.layers.GradientScale(0.5),
+    "GradientClip": cg.layers.GradientClip(norm=1.0),
+    "StraightThrough": cg.layers.StraightThrough(tf.sign),
+    "EmbedGradient": cg.layers.EmbedGradient(),
+}
+
+# What a tf.function calls, for each public name. A decorator is applied inside of it.
+CALLS = {
+    "clip_gradient": [lambda x: cg.clip_gradient(x, norm=1.0)],
+    "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],
+    "custom_vjp": [lambda x: cg.custom_vjp(with_residuals, backward)(x)],
+    "embed_gradient": [lambda x: cg.embed_gradient(x, x, x), lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x)],
+    "from_numpy": [lambda x: cg.from_numpy(half_of)(x)],
+    "grad_pass_through": [lambda x: cg.grad_pass_through(tf.round)(x)],
+    "implicit_root": [
+        lambda x: cg.implicit_root(residual, tf.identity)(x),
+        lambda x: cg.implicit_root(residual)(tf.identity)(x),
+    ],
+    "recompute_grad": [lambda x: cg.recompute_grad(tf.sin)(x)],
+    "reverse_gradient": [lambda x: cg.reverse_gradient(x)],
+    "scale_gradient": [lambda x: cg.scale_gradient(x, 0.5)],
+    "straight_through": [
+        lambda x: cg.straight_through(tf.round)(x),
+        lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),
+        lambda x: cg.straight_through(tf.round, identity)(x),
+    ],
+    "compat.bayesflow.custom_gradient": [lambda x: cg.compat.bayesflow.custom_gradient(x, x, x)],
+    "compat.tfp_math.custom_gradient": [lambda x: cg.compat.tfp_math.custom_gradient(x, x, x)],
+    "sysconfig.get_lib": [lambda x: tf.strings.length(cg.sysconfig.get_lib()) * tf.cast(x, tf.int32)],
+    "layers.EmbedGradient": [lambda x: LAYERS["EmbedGradient"]([x, x, x])],
+    **{
+        f"layers.{name}": [lambda x, layer=layer: layer(x)] for name, layer in LAYERS.items() if name != "EmbedGradient"
+    },
+}
+# They run models and functions of their own, and are marked all the same.
+NOT_FOR_GRAPHS = {"saved_model.inspect", "saved_model.strip", "testing.check_gradient"}
+
+
+@pytest.fixture
+def translated(monkeypatch):
+    """The functions that AutoGraph translates, by module and name."""
+    found = []
+    convert = api._convert_actual
+
+    def record(entity, *args, **kwargs):
+        found.append(f"{entity.__module__}.{entity.__qualname__}")
+        return convert(entity, *args, **kwargs)
+
+    monkeypatch.setattr(api, "_convert_actual", record)
+    return found
+
+
+def test_every_public_name_is_listed():
+    assert set(public_names()) == set(CALLS) | NOT_FOR_GRAPHS
+
+
+@pytest.mark.parametrize("name", [name for name in public_names() if not name.startswith("layers.")])
+def test_every_public_function_is_marked(name):
+    assert api.is_autograph_artifact(resolve(name))
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, i) for name, calls in CALLS.items() for i in range(len(calls))])
+def test_nothing_of_the_library_is_translated(name, number, translated):
+    function = CALLS[name][number]
+
+    def value(x):
+        return users_own(function(tf.cast(x, tf.float32)))
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    if name != "sysconfig.get_lib":
+        tf.function(value).get_concrete_function(tf.TensorSpec([2]))
+        assert any(entry.endswith(".users_own") for entry in translated)
+    tf.function(gradient).get_concrete_function(tf.TensorSpec([2]))
+    assert [entry for entry in translated if entry.startswith("tf_cg_ops")] == []
