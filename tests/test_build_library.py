@@ -132,6 +132,21 @@ def test_without_a_compiler_the_build_says_what_to_do(monkeypatch):
     assert compiler.find_compiler()[-2:] == ["sh", "-g"]
 
 
+@pytest.mark.parametrize(
+    "written", ["{object}: {source} \\\n {header}\n", "{object} : {source} \\\n {header}\n"], ids=["gcc", "nvcc"]
+)
+def test_an_object_is_up_to_date_until_what_it_includes_changes(tmp_path, written):
+    paths = {name: tmp_path / name for name in ("source", "header", "object")}
+    for path in paths.values():
+        path.touch()
+    dependencies = tmp_path / "object.d"
+    dependencies.write_text(written.format(**paths))
+    assert compiler.is_up_to_date(paths["object"], dependencies)
+    later = paths["object"].stat().st_mtime + 10
+    os.utime(paths["header"], (later, later))
+    assert not compiler.is_up_to_date(paths["object"], dependencies)
+
+
 def test_only_flags_that_the_compiler_knows_are_passed(tmp_path):
     script = tmp_path / "compiler"
     script.write_text('#!/bin/sh\ncase "$*" in *clash*) exit 1;; esac\n')

@@ -62,21 +62,21 @@ bool MayBeLost(const Node& node) {
   return !is_function && (!runs_functions || IsPure(node));
 }
 
-// Finds the nodes that only the gradient-only inputs of an op need.
-class Pruning {
+// Decides which ops of a graph may lose their gradient-only inputs.
+class GradientOnlyInputs {
  public:
-  explicit Pruning(const Graph& graph) : position_(graph.num_node_ids(), -1) {
+  explicit GradientOnlyInputs(const Graph& graph) : position_(graph.num_node_ids(), -1) {
     tensorflow::GetReversePostOrder(graph, &order_, /*stable_comparator=*/{},
                                     [](const Edge& edge) { return !edge.src()->IsNextIteration(); });
     for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]->id()] = static_cast<int>(i);
   }
 
-  // Whether the op may become an identity: each output has its own value, and runs whenever that does. The identity
-  // still has to wait for `effects`, which came before the op by other ways.
-  bool Allows(const Node& op, std::set<Node*>* effects) {
+  // Whether the op may become an identity, whose outputs run whenever their values do. It still has to wait for
+  // `effects`, which came before the op by other ways.
+  bool MayBePruned(const Node& op, std::set<Node*>* effects) {
     if (op.num_inputs() < op.num_outputs()) return false;
     for (int output = 0; output < op.num_outputs(); ++output) {
-      if (!Allows(op, output, effects)) return false;
+      if (!HasItsOwnValue(op, output, effects)) return false;
     }
     return true;
   }
@@ -85,9 +85,10 @@ class Pruning {
   // A node, by its place in the order; and the output of a Switch, of which one alone runs.
   using Place = std::pair<int, int>;
 
-  // Goes from the last node to the first, so that all ways to a node are known when its turn comes. It ends where all
-  // that is left comes before the value: a chain of ops is not walked to its start again for each of them.
-  bool Allows(const Node& op, int output, std::set<Node*>* effects) {
+  // Whether the output needs its own value alone. It goes from the last node to the first, so that all ways to a node
+  // are known when its turn comes. It ends where all that is left comes before the value: a chain of ops is not walked
+  // to its start again for each of them.
+  bool HasItsOwnValue(const Node& op, int output, std::set<Node*>* effects) {
     std::map<Place, bool, std::greater<Place>> left;  // Whether only the other inputs need it.
     int num_other = 0;
     const auto add = [&](const Edge& edge, bool is_other, int before) {
@@ -186,10 +187,10 @@ class Pruner {
       tensorflow::FixupSourceAndSinkEdges(graph);
       // All is looked up in the graph as it was.
       std::vector<std::pair<Node*, std::set<Node*>>> replaced;
-      Pruning pruning(*graph);
+      GradientOnlyInputs inputs(*graph);
       for (Node* op : ops) {
         std::set<Node*> effects;
-        if (pruning.Allows(*op, &effects)) replaced.emplace_back(op, std::move(effects));
+        if (inputs.MayBePruned(*op, &effects)) replaced.emplace_back(op, std::move(effects));
       }
       for (const auto& [op, effects] : replaced) pruned = Replace(op, effects, graph) || pruned;
     }

@@ -105,7 +105,8 @@ def first_call(op, mode, fits):
 
 
 def has_gradient(verdict, call):
-    return any(g is not None and 0 not in g.value.shape for g in verdict.gradients or [])
+    is_there = any(g is not None and 0 not in g.value.shape for g in verdict.gradients or [])
+    return is_there and not any("without a value" in str(variable) for variable in call.variables)
 
 
 def has_value(verdict, call):
