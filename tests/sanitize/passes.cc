@@ -36,8 +36,7 @@ using ::tensorflow::OptimizationPassRegistry;
 
 // The library's own among all passes, in the order in which TensorFlow runs them.
 std::vector<GraphOptimizationPass*> OurPasses() {
-  const std::vector<std::string> names = {"RefuseLostGradients", "SplitGradients", "DropGradients",
-                                          "DropInlinedGradients"};
+  const std::vector<std::string> names = {"RefuseLostGradients", "PruneGradients"};
   std::vector<GraphOptimizationPass*> found;
   for (const auto& [grouping, phases] : OptimizationPassRegistry::Global()->groups()) {
     for (const auto& [phase, passes] : phases) {
