@@ -271,7 +271,7 @@ FAULTS = (
         "cc/passes/prune_gradients.cc",
         "if (node.IsControlFlow() || TakesOrReturnsReference(node)) return false;",
         "if (TakesOrReturnsReference(node)) return false;",
-        INFERENCE,
+        ("test_inference_pass_meaning.py",),
     ),
     Fault(
         "the pass: one result that runs where another does not",
@@ -285,14 +285,14 @@ FAULTS = (
         "cc/passes/prune_gradients.cc",
         "if (&graph_->flib_def() != library_)",
         "if (false)",
-        INFERENCE,
+        ("test_inference_pass.py",),
     ),
     Fault(
         "the pass: the side effects of a conditional that nobody reads are lost",
         "cc/passes/prune_gradients.cc",
         "return !is_function && (!runs_functions || IsPure(node));",
         "return !is_function;",
-        INFERENCE,
+        ("test_inference_pass_meaning.py",),
     ),
     Fault(
         "XLA: the products of a sum are rounded to float32",
