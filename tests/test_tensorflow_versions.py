@@ -16,6 +16,7 @@ from .support.sources import ROOT, source_files
 
 SETUP_WITH = """
 import importlib.metadata, runpy, sys
+import setuptools  # Asks for its own version, which setup.py compares, too.
 installed = dict(argument.split("==") for argument in sys.argv[1:])
 def version(name):
     if name not in installed:
