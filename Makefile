@@ -40,16 +40,16 @@ CALLS ?= 1000000
 EXAMPLES ?= 100000
 MUTANTS ?= 10000
 fuzz: $(LIBRARY)
-	$(BIN)/python -m tests.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
-	$(BIN)/python -m tests.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
+	$(BIN)/python -m qa.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
+	$(BIN)/python -m qa.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
 
 # Changes the Python modules in one place at a time, which the tests have to notice: about an hour on two cores. A run
 # that was stopped goes on where it was.
 mutants: $(LIBRARY)
 	@$(BIN)/python -m pip install -q 'cosmic-ray>=8.4,<9' 'pytest-cov>=6'
-	$(BIN)/python -m reliability.mutants
+	$(BIN)/python -m qa.faults.mutants
 
-# The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='test_xla test_c_api' the part
+# The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='graph/test_xla graph/test_c_api' the part
 # `library` runs those files, with TESTS=all every one that runs the op library; ARGUMENTS are handed on (see python3 -m
 # build_ops.sanitize --help).
 # What sanitizers add to the code brings warnings that are none.
@@ -104,7 +104,7 @@ matrix: $(LIBRARY)
 bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY)
 	$(BIN)/python -m benchmarks --output benchmarks/results
-	$(BIN)/python -m benchmarks.publish
+	$(BIN)/python -m benchmarks.report.publish
 
 # On a machine with a GPU and nvcc, where neither TensorFlow nor the library need be installed: checks every kernel
 # against the CPU and times it against a copy. What it prints belongs into docs/gpu.md.
@@ -119,7 +119,7 @@ docs: $(LIBRARY)
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* tests/sanitize/*.cc tests/sanitize/*.h)
+	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* qa/sanitize/*.cc qa/sanitize/*.h)
 
 clean:
 	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/*.so tf_cg_ops/_build_info.py $(VENV)

@@ -1,4 +1,4 @@
-"""The sources of the two libraries: the lists of build_ops/sources.py, to which tests/test_bazel_files.py compares them."""
+"""The sources of the two libraries, as in build_ops/sources.py: tests/packaging/test_bazel_files.py compares."""
 
 SOURCES = [
     "cc/lib/block_kernels.cc",

@@ -1,6 +1,7 @@
 """All benchmarks, one after the other: `make bench`."""
 
-from . import (
+from . import program
+from .subjects import (
     broadcast,
     compiled,
     dispatch,
@@ -11,7 +12,6 @@ from . import (
     inference,
     live_rules,
     peak_memory,
-    program,
     recompute_grad,
     reductions,
     threads,

@@ -11,8 +11,9 @@ from typing import Any
 
 from absl import app, flags
 
-from . import harness, record, table, targets
-from .harness import Case, Settings
+from .harness import measurement, record
+from .harness.measurement import Case, Settings
+from .report import table, targets
 
 _QUICK = flags.DEFINE_bool(
     "quick", False, "Small sizes and few samples: shows that it works, says nothing about speed."
@@ -35,7 +36,7 @@ def _main(subjects: Sequence[Subject]) -> None:
     """Prints the table, and writes everything where a folder is named."""
     # Tracing the same function again is what some benchmarks do.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    settings = harness.QUICK if _QUICK.value else Settings()
+    settings = measurement.QUICK if _QUICK.value else Settings()
     if _SECONDS.value is not None:
         settings = dataclasses.replace(settings, seconds=_SECONDS.value)
     cases = [case for subject in subjects for case in subject(settings)]
@@ -60,13 +61,13 @@ def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
         "environment": record.environment(),
         "commit": record.commit(),
     }
-    results = harness.measure_all(cases, settings)
+    results = measurement.measure_all(cases, settings)
     return {**origin, "targets": targets.evaluate(results), "cases": results}
 
 
 def write(results: dict[str, Any], folder: pathlib.Path) -> None:
     """The results as JSON, as a table, and as charts."""
-    from . import charts  # Who wants no charts needs no matplotlib.
+    from .report import charts  # Who wants no charts needs no matplotlib.
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -10,19 +10,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Of every part of the library some, and nothing that needs more than CORE_REQUIREMENTS.
 CORE_TESTS = (
-    "test_control_flow.py",
-    "test_custom_gradient_arguments.py",
-    "test_custom_gradient_embed_grad_kernel.py",
-    "test_custom_gradient_modes.py",
-    "test_embed_gradient_orders.py",
-    "test_embed_gradient_table.py",
-    "test_embed_gradient_value.py",
-    "test_import.py",
-    "test_inference_pass.py",
-    "test_raw_ops.py",
-    "test_saved_model.py",
-    "test_without_python.py",
-    "test_xla.py",
+    "graph/test_control_flow.py",
+    "custom_gradient/test_arguments.py",
+    "kernels/test_embed_grad_kernel.py",
+    "custom_gradient/test_modes.py",
+    "embed_gradient/test_orders.py",
+    "embed_gradient/test_shape_table.py",
+    "embed_gradient/test_value.py",
+    "graph/test_import.py",
+    "graph/test_pruning.py",
+    "kernels/test_raw_ops.py",
+    "saved_model/test_fresh_process.py",
+    "graph/test_without_python.py",
+    "graph/test_xla.py",
 )
 CORE_REQUIREMENTS = ("pytest>=8", "pytest-xdist>=3.6")
 
@@ -40,9 +40,12 @@ def pip(interpreter: pathlib.Path, *arguments: str) -> None:
 
 def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
     """Copies the core tests, more ones and what they share to an empty folder that holds nothing of the library."""
-    shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support", ignore=shutil.ignore_patterns("*.pyc"))
-    for name in ("__init__.py", "conftest.py", *CORE_TESTS, *more):
-        shutil.copy(ROOT / "tests" / name, folder / "tests")
+    ignored = shutil.ignore_patterns("*.pyc", "test_*.py")
+    shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support", ignore=ignored)
+    tests = (*CORE_TESTS, *more)
+    for name in ("__init__.py", "conftest.py", *(f"{test.split('/')[0]}/__init__.py" for test in tests), *tests):
+        (folder / "tests" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     # It has the settings of pytest.
     shutil.copy(ROOT / "pyproject.toml", folder)
 

@@ -22,12 +22,12 @@ NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 
 
 # Beside the core tests: what rests on private names of TensorFlow and on either Keras.
 MORE_TESTS = (
-    "test_forward_mode.py",
-    "test_functional_models.py",
-    "test_keras_jit.py",
-    "test_layers.py",
-    "test_tf_internal.py",
-    "test_vectorize.py",
+    "graph/test_forward_mode.py",
+    "keras/test_functional_models.py",
+    "keras/test_jit.py",
+    "keras/test_layers.py",
+    "packaging/test_tf_internal.py",
+    "graph/test_vectorized_map.py",
 )
 
 HEADER = ("TensorFlow", "Python", "NumPy", "Keras", "tf_keras", "tests")

@@ -23,7 +23,7 @@ from .sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA
 from .tensorflow import tensorflow_flags
 
 FOLDER = ROOT / "build" / "sanitize"
-HARNESSES = "tests/sanitize"
+HARNESSES = "qa/sanitize"
 
 # -O1 and frame pointers: reports name the lines. The last -O counts.
 FLAGS = (*COMPILE_FLAGS, "-O1", "-g", "-fno-omit-frame-pointer")
@@ -75,40 +75,37 @@ PASSES = (
 
 # The tests of what the op library does in C++: raw calls, kernels, shapes, gradients and passes.
 CORE_TESTS = (
-    "test_raw_ops",
-    "test_custom_gradient_embed_grad_kernel",
-    "test_custom_gradient_embed_shapes",
-    "test_embed_gradient_shape_errors",
-    "test_stock_kernel",
-    "test_inference_pass",
-    "test_inference_pass_hostile",
-    "test_inference_pass_order",
-    "test_without_python",
-    "test_saved_model",
-    "test_xla",
+    "kernels/test_raw_ops",
+    "kernels/test_embed_grad_kernel",
+    "kernels/test_shape_functions",
+    "embed_gradient/test_shape_errors",
+    "kernels/test_built_in_kernel",
+    "graph/test_pruning",
+    "graph/test_pruning_malformed",
+    "graph/test_pruning_order",
+    "graph/test_without_python",
+    "saved_model/test_fresh_process",
+    "graph/test_xla",
 )
 # Those that run something else than the op library inside of TensorFlow: compilers, other programs, and what only reads
 # the sources; and those that measure memory, of which a sanitizer takes its share.
 OTHER_TESTS = (
-    "test_bazel_files",
-    "test_benchmarks",
-    "test_build",
-    "test_build_cuda",
-    "test_build_library",
-    "test_contraction",
-    "test_cuda_check",
-    "test_cuda_kernels",
-    "test_demo",
-    "test_docs",
-    "test_examples",
-    "test_leaks",
-    "test_processes",
-    "test_readme",
-    "test_regime_table",
-    "test_reliability",
-    "test_structure",
-    "test_tensorflow_versions",
-    "test_workers",
+    "docs/test_benchmarks",
+    "docs/test_demo",
+    "docs/test_examples",
+    "docs/test_pages",
+    "docs/test_readme",
+    "kernels/test_contraction",
+    "kernels/test_cuda_check",
+    "kernels/test_cuda_kernels",
+    "packaging/test_bazel_files",
+    "packaging/test_build",
+    "packaging/test_build_cuda",
+    "packaging/test_build_library",
+    "packaging/test_structure",
+    "packaging/test_tensorflow_versions",
+    "qa/",
+    "support/",
 )
 
 
@@ -257,7 +254,7 @@ def check_passes(settings: Settings) -> Outcome:
 def build_instrumented_package() -> pathlib.Path:
     """A copy of the project with an instrumented op library, beside which the real one stays as it is."""
     copy = FOLDER / "project"
-    for name in ("tf_cg_ops", "tests", "build_ops", "docs", "examples", "pyproject.toml", "README.md"):
+    for name in ("tf_cg_ops", "tests", "qa", "build_ops", "docs", "examples", "pyproject.toml", "README.md"):
         source = ROOT / name
         if source.is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.log")
@@ -306,7 +303,7 @@ def check_in_tensorflow(
 
 
 # The paths of sources are relative, and others have no lines.
-OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|tests)/[\w/]+\.\w+:\d+", re.MULTILINE)
+OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|qa|tests)/[\w/]+\.\w+:\d+", re.MULTILINE)
 
 
 def findings_in(report: str) -> list[str]:
@@ -322,7 +319,8 @@ def findings_in(report: str) -> list[str]:
 
 def all_tests() -> list[str]:
     """The files of tests that run the op library."""
-    return sorted(path.stem for path in (ROOT / "tests").glob("test_*.py") if path.stem not in OTHER_TESTS)
+    tests = sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "tests").glob("*/test_*.py"))
+    return [test for test in tests if not test.startswith(OTHER_TESTS)]
 
 
 def check_library(settings: Settings) -> Outcome:
@@ -368,7 +366,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="how long each random part runs")
     parser.add_argument("--seed", type=int, default=1, help="for the random parts")
     parser.add_argument(
-        "--tests", nargs="+", default=CORE_TESTS, help="files for the part library, as test_xla; or all"
+        "--tests", nargs="+", default=CORE_TESTS, help="files for the part library, as graph/test_xla; or all"
     )
     parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
     arguments = parser.parse_args()
@@ -378,7 +376,7 @@ def main() -> None:
     tests = all_tests() if arguments.tests == ["all"] else arguments.tests
     missing = [test for test in tests if not (ROOT / "tests" / f"{test}.py").is_file()]
     if missing:
-        parser.error(f"--tests: expected names of files in tests, such as test_xla, got {', '.join(missing)}")
+        parser.error(f"--tests: expected names of files in tests, such as graph/test_xla, got {', '.join(missing)}")
     settings = Settings(arguments.seconds, arguments.seed, tuple(tests))
     outcomes = [PARTS[part](settings) for part in arguments.parts or PARTS]
     print(table(outcomes))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support.regime_table import RegimeTable, cells_of
+from .support.mode_table import RegimeTable, cells_of
 from .support.regimes import REGIMES
 from .support.tensors import DTYPES
 from .support.workers import number_of_workers

@@ -1,0 +1,103 @@
+"""Measures cases: implementations take turns, A B C A B C, and what is compared are samples of the same round."""
+
+import dataclasses
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import quantiles
+from .samplers import Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How long and how large."""
+
+    quick: bool = False
+    # For the samples of one case; and the number of rounds that they are spread over.
+    seconds: float = 5.0
+    most_rounds: int = 31
+    fewest_rounds: int = 5
+
+    def pick(self, full: Any, quick: Any) -> Any:
+        """`quick` where all has to be over in a minute, else `full`."""
+        return quick if self.quick else full
+
+
+QUICK = Settings(quick=True, seconds=0.01, most_rounds=2, fewest_rounds=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Implementations that do the same job."""
+
+    subject: str
+    name: str
+    # Makes the inputs and returns the implementations by their names; a string says why one is absent.
+    build: Callable[[], Mapping[str, Sampler | str]]
+    # What ratios are taken of, over each of the others.
+    ours: Sequence[str] = ("cg.embed_gradient",)
+    unit: str = "s"
+    # Of the largest tensor.
+    elements: int = 1
+    # What has to be read and written at least; 0 where memory is not what counts.
+    bytes_moved: int = 0
+    # Numbers that are the same each time need no more rounds than it takes to see that.
+    rounds: int | None = None
+
+
+def measure(case: Case, settings: Settings) -> dict[str, Any]:
+    """The samples of all implementations of one case, with their summaries and the ratios of pairs."""
+    began = time.perf_counter()
+    built = dict(case.build())
+    implementations = {name: sampler for name, sampler in built.items() if not isinstance(sampler, str)}
+    most = min(case.rounds or settings.most_rounds, settings.most_rounds)
+    fewest = min(most, settings.fewest_rounds)
+    gc.collect()
+    gc.freeze()
+    for sampler in implementations.values():
+        sampler.prepare(settings.seconds / len(implementations) / most)
+    samples: dict[str, list[float]] = {name: [] for name in implementations}
+    start = time.perf_counter()
+    rounds = 0
+    while rounds < fewest or (rounds < most and time.perf_counter() - start < settings.seconds):
+        for name, sampler in implementations.items():
+            samples[name].append(float(f"{sampler.sample():.5g}"))
+        rounds += 1
+    gc.unfreeze()
+    return {
+        "subject": case.subject,
+        "case": case.name,
+        "unit": case.unit,
+        "elements": case.elements,
+        "bytes_moved": case.bytes_moved,
+        "rounds": rounds,
+        "seconds": round(time.perf_counter() - began, 2),
+        "implementations": {
+            name: {**dataclasses.asdict(quantiles.summarize(values)), "samples": values}
+            for name, values in samples.items()
+        },
+        "ratios": {ours: _ratios(ours, samples) for ours in case.ours if ours in samples},
+        "absent": {name: reason for name, reason in built.items() if isinstance(reason, str)},
+    }
+
+
+def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Over each of the others; without those that are zero."""
+    found = {other: quantiles.ratio(samples[ours], samples[other]) for other in samples if other != ours}
+    return {other: dataclasses.asdict(ratio) for other, ratio in found.items() if ratio is not None}
+
+
+def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
+    """Measures one case after the other and says on stderr how far it is."""
+    results = []
+    start = time.perf_counter()
+    for index, case in enumerate(cases):
+        passed = time.perf_counter() - start
+        left = f"about {passed / index * (len(cases) - index):.0f} s left" if index else "no estimate yet"
+        print(f"[{index + 1}/{len(cases)}] {case.subject}: {case.name} ({left})", file=sys.stderr, flush=True)
+        results.append(measure(case, settings))
+    print(f"{len(cases)} cases in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return results

@@ -1,0 +1,74 @@
+"""What gives one sample after the other: the time of a call, or a number that a function returns."""
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+
+class Sampler(Protocol):
+    """One implementation of a case."""
+
+    def prepare(self, seconds: float) -> None:
+        """Runs once what is slow only the first time; from then on a sample should take about so long."""
+
+    def sample(self) -> float:
+        """One sample."""
+
+
+class Timed:
+    """The seconds that one call takes: the mean over as many calls as fit into the time of a sample."""
+
+    def __init__(self, function: Callable[[], Any], wait: Callable[[Any], Any] | None = None) -> None:
+        """`wait`: waits until a result is there, for frameworks that return before it is."""
+        self._function = function
+        self._wait = wait
+        self._calls = 1
+
+    def prepare(self, seconds: float) -> None:
+        """Traces and compiles, then finds out how many calls fit."""
+        self._run(1)
+        self._calls = max(1, math.ceil(seconds / max(self._run(1), 1e-9)))
+        if self._calls > 1:
+            self._calls = max(1, math.ceil(self._calls * seconds / self._run(self._calls)))
+
+    def sample(self) -> float:
+        """The seconds of one call, on average, after one that is not timed."""
+        # Nobody pays for what another leaves behind: garbage, cold caches, pages that the system took back. Everybody
+        # pays for the collections that the own garbage causes.
+        gc.collect()
+        self._run(1)
+        return self._run(self._calls) / self._calls
+
+    def _run(self, calls: int) -> float:
+        function, wait = self._function, self._wait
+        start = time.perf_counter()
+        if wait is None:
+            for _ in range(calls):
+                function()
+        else:
+            for _ in range(calls):
+                wait(function())
+        return time.perf_counter() - start
+
+
+def in_turn(functions: Sequence[Callable[[], Any]]) -> Timed:
+    """The time of a call where each call has other inputs than the one before, so that no cache holds them."""
+    turns = itertools.cycle(functions)
+    return Timed(lambda: next(turns)())
+
+
+class Number:
+    """What a function returns: bytes, nodes, an error."""
+
+    def __init__(self, function: Callable[[], float]) -> None:
+        self._function = function
+
+    def prepare(self, seconds: float) -> None:
+        """Nothing: what runs once only is part of the number."""
+
+    def sample(self) -> float:
+        """The number."""
+        return float(self._function())

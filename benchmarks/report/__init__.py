@@ -1,0 +1,1 @@
+"""Tables, charts and targets made from the samples."""

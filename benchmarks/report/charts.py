@@ -1,0 +1,246 @@
+"""The charts: few, each with one message. What is this library's is in colour, all else in grey."""
+
+import dataclasses
+import math
+import pathlib
+import textwrap
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter
+
+from ..harness.names import (
+    DECORATOR,
+    EMBED,
+    FORMULA,
+    KERNEL,
+    MULTIPLY,
+    PLAIN,
+    READ_BOTH,
+    REDUCE_SUM,
+    STREAM,
+    TF,
+    TFP,
+    TRAFFIC,
+)
+from . import table
+
+_BLUE, _LIGHT, _GREY, _DARK, _LINE = "#1b6ca8", "#6aa9d6", "#c3c8cd", "#4a4f55", "#c0392b"
+_COLOURS = {EMBED: _BLUE, DECORATOR: _LIGHT, KERNEL: _BLUE}
+_STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+Cases = dict[tuple[str, str], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One group of bars."""
+
+    title: str
+    subject: str
+    # The start of the case's name.
+    case: str
+    # A line for the least possible: a subject, the start of the name of a case of the same size, an implementation and
+    # a legend.
+    least: tuple[str, str, str, str] | None = None
+
+
+_PANELS = (
+    Panel("Forward, one element, eager", "dispatch", "forward, no tape"),
+    Panel("Forward and backward, one element, eager", "dispatch", "forward and backward"),
+    Panel(
+        "Forward and backward, {elements:,} float32, eager",
+        "elementwise",
+        "forward and backward",
+        ("elementwise", "backward", STREAM, "one streaming multiply"),
+    ),
+    Panel(
+        "Forward and backward with a sum, {elements:,} float32, eager",
+        "reductions",
+        "forward and backward",
+        ("reductions", "sum", READ_BOTH, "reading both inputs"),
+    ),
+    Panel(
+        "Inference, expensive gradient, {elements:,} float32, tf.function",
+        "inference",
+        "tf.function",
+        ("inference", "tf.function", PLAIN, "no gradient at all"),
+    ),
+    Panel("Memory above the inputs, forward and backward, eager", "peak_memory", "backward, eager"),
+)
+
+
+def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws the charts that the run has figures for, and returns their paths."""
+    cases = {(case["subject"], case["case"]): case for case in run["cases"]}
+    paths = []
+    with plt.rc_context(_STYLE):
+        for name, function in (("headline", _headline), ("sizes", _sizes), ("memory_limit", _memory_limit)):
+            figure = function(cases)
+            if figure is not None:
+                paths.append(folder / f"{name}.png")
+                _save(figure, run, paths[-1])
+    return paths
+
+
+def _save(figure: Any, run: dict[str, Any], path: pathlib.Path) -> None:
+    width = figure.get_size_inches()[0]
+    note = f"Medians. {table.origin(run)}"
+    figure.text(0.01, -0.01, textwrap.fill(note, int(width * 17)), fontsize=7, color=_DARK, va="top")
+    # No version of matplotlib, no date: the same figures give the same bytes.
+    figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _find(cases: Cases, subject: str, start: str, most: int = 10_000_000) -> dict[str, Any] | None:
+    """The first of the largest fitting cases; those beyond `most` elements would only be the same again."""
+    fits = [case for (of, name), case in cases.items() if of == subject and name.startswith(start)]
+    return max((case for case in fits if case["elements"] <= most), key=lambda case: case["elements"], default=None)
+
+
+def _headline(cases: Cases) -> Any:
+    """Why to use it: six costs, ours beside the others."""
+    panels = [(panel, _find(cases, panel.subject, panel.case)) for panel in _PANELS]
+    found = [(panel, case) for panel, case in panels if case is not None]
+    if not found:
+        return None
+    figure, axes = plt.subplots(math.ceil(len(found) / 2), 2, figsize=(11, 2 * math.ceil(len(found) / 2)))
+    figure.set_layout_engine("constrained", h_pad=0.12, w_pad=0.08)
+    for axis in axes.flat[len(found) :]:
+        axis.remove()
+    for axis, (panel, case) in zip(axes.flat, found, strict=False):
+        _bars(axis, panel, case, cases)
+    figure.suptitle("What a custom gradient costs (less is better)", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    return figure
+
+
+def _bars(axis: Any, panel: Panel, case: dict[str, Any], cases: Cases) -> None:
+    names = [name for name in (EMBED, DECORATOR, TF, FORMULA, TFP) if name in case["implementations"]]
+    values = [case["implementations"][name]["median"] for name in names]
+    colours = [_COLOURS.get(name, _GREY) for name in names]
+    axis.barh(names, values, color=colours)
+    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+        ratio = case["ratios"].get(EMBED, {}).get(name)
+        times = f"  ({1 / ratio['median']:.3g} x)" if ratio and ratio["median"] else ""
+        label = f"{table.quantity(value, case['unit'])}{times}"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axis.annotate(label, (value, index), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=box)
+    axis.set_title(panel.title.format(elements=case["elements"]))
+    axis.set_xlim(0, max([*values, 1e-12]) * 1.32)
+    axis.set_xticks([])
+    axis.spines["bottom"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    least = panel.least and _find(cases, *panel.least[:2], most=case["elements"])
+    if panel.least and least and panel.least[2] in least["implementations"]:
+        value = least["implementations"][panel.least[2]]["median"]
+        axis.axvline(value, color=_LINE, linewidth=1, linestyle="--")
+        label = f"{panel.least[3]}: {table.quantity(value, least['unit'])}"
+        axis.text(value, len(names) - 0.45, f" {label}", color=_LINE, fontsize=7.5, va="top")
+
+
+def _sizes(cases: Cases) -> Any:
+    """Time by number of elements, forward and backward; the slope at the right is memory."""
+    start = "forward and backward, "
+    found = [case for (subject, name), case in cases.items() if subject == "elementwise" and name.startswith(start)]
+    if len(found) < 2:
+        return None
+    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+    names = dict.fromkeys(name for case in found for name in case["implementations"])
+    lines = {
+        name: [(case["elements"], case["implementations"][name]) for case in found if name in case["implementations"]]
+        for name in names
+    }
+    for name, points in lines.items():
+        ours, foreign = name in _COLOURS, name.startswith(("torch", "jax"))
+        axis.plot(
+            [size for size, _ in points],
+            [summary["median"] for _, summary in points],
+            label=name,
+            color=_COLOURS.get(name, _DARK if not foreign else "#8a9096"),
+            linewidth=2.2 if ours else 1.2,
+            linestyle=":" if foreign else "-",
+            marker=_MARKERS.get(name, "."),
+            markersize=5,
+            zorder=3 if ours else 2,
+        )
+    streams = [
+        (case["elements"], case["implementations"][STREAM]["median"])
+        for (subject, name), case in cases.items()
+        if subject == "elementwise" and name.startswith("backward, ") and case["elements"] >= table.LARGE
+    ]
+    if streams:
+        axis.plot(
+            *zip(*streams, strict=True), color=_LINE, linestyle="--", linewidth=1.2, label="one streaming multiply"
+        )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, "s")))
+    axis.set_xlabel("elements (float32)")
+    axis.set_title("Forward and backward in eager mode, by size", fontsize=12, fontweight="bold")
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8, frameon=False)
+    return figure
+
+
+_MARKERS = {
+    TF: "s",
+    FORMULA: "^",
+    TFP: "D",
+    "torch.autograd.Function": "x",
+    "jax.custom_vjp": "+",
+    "jax.custom_vjp in jax.jit": "*",
+}
+
+
+def _memory_limit(cases: Cases) -> Any:
+    """How far each backward pass is from what memory allows."""
+    rows = []
+    for (subject, name), case in cases.items():
+        for yardstick, plain in (
+            (READ_BOTH, REDUCE_SUM),
+            (TRAFFIC, REDUCE_SUM),
+            (TRAFFIC, MULTIPLY),
+            (STREAM, MULTIPLY),
+        ):
+            implementations = case["implementations"]
+            if {KERNEL, yardstick, plain} <= set(implementations) and case["elements"] >= table.LARGE:
+                ratio = case["ratios"][KERNEL][yardstick]
+                theirs = implementations[plain]["median"] / implementations[yardstick]["median"]
+                rows.append((f"{subject}: {name}", yardstick, ratio, plain, theirs))
+    if not rows:
+        return None
+    figure, axis = plt.subplots(figsize=(9, 0.27 * len(rows) + 1.4), layout="constrained")
+    for index, (_, _, ratio, _, theirs) in enumerate(rows):
+        axis.plot(
+            [ratio["p20"], ratio["p80"]],
+            [index, index],
+            color=_LIGHT,
+            linewidth=4,
+            solid_capstyle="round",
+            label=None if index else "20th to 80th percentile",
+        )
+        axis.plot(ratio["median"], index, "o", color=_BLUE, label=None if index else KERNEL)
+        axis.plot(theirs, index, "s", color=_GREY, label=None if index else f"{MULTIPLY} or {REDUCE_SUM}")
+    axis.axvline(1, color=_LINE, linewidth=1, linestyle="--", label="the memory traffic alone")
+    axis.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} x"))
+    axis.set_xticks([1, 2, 5, 10])
+    axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axis.set_xlabel("time, in multiples of the yardstick")
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.25)
+    axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
+    figure.suptitle("Backward pass against the memory limit", x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure

@@ -1,0 +1,110 @@
+"""The figures as Markdown."""
+
+from typing import Any
+
+from ..harness.names import KERNEL, YARDSTICKS
+
+# Elements that are too many for a cache.
+LARGE = 4_000_000
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def digits(value: float) -> str:
+    """Three digits, no exponent where that is readable."""
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.2e}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit."""
+    if unit != "s":
+        return f"{digits(value)} {unit}".strip()
+    scale, name = next(((scale, name) for scale, name in _SECONDS if value >= scale), _SECONDS[-1])
+    return f"{digits(value / scale)} {name}"
+
+
+def rows(header: tuple[str, ...], *body: tuple[str, ...]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def origin(run: dict[str, Any]) -> str:
+    """Where and when, in a sentence or two."""
+    machine, versions, commit = run["machine"], run["versions"], run["commit"]
+    names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
+    names |= {"tensorflow-probability": "TensorFlow Probability", "numpy": "NumPy"}
+    present = [f"{names[key]} {versions[key]}" for key in names if versions.get(key)]
+    state = " with changes" if commit["dirty"] else ""
+    cache = machine["last_level_cache_bytes"]
+    return (
+        f"{machine['processor']}, {machine['cores']} cores"
+        + (f", {cache / 2**20:.0f} MB of last-level cache" if cache else "")
+        + f"; {', '.join(present)}, Python {versions['python']}; commit {(commit['hash'] or 'unknown')[:12]}{state}, "
+        + run["started"][:10]
+        + ("; quick run: the figures mean nothing" if run["quick"] else "")
+        + "."
+    )
+
+
+def targets(run: dict[str, Any]) -> str:
+    """Target, limit, figure, whether it is reached."""
+    body = []
+    for target in run["targets"]:
+        measured = target["measured"]
+        figures = "not measured"
+        if measured:
+            figures = f"{digits(measured['median'])} ({digits(measured['p20'])} to {digits(measured['p80'])})"
+        reached = {True: "yes", False: "**no**", None: ""}[target["reached"]]
+        body.append((target["name"], target["expression"], digits(target["limit"]), figures, reached))
+    return rows(("target", "what is measured", "at most", "median (p20 to p80)", "reached"), *body)
+
+
+def memory(run: dict[str, Any]) -> str:
+    """What has to be moved, how fast the yardstick moves it, and how close the kernel comes."""
+    body = []
+    for case in run["cases"]:
+        found = [name for name in YARDSTICKS if name in case["implementations"]]
+        if case["elements"] >= LARGE and case["bytes_moved"] and found:
+            yardstick, kernel = case["implementations"][found[0]]["median"], case["implementations"][KERNEL]["median"]
+            times = [f"{quantity(t, 's')}, {case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
+            ratio = _ratio(case["ratios"][KERNEL][found[0]])
+            moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
+            body.append((f"{case['subject']}: {case['case']}", moved, found[0], *times, ratio))
+    return rows(("case", "moved at least", "yardstick", "its time", f"{KERNEL}", "ratio (p20 to p80)"), *body)
+
+
+def cases(run: dict[str, Any]) -> str:
+    """All cases, one table a subject."""
+    parts = []
+    for subject in dict.fromkeys(case["subject"] for case in run["cases"]):
+        found = [case for case in run["cases"] if case["subject"] == subject]
+        parts.append(f"### {subject}\n\n" + "\n".join(_case(case) for case in found))
+    return "\n".join(parts)
+
+
+def _case(case: dict[str, Any]) -> str:
+    ours = list(case["ratios"])
+    body = []
+    for name, summary in case["implementations"].items():
+        unit = case["unit"] if case["unit"] == "s" else ""
+        spread = f"{quantity(summary['p20'], unit)} to {quantity(summary['p80'], unit)}"
+        ratios = [_ratio(case["ratios"][our].get(name)) for our in ours]
+        body.append((name, quantity(summary["median"], case["unit"]), spread, *ratios))
+    absent = "".join(f"\nAbsent: {name} ({reason}).\n" for name, reason in case["absent"].items())
+    header = ("", "median", "p20 to p80", *(f"{our} / this" for our in ours))
+    return f"**{case['case']}** ({case['rounds']} rounds)\n\n{rows(header, *body)}{absent}"
+
+
+def _ratio(ratio: dict[str, float] | None) -> str:
+    return f"{digits(ratio['median'])} ({digits(ratio['p20'])} to {digits(ratio['p80'])})" if ratio else ""
+
+
+def document(run: dict[str, Any]) -> str:
+    """All of it."""
+    return (
+        f"# Benchmarks\n\n{origin(run)}\n\n"
+        "Written by `make bench`. Ratios are medians over pairs of samples from the same round.\n\n"
+        f"## Targets\n\n{targets(run)}\n## Against memory\n\n{memory(run)}\n## Cases\n\n{cases(run)}"
+    )

@@ -1,0 +1,1 @@
+"""Faults put into the sources, one at a time, which the tests have to notice."""

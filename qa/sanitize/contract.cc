@@ -1,0 +1,252 @@
+// Runs the arithmetic of cc/lib under a sanitizer, on memory from the heap that ends where the operands do, and
+// compares with a sum in double: contract SECONDS SEED THREADS. The questions are random, of every element type, kind
+// of vectors and operand to differentiate by. With THREADS above 1 several calls run at once on the same operands, and
+// each is cut into pieces for a pool of so many threads, as TensorFlow cuts it.
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <complex>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "cc/lib/contraction.h"
+#include "cc/lib/operand_names.h"
+#include "qa/sanitize/bytes.h"
+#include "qa/sanitize/oracle.h"
+#include "qa/sanitize/question.h"
+
+namespace tf_cg_ops {
+namespace {
+
+// Large enough that work is cut into blocks in some of the questions.
+constexpr int64_t kMaxProducts = 1 << 18;
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads) {
+    for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+  }
+  ~ThreadPool() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    wakes_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  void Schedule(std::function<void()> task) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wakes_.notify_one();
+  }
+
+ private:
+  void Work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wakes_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  std::deque<std::function<void()>> tasks_;
+  bool ends_ = false;
+  std::vector<std::thread> workers_;
+};
+
+// Deals the work out to the pool in pieces, and returns when all is done.
+ParallelFor InPieces(ThreadPool* pool, int64_t pieces) {
+  return [pool, pieces](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
+    std::mutex mutex;
+    std::condition_variable done;
+    int64_t left = pieces;
+    for (int64_t i = 0; i < pieces; ++i) {
+      const auto piece = [&, i] {
+        const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
+        if (begin < end) work(begin, end);
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (--left == 0) done.notify_one();
+      };
+      pool == nullptr ? piece() : pool->Schedule(piece);
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    done.wait(lock, [&] { return left == 0; });
+  };
+}
+
+// Small whole numbers: all their products and sums are exact before they are rounded to the element type.
+void Set(int number, float* element) { *element = static_cast<float>(number); }
+void Set(int number, double* element) { *element = number; }
+void Set(int number, BFloat16* element) {
+  const auto as_float = static_cast<float>(number);
+  uint32_t bits;
+  std::memcpy(&bits, &as_float, sizeof(bits));
+  element->bits = static_cast<uint16_t>(bits >> 16);
+}
+void Set(int number, Half* element) {
+  constexpr uint16_t kZeroToFour[] = {0, 0x3c00, 0x4000, 0x4200, 0x4400};
+  element->bits = static_cast<uint16_t>(kZeroToFour[std::abs(number)] | (number < 0 ? 0x8000 : 0));
+}
+template <typename R>
+void Set(int number, std::complex<R>* element) {
+  // Both parts matter, and their signs.
+  *element = {static_cast<R>(number), static_cast<R>((number * 3 + 7) % 5 - 2)};
+}
+
+std::complex<double> Value(float element) { return element; }
+std::complex<double> Value(double element) { return element; }
+template <typename R>
+std::complex<double> Value(const std::complex<R>& element) {
+  return element;
+}
+std::complex<double> Value(BFloat16 element) {
+  const uint32_t bits = uint32_t{element.bits} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+std::complex<double> Value(Half element) {
+  const int exponent = element.bits >> 10 & 31, fraction = element.bits & 1023;
+  const double size =
+      exponent == 31 ? INFINITY : std::ldexp(exponent == 0 ? fraction : 1024 + fraction, std::max(exponent, 1) - 25);
+  return element.bits & 0x8000 ? -size : size;
+}
+
+// Half a unit in the last place.
+template <typename T>
+constexpr double kRounding = 0;
+template <>
+constexpr double kRounding<Half> = 1.0 / 2048;
+template <>
+constexpr double kRounding<BFloat16> = 1.0 / 256;
+
+template <typename T>
+std::vector<std::complex<double>> Expected(const std::vector<Product>& products, int64_t size, bool conjugate,
+                                           const T* lhs, const T* rhs) {
+  std::vector<std::complex<double>> sums(size);
+  for (const auto& [o, l, r] : products) {
+    const std::complex<double> factor = Value(rhs[r]);
+    sums[o] += Value(lhs[l]) * (conjugate ? std::conj(factor) : factor);
+  }
+  return sums;
+}
+
+struct Work {
+  const ContractionPlan& plan;
+  const std::vector<Product>& products;
+  bool conjugate;
+  int64_t lhs_size, rhs_size;
+};
+
+template <typename T>
+void Compute(const Work& work, Vectors vectors, int calls, int64_t pieces, std::mt19937_64* random, ThreadPool* pool) {
+  // Exactly as much as the operands take, so that the sanitizer sees a step beyond.
+  const std::unique_ptr<T[]> lhs(new T[work.lhs_size]), rhs(new T[work.rhs_size]);
+  for (int64_t i = 0; i < work.lhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &lhs[i]);
+  for (int64_t i = 0; i < work.rhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &rhs[i]);
+  const int64_t size = work.plan.kept_size;
+  const auto expected = Expected(work.products, size, work.conjugate, lhs.get(), rhs.get());
+  const auto call = [&] {
+    const std::unique_ptr<T[]> out(new T[size]);
+    Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), vectors, InPieces(pool, pieces));
+    for (int64_t i = 0; i < size; ++i) {
+      TF_CG_OPS_CHECK(std::abs(Value(out[i]) - expected[i]) <= kRounding<T> * std::abs(expected[i]));
+    }
+  };
+  std::vector<std::thread> callers;
+  for (int i = 1; i < calls; ++i) callers.emplace_back(call);
+  call();
+  for (std::thread& caller : callers) caller.join();
+}
+
+// Answers one question, chosen by the bytes, and returns how many products that took.
+int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads, ThreadPool* pool) {
+  const int64_t largest = bytes->OneIn(4) ? 256 : 24;
+  const Question question =
+      MakeFittingQuestion(bytes, 5, [largest](Bytes* from) { return from->Below(from->OneIn(3) ? largest : 5); });
+  Alignment alignment;
+  Reversed reversed;
+  const std::string error = Align(question.shapes, question.axis, EmbedGradNames(), &alignment);
+  TF_CG_OPS_CHECK(error.empty() == Fits(question, &reversed));
+  if (!error.empty() || CountElements(reversed.joint) > kMaxProducts) return 0;
+  const auto role = static_cast<Role>(bytes->Below(kNumRoles));
+  const Dims& lhs = reversed.operands[role == kFx ? kGx : kFx];
+  const Dims& rhs = reversed.operands[role == kX ? kGx : kX];
+  // Of a joint shape with a zero an operand may still have many elements.
+  if (std::max({CountElements(lhs), CountElements(rhs), CountElements(reversed.operands[role])}) > kMaxProducts) {
+    return 0;
+  }
+  const ContractionPlan plan = PlanContraction(alignment, role);
+  const std::vector<Product> products = AllProducts(reversed, role);
+  const Work work = {plan, products, role != kFx, static_cast<int64_t>(CountElements(lhs)),
+                     static_cast<int64_t>(CountElements(rhs))};
+  const auto vectors = static_cast<Vectors>(bytes->Below(static_cast<int>(WidestVectors()) + 1));
+  const int64_t pieces = 1 + bytes->Below(threads > 1 ? 9 : 4);
+  const int calls = threads > 1 ? 3 : 1;
+  switch (bytes->Below(6)) {
+    case 0:
+      Compute<Half>(work, vectors, calls, pieces, random, pool);
+      break;
+    case 1:
+      Compute<BFloat16>(work, vectors, calls, pieces, random, pool);
+      break;
+    case 2:
+      Compute<float>(work, vectors, calls, pieces, random, pool);
+      break;
+    case 3:
+      Compute<double>(work, vectors, calls, pieces, random, pool);
+      break;
+    case 4:
+      Compute<std::complex<float>>(work, vectors, calls, pieces, random, pool);
+      break;
+    default:
+      Compute<std::complex<double>>(work, vectors, calls, pieces, random, pool);
+  }
+  return calls * static_cast<int64_t>(products.size());
+}
+
+}  // namespace
+}  // namespace tf_cg_ops
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: contract SECONDS SEED THREADS\n");
+    return 2;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> limit(std::atof(argv[1]));
+  std::mt19937_64 random(std::strtoull(argv[2], nullptr, 10));
+  const int threads = std::atoi(argv[3]);
+  const auto pool = threads > 1 ? std::make_unique<tf_cg_ops::ThreadPool>(threads) : nullptr;
+  int64_t runs = 0, products = 0;
+  for (; std::chrono::steady_clock::now() - start < limit; ++runs) {
+    std::vector<uint8_t> data(64);
+    for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
+    tf_cg_ops::Bytes bytes(data.data(), data.size());
+    products += tf_cg_ops::Run(&bytes, &random, threads, pool.get());
+  }
+  std::printf("%lld runs, %lld products\n", static_cast<long long>(runs), static_cast<long long>(products));
+  return 0;
+}

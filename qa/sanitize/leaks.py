@@ -1,0 +1,64 @@
+"""What LeakSanitizer watches: every kernel, the graph passes and the gradients without Python, some times each."""
+
+import shutil
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from qa.sanitize.model import model, square
+from tf_cg_ops import _library
+
+tf1 = tf.compat.v1
+X = np.linspace(-1.0, 1.0, 3 * 40 * 64, dtype=np.float32).reshape(3, 40, 64)
+
+
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = model(x)
+    return h, tape.gradient(h, x, output_gradients=tf.range(3.0))
+
+
+def save(folder):
+    module = tf.Module()
+    module.serve = tf.function(lambda x: {"y": square(x) + 1.0}, [tf.TensorSpec([3])], autograph=False)
+    tf.saved_model.save(module, folder, signatures=module.serve.get_concrete_function())
+
+
+def in_a_session(folder):
+    """The passes on a session's graph, and the gradient of a saved function, which is taken in C++."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        session.run(gradient(tf.constant(X)))
+        signature = tf1.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
+        x, y = (session.graph.get_tensor_by_name(info.name) for info in (signature.inputs["x"], signature.outputs["y"]))
+        (dx,) = session.run(tf1.gradients(y, x), {x: [1.0, 2.0, 3.0]})
+        np.testing.assert_array_equal(dx, [2.0, 4.0, 6.0])
+
+
+def refused():
+    """Errors have messages to free."""
+    for shape in ([4], [2, 2]):
+        try:
+            _library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([3]), tf.constant(shape), wrt="x")
+        except tf.errors.InvalidArgumentError:
+            continue
+        raise AssertionError("nothing was refused")
+
+
+traced = tf.function(gradient, autograph=False)
+compiled = tf.function(lambda x: square(x) + cg.embed_gradient(x, x, x), autograph=False, jit_compile=True)
+for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128):
+    x = tf.cast(X, dtype)
+    for shape in ([3, 40, 64], [3, 40, 1], [1, 40, 64], [1, 1, 1]):
+        _library.custom_gradient_embed_grad(x, x, tf.constant(shape), wrt="x")
+folder = tempfile.mkdtemp()
+save(folder)
+for _ in range(3):
+    gradient(tf.constant(X))
+    traced(tf.constant(X))
+    compiled(tf.constant(X))
+    in_a_session(folder)
+    refused()
+shutil.rmtree(folder)

@@ -1,0 +1,245 @@
+"""compat.tfp_math.custom_gradient: TFP's promise for every pair of shapes, as a true vector-Jacobian product."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_cg_ops.compat.tfp_math import custom_gradient
+
+from ..support.formulas import tfp_formula
+from ..support.products import pairs
+from ..support.regimes import REGIMES, tape_vjp
+from ..support.tensors import address, random_array
+
+# fx, x, and what dx is for a dy that is not uniform.
+ELEMENTWISE, LEADING, MEAN = "elementwise", "leading", "mean"
+SHAPES = [
+    ((3,), (3,), ELEMENTWISE),
+    ((2, 3), (2, 3), ELEMENTWISE),
+    ((), (), ELEMENTWISE),
+    ((), (3,), LEADING),
+    ((), (2, 3), LEADING),
+    ((3,), (3, 4), LEADING),
+    ((2, 3), (2, 3, 2, 2), LEADING),
+    ((1,), (1, 4), LEADING),
+    ((3,), (), MEAN),
+    ((3,), (4,), MEAN),
+    ((3,), (2, 3), MEAN),
+    ((2, 3), (4,), MEAN),
+    ((2, 3), (2,), MEAN),
+    ((3, 1), (3, 4), MEAN),
+]
+
+
+def expected_dx(dy, gx, kind):
+    if kind == MEAN:
+        return np.mean(dy) * gx
+    return dy.reshape(dy.shape + (1,) * (gx.ndim - dy.ndim)) * gx
+
+
+def test_the_signature_is_that_of_tfp():
+    parameters = inspect.signature(custom_gradient).parameters
+    assert [(name, p.default) for name, p in parameters.items()][3:] == [
+        ("fx_gx_manually_stopped", False),
+        ("name", None),
+    ]
+    assert list(parameters)[:3] == ["fx", "gx", "x"]
+
+
+def test_change_one_import_and_get_the_right_gradient(regime):
+    """The call that TFP answers with [74, 148, 222]."""
+    x, dy = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
+    _, (dx,) = regime(lambda x: custom_gradient(x**2, 2 * x, x), [x], dy)
+    np.testing.assert_array_equal(dx, [2.0, 40.0, 600.0])
+
+
+@pytest.mark.parametrize("regime_name", list(REGIMES))
+@pytest.mark.parametrize(("case", "stopped"), pairs(SHAPES, [False, True]))
+def test_every_pair_of_shapes(case, regime_name, stopped, rng):
+    fx_shape, x_shape, kind = case
+    fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
+    regime = REGIMES[regime_name]
+
+    def function(fx, gx, x):
+        return custom_gradient(fx, gx, x, stopped)
+
+    # The true product.
+    dy = random_array(rng, fx_shape)
+    value, (dfx, dgx, dx) = regime(function, [fx, gx, x], dy)
+    np.testing.assert_array_equal(value, fx)
+    np.testing.assert_allclose(dx, expected_dx(dy, gx, kind), rtol=1e-12)
+    if stopped:
+        np.testing.assert_array_equal(dfx, dy)
+        np.testing.assert_array_equal(dgx, np.zeros(x_shape))
+    else:
+        assert dfx is None
+        assert dgx is None
+
+    # For a uniform dy, TFP's formula and its promise.
+    ones = np.ones(fx_shape)
+    _, (_, _, dx) = regime(function, [fx, gx, x], ones)
+    np.testing.assert_allclose(dx, gx, rtol=1e-12)
+    _, (_, _, formula) = regime(lambda fx, gx, x: tfp_formula(fx, [gx], [x], stopped), [fx, gx, x], ones)
+    np.testing.assert_allclose(dx, formula, rtol=1e-12)
+
+
+@pytest.mark.parametrize("regime_name", list(REGIMES))
+def test_a_list_of_different_shapes(regime_name, rng):
+    """One x of each kind in one call, below an upstream that is not uniform."""
+    fx, dy = random_array(rng, [2, 3]), random_array(rng, [2, 3])
+    kinds = [((2, 3), ELEMENTWISE), ((2, 3, 4), LEADING), ((5,), MEAN), ((), MEAN), ((2, 3, 1, 2), LEADING)]
+    xs = [random_array(rng, shape) for shape, _ in kinds]
+    gxs = [random_array(rng, shape) for shape, _ in kinds]
+    value, dxs = REGIMES[regime_name](lambda *xs: custom_gradient(fx, gxs, list(xs)), xs, dy)
+    np.testing.assert_array_equal(value, fx)
+    for dx, gx, (_, kind) in zip(dxs, gxs, kinds, strict=True):
+        np.testing.assert_allclose(dx, expected_dx(dy, gx, kind), rtol=1e-12)
+
+
+def test_a_scalar_of_several_inputs_of_different_rank(regime, rng):
+    """A log-likelihood with a gradient for each of its parameters: TFP's own use."""
+    dy = random_array(rng, [])
+    xs = [random_array(rng, shape) for shape in [(), (3,), (2, 2)]]
+    gxs = [random_array(rng, x.shape) for x in xs]
+    _, dxs = regime(lambda *xs: custom_gradient(np.float64(7.0), gxs, list(xs)), xs, dy)
+    for dx, gx in zip(dxs, gxs, strict=True):
+        np.testing.assert_allclose(dx, dy * gx, rtol=1e-12)
+
+
+def second_order(function, x, y):
+    with tf.GradientTape() as outer:
+        outer.watch([x, y])
+        with tf.GradientTape() as inner:
+            inner.watch([x, y])
+            h = tf.reduce_sum(function(x, y))
+        dx, dy = inner.gradient(h, [x, y])
+        total = tf.reduce_sum(dx * [1.0, 10.0, 100.0]) + tf.reduce_sum(dy * [3.0, 5.0, 7.0])
+    return outer.gradient(total, [x, y])
+
+
+@pytest.mark.parametrize("fx_of", [lambda x, y: x * y, lambda x, y: tf.reduce_sum(x * y)], ids=["vector", "scalar"])
+def test_second_derivatives_are_those_of_the_formula(fx_of, rng):
+    """Below a uniform upstream, manually stopped, with a gx that depends on the other input."""
+    x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
+
+    def make(embed):
+        return lambda x, y: embed(fx_of(tf.stop_gradient(x), y), [tf.sin(y)], [x], True)
+
+    for actual, expected in zip(
+        second_order(make(custom_gradient), x, y), second_order(make(tfp_formula), x, y), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_an_empty_fx_gives_zeros_where_tfp_gives_nan():
+    x = tf.constant([1.0, 2.0])
+    _, (dx,) = tape_vjp(lambda x: custom_gradient(tf.zeros([0]), x, x), [x], tf.zeros([0]))
+    np.testing.assert_array_equal(dx, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "unknown_rank"])
+@pytest.mark.parametrize("size", [60_000, 70_000, 1_000_000])
+def test_the_mean_over_more_elements_than_float16_counts(size, traced):
+    """1 / size is no number of float16 from 65,505 elements on."""
+
+    def run(fx, x):
+        return tape_vjp(lambda x: custom_gradient(fx, tf.constant([3.0], tf.float16), x), [x], tf.ones_like(fx))[1][0]
+
+    if traced:
+        run = tf.function(run, input_signature=[tf.TensorSpec(None, tf.float16)] * 2)
+    dx = run(tf.ones([size], tf.float16), tf.constant([2.0], tf.float16))
+    np.testing.assert_allclose(dx, [3.0], rtol=3e-3)
+
+
+def test_huge_dimensions_of_an_empty_tensor():
+    huge = tf.zeros([0, 2**40])
+    for fx in (huge, tf.zeros([0]), tf.zeros([3])):
+        _, (dx,) = tape_vjp(lambda x, fx=fx: custom_gradient(fx, huge, x), [huge], fx)
+        assert dx.shape == huge.shape
+
+
+def test_the_buffer_is_shared(rng):
+    fx, x = tf.constant(random_array(rng, [100])), tf.constant(random_array(rng, [100, 2]))
+    assert address(custom_gradient(fx, fx, fx)) == address(fx)
+    assert address(custom_gradient(fx, x, x)) == address(fx)
+
+
+def test_a_gx_of_another_shape_is_refused_as_in_tfp():
+    v = tf.ones([3])
+    message = (
+        "compat.tfp_math.custom_gradient: gx and x differ in shape; expected the shape of x, (3, 1), for gx, got (3,). "
+        "Broadcast gx to the shape of x, or use tf_cg_ops.embed_gradient, which broadcasts."
+    )
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        custom_gradient(v, v, tf.ones([3, 1]))
+    message = (
+        "compat.tfp_math.custom_gradient: gx[1] and x[1] differ in shape; expected the shape of x[1], (3,), for gx[1], "
+        "got (2,). Broadcast gx[1] to the shape of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
+    )
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        custom_gradient(v, [v, [1.0, 2.0]], [v, v])
+
+
+def test_a_gx_of_another_shape_is_refused_at_run_time():
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2)
+    def run(gx, x):
+        return custom_gradient(gx, gx, x)
+
+    message = "compat.tfp_math.custom_gradient: gx and x differ in shape; expected the same shape for both"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(tf.ones([3, 1]), tf.ones([3]))
+
+
+# The pairs of shapes of gx and x that TFP takes: it compares two vectors of sizes, of which one may be broadcast.
+BROADCAST_BY_TFP = [
+    ((), (), (2,)),
+    ((2,), (), (2,)),
+    ((), (2,), ()),
+    ((), (2, 2), (2,)),
+    ((2,), (2,), (2, 2)),
+    ((3,), (2, 2), (2,)),
+    ((2, 2), (2,), (2, 2)),
+    ((), (2,), (2, 2, 2)),
+]
+
+
+@pytest.mark.parametrize("mode", ["eager", "unknown_rank", "unknown_dims", "jit"])
+@pytest.mark.parametrize(("fx_shape", "gx_shape", "x_shape"), BROADCAST_BY_TFP)
+def test_gx_of_another_shape_as_far_as_tfp_takes_it(fx_shape, gx_shape, x_shape, mode, rng):
+    theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
+    fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape))
+    dy = np.full(fx_shape, 0.7)  # TFP is right for a uniform upstream alone.
+    _, expected = REGIMES["eager"](lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
+    regime = {"unknown_rank": "traced_unknown_rank", "unknown_dims": "traced_unknown_dims"}.get(mode, mode)
+    value, found = REGIMES[regime](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
+    np.testing.assert_array_equal(value, fx)
+    for ours, tfp in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, tfp, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fx_shape", "gx_shape", "x_shape", "by_hand"),
+    [
+        ((2,), (), (2,), lambda dy, gx, x: dy * gx),
+        ((2,), (2,), (2, 2), lambda dy, gx, x: dy[:, None] * gx),
+        ((), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
+        ((2,), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
+    ],
+)
+def test_gx_of_another_shape_has_a_true_product(fx_shape, gx_shape, x_shape, by_hand, rng):
+    fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape, fx_shape))
+    _, (_, _, dx) = REGIMES["traced"](custom_gradient, [fx, gx, x], dy)
+    np.testing.assert_allclose(dx, by_hand(dy, gx, x), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("gx_shape", "x_shape"), [((3,), (2, 3)), ((), (2, 2)), ((2, 3), (3,)), ((1,), (3,))])
+@pytest.mark.parametrize("mode", ["eager", "traced_unknown_rank"])
+def test_a_gx_that_tfp_refuses_is_refused(gx_shape, x_shape, mode, rng):
+    theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
+    arguments = [random_array(rng, shape) for shape in ((), gx_shape, x_shape)]
+    for function in (theirs, custom_gradient):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            REGIMES[mode](function, arguments, np.float64(1.0))

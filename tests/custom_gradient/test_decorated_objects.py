@@ -1,0 +1,182 @@
+"""Decorated functions as Python objects: what is behind them, as arguments of others, copied and pickled."""
+
+import copy
+import functools
+import inspect
+import json
+import pickle
+
+import cloudpickle
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+X = tf.constant([1.0, 2.0])
+DY = tf.constant([1.0, 10.0])
+
+
+@cg.custom_gradient
+def hundredfold(x):
+    return tf.sin(x), lambda dy: 100.0 * dy
+
+
+@cg.straight_through
+def rounded(x):
+    return tf.round(x)
+
+
+class Module(tf.Module):
+    factor = 100.0
+
+    @cg.custom_gradient
+    def scaled(self, x):
+        return tf.sin(x), lambda dy: self.factor * dy
+
+
+def gradient(function, x=X):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, output_gradients=DY).numpy().tolist()
+
+
+def sine(x):
+    return tf.sin(x)
+
+
+FACTORIES = {
+    "custom_gradient": lambda f: cg.custom_gradient(f),
+    "custom_vjp": lambda f: cg.custom_vjp(f, lambda residuals, dy: dy),
+    "recompute_grad": cg.recompute_grad,
+    "grad_pass_through": cg.grad_pass_through,
+    "straight_through": cg.straight_through,
+    "implicit_root": lambda f: cg.implicit_root(lambda y, x: y - x, f),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_every_decorator_tells_the_function_that_it_wraps(name):
+    decorated = FACTORIES[name](sine)
+    assert decorated.__wrapped__ is sine
+    assert inspect.unwrap(decorated) is sine
+    assert inspect.signature(decorated) == inspect.signature(sine)
+    assert decorated.__name__ == "sine"
+
+
+def through_a_condition(x):
+    if tf.reduce_sum(x) > 0:  # Which AutoGraph translates.
+        return hundredfold(x)
+    return x
+
+
+MODULE = Module()
+USES = {
+    "itself": tf.function(hundredfold),
+    "in a function": tf.function(lambda x: hundredfold(x)),
+    "in a translated condition": tf.function(through_a_condition),
+    "a method": tf.function(MODULE.scaled),
+    "a partial": tf.function(functools.partial(hundredfold)),
+    "wrapped again": tf.function(functools.wraps(hundredfold)(lambda *args: hundredfold(*args))),
+    "mapped": tf.function(lambda x: tf.map_fn(hundredfold, x)),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_autograph_does_not_look_through_the_decorator(name):
+    assert gradient(USES[name]) == [100.0, 1000.0]
+
+
+def test_wrappers_of_a_decorated_function_are_translated():
+    @functools.wraps(hundredfold)
+    def only_positive(x):
+        if tf.reduce_sum(x) > 0:
+            return hundredfold(x)
+        return x
+
+    assert gradient(tf.function(only_positive)) == [100.0, 1000.0]
+    assert gradient(tf.function(only_positive), -X) == [1.0, 10.0]
+
+
+def test_arguments_of_a_function_keep_their_gradients():
+    """TensorFlow looks for the value in __wrapped__, and its own decorated functions lose their gradients there."""
+    call = tf.function(lambda function, x: function(x))
+    assert gradient(functools.partial(call, hundredfold)) == [100.0, 1000.0]
+    assert gradient(functools.partial(call, rounded)) == [1.0, 10.0]
+    number_of_traces = call.experimental_get_tracing_count()
+    call(hundredfold, X)
+    assert call.experimental_get_tracing_count() == number_of_traces
+    with pytest.raises(TypeError):
+        tf.function(lambda function, x: tf.sin(function(x)))(
+            tf.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy)), X
+        )
+
+
+@pytest.mark.parametrize("decorated", [hundredfold, rounded, Module.scaled], ids=["function", "ready_made", "method"])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_decorated_functions_are_pickled_by_name(decorated, protocol):
+    assert pickle.loads(pickle.dumps(decorated, protocol)) is decorated
+
+
+def test_copies_are_the_decorated_function_itself():
+    assert copy.copy(hundredfold) is hundredfold
+    assert copy.deepcopy([hundredfold])[0] is hundredfold
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @cg.custom_gradient
+    def apply(self, x):
+        return tf.sin(x), lambda dy: self.factor * dy
+
+
+def test_a_bound_method_is_pickled_with_its_instance():
+    found = pickle.loads(pickle.dumps(Scale(7.0).apply))
+    assert gradient(found) == [7.0, 70.0]
+
+
+def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
+    local = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 3.0 * dy))
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(local)
+    assert gradient(cloudpickle.loads(cloudpickle.dumps(local))) == [3.0, 30.0]
+
+
+def test_decorated_functions_of_a_program_are_pickled_by_name(tmp_path):
+    result = run_python(
+        """
+import json, pickle
+import tensorflow as tf
+import tf_cg_ops as cg
+
+@cg.custom_gradient
+def function(x):
+    return x, lambda dy: 2.0 * dy
+
+print(json.dumps(pickle.loads(pickle.dumps(function)) is function))
+""",
+        cwd=tmp_path,
+    )
+    assert json.loads(result.stdout.splitlines()[-1]) is True
+
+
+def test_a_partial_has_the_name_of_its_type():
+    power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
+    assert power.__name__ == "partial"
+    np.testing.assert_allclose(gradient(power), 3.0 * X**2 * DY)
+
+
+def test_a_partial_and_a_model_in_a_functional_model(library):
+    x = library.Input((2,))
+    model = library.Model(x, cg.recompute_grad(functools.partial(tf.pow, y=3.0))(x))
+    np.testing.assert_allclose(model(X[None]), X[None] ** 3)
+    layer = library.layers.Dense(2)
+    inner = library.Sequential([layer])
+    inner.build((None, 2))
+    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' reads trainable variables"):
+        cg.recompute_grad(inner)(x)

@@ -1,0 +1,247 @@
+"""Gradients in the process that traced a graph call `grad_fn` there; whoever has no closure has the traced rule."""
+
+import gc
+import json
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops import _tf_internal
+
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+X = np.array([0.5, -1.0, 2.0])
+DY = np.array([1.0, 10.0, -3.0])
+
+
+# grad_fn is called for each gradient, in the graph at hand
+
+
+def test_grad_fn_is_called_in_the_graph_of_the_gradient():
+    graphs = []
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            graphs.append(tf.compat.v1.get_default_graph())
+            return 2.0 * dy
+
+        return tf.identity(x), grad_fn
+
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        y = function(x)
+        assert graphs[0] is not graph  # The rule for the file.
+        for _ in range(2):
+            tf.gradients(y, x)
+        assert graphs[1:] == [graph, graph]
+
+
+def test_grad_fn_may_depend_on_what_python_knows_when_the_gradient_is_asked_for():
+    factor = 2.0
+    function = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: factor * dy))
+    with tf.Graph().as_default():
+        x = tf.constant([1.0, 2.0])
+        y = function(x)
+        factor = 5.0
+        (dx,) = tf.gradients(y, x, grad_ys=tf.constant([1.0, 10.0]))
+        with tf.compat.v1.Session() as session:
+            assert session.run(dx).tolist() == [5.0, 50.0]
+
+
+def test_a_grad_fn_that_the_trace_refuses_is_still_called():
+    """As one that uses collectives, which TensorFlow refuses in a graph inside of the graph of a replica."""
+    calls = []
+
+    @cg.custom_gradient
+    def function(x):
+        graph = tf.compat.v1.get_default_graph()
+
+        def grad_fn(dy):
+            calls.append(graph is tf.compat.v1.get_default_graph())
+            if not calls[-1]:
+                raise RuntimeError("not in another graph")
+            return 3.0 * dy
+
+        return tf.identity(x), grad_fn
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+    np.testing.assert_allclose(run(tf.constant(X)), 3.0 * DY)
+    assert calls == [False, True]
+
+
+COLLECTIVES = """
+import json
+import tensorflow as tf
+import tf_cg_ops as cg
+
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+def all_sum(x):
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+def results(decorate):
+    function = decorate(lambda x: (all_sum(x), lambda dy: all_sum(dy)))
+
+    def replica():
+        number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32) + 1.0
+        x = number * tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, tape.gradient(y, x, output_gradients=number * tf.constant([1.0, 10.0]))
+
+    both = tf.function(lambda: strategy.run(replica))()
+    return [[t.numpy().tolist() for t in strategy.experimental_local_results(result)] for result in both]
+
+print(json.dumps([results(cg.custom_gradient), results(tf.custom_gradient)]))
+"""
+
+
+def test_collectives_in_a_strategy(tmp_path):
+    result = run_python(COLLECTIVES, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    ours, theirs = json.loads(result.stdout.splitlines()[-1])
+    assert ours == theirs == [[[3.0, 6.0]] * 2, [[3.0, 30.0]] * 2]
+
+
+def test_a_live_rule_is_gone_with_its_graph():
+    class Anything:
+        pass
+
+    kept = Anything()
+    gone = weakref.ref(kept)
+
+    def gradient(kept):
+        function = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: dy if kept else None))
+
+        @tf.function
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return tape.gradient(y, x)
+
+        return run(tf.constant(X))
+
+    gradient(kept)
+    del kept
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_capture_of_the_graph_at_hand_is_its_own_again():
+    """While grad_fn is called, the graph captures what stands in the forward graph; afterwards it is as it was."""
+    graphs = []
+    outside = tf.constant(DY)
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            graphs.append(tf.compat.v1.get_default_graph())
+            return dy * outside
+
+        return tf.identity(x), grad_fn
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cond(x[0] > 0, lambda: tf.cond(x[1] < 0, lambda: function(x), lambda: x), lambda: x)
+        return tape.gradient(y, x, output_gradients=x)
+
+    np.testing.assert_allclose(run(tf.constant(X)), X * DY)
+    assert len(graphs) > 1
+    for graph in graphs:
+        assert graph.capture.__self__ is graph
+
+
+def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
+    """As the rules of replicas do, which take turns at each collective operation."""
+    graph = _tf_internal.FuncGraph("gradient")
+    outside, inside, other = (tf.constant([i]) for i in (1.0, 2.0, 3.0))
+    with graph.as_default():
+        first, second = (_tf_internal.capturing_instead({id(outside): t}, None) for t in (inside, other))
+        first.__enter__()
+        second.__enter__()
+        assert graph.capture(outside) is graph.capture(other)
+        first.__exit__(None, None, None)
+        assert graph.capture(outside) is graph.capture(other)
+        second.__exit__(None, None, None)
+        assert graph.capture(outside) is not graph.capture(other)
+    assert graph.capture.__self__ is graph
+
+
+# The captures of the traced rule
+
+
+@pytest.mark.parametrize("read", ["shape", "size", "rank", "zeros_like", "ones_like"])
+def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
+    """So a loop of a loaded model keeps no tensor either of which the rule reads the shape alone."""
+    captured = []
+
+    @cg.custom_gradient
+    def function(x):
+        big = tf.tile(x, [1000])
+
+        def grad_fn(dy):
+            number = getattr(tf, read)(big)
+            return dy + 0.0 * tf.cast(tf.reduce_sum(number), tf.float32)
+
+        return tf.reduce_sum(big, keepdims=True) / 1000.0, grad_fn
+
+    def loop(x):
+        def body(i, total):
+            total = total + function(total)
+            op = total.op.inputs[1].op
+            captured.append([t.dtype for t in op.inputs[len(op.outputs) + len(op.get_attr("Tinputs")) :]])
+            return i + 1, total
+
+        return tf.while_loop(lambda i, _: i < 3, body, (0, x), (tf.TensorShape([]), tf.TensorShape([None])))[1]
+
+    model = tf.Module()
+    model.loop = tf.function(loop, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(model, tmp_path)
+    assert captured[0]
+    assert all(dtype.is_integer for dtype in captured[0])
+    loaded = tf.saved_model.load(tmp_path)
+    x = tf.constant([2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.loop(x)
+    assert tape.gradient(y, x).numpy().tolist() == [8.0]
+
+
+def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
+    captured = []
+
+    @cg.custom_gradient
+    def outer(x):
+        big = tf.tile(x, [1000])
+
+        @cg.custom_gradient
+        def inner(dy):
+            return 2.0 * dy, lambda ddy: ddy * tf.cast(tf.size(big), tf.float32)
+
+        return tf.identity(x), inner
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def value(x):
+        y = outer(x)
+        captured.extend(t.dtype for t in y.op.inputs[2:])
+        return y
+
+    value.get_concrete_function()
+    assert captured
+    assert all(dtype.is_integer for dtype in captured)

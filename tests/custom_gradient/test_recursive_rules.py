@@ -1,0 +1,214 @@
+"""Rules that call their own function: the value ends, and so does a saved model, which has three orders."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+X = np.array([0.5, -1.0, 2.0])
+DY = np.array([1.0, 10.0, -3.0])
+
+
+def recursive(decorate, counts=None):
+    """Functions whose gradient calls the function itself, or one whose gradient calls it again."""
+
+    def count(name):
+        if counts is not None:
+            counts[name] = counts.get(name, 0) + 1
+
+    @decorate
+    def sigmoid(x):
+        def grad_fn(dy):
+            count("sigmoid")
+            return dy * sigmoid(x) * (1.0 - sigmoid(x))
+
+        return tf.sigmoid(x), grad_fn
+
+    @decorate
+    def exp(x):
+        def grad_fn(dy):
+            count("exp")
+            return dy * exp(x)
+
+        return tf.exp(x), grad_fn
+
+    @decorate
+    def sin(x):
+        def grad_fn(dy):
+            count("sin")
+            return dy * cos(x)
+
+        return tf.sin(x), grad_fn
+
+    @decorate
+    def cos(x):
+        def grad_fn(dy):
+            count("cos")
+            return -dy * sin(x)
+
+        return tf.cos(x), grad_fn
+
+    return {"sigmoid": sigmoid, "exp": exp, "sin": sin, "cos": cos}
+
+
+def sigmoid_orders(x):
+    s = 1 / (1 + np.exp(-x))
+    d = s * (1 - s)
+    return [s, d, d * (1 - 2 * s), d * (1 - 6 * d), d * (1 - 2 * s) * (1 - 12 * d)]
+
+
+ORDERS = {
+    "sigmoid": sigmoid_orders,
+    "exp": lambda x: [np.exp(x)] * 5,
+    "sin": lambda x: [np.sin(x), np.cos(x), -np.sin(x), -np.cos(x), np.sin(x)],
+    "cos": lambda x: [np.cos(x), -np.sin(x), -np.cos(x), np.sin(x), np.cos(x)],
+}
+
+
+def orders(function, x, count):
+    """The value and so many derivatives, each multiplied by DY."""
+    if count == 0:
+        return [function(x)]
+
+    def derivative(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=tf.constant(DY, x.dtype))
+
+    return [function(x), *orders(derivative, x, count - 1)]
+
+
+def expected_orders(name, count):
+    return [d * DY**i for i, d in enumerate(ORDERS[name](X)[: count + 1])]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
+def test_a_rule_may_call_its_own_function(name, jit_compile):
+    function = recursive(cg.custom_gradient)[name]
+    found = tf.function(lambda x: orders(function, x, 4), jit_compile=jit_compile)(tf.constant(X))
+    for actual, expected in zip(found, expected_orders(name, 4), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "traces"), [("sigmoid", 1 + 2 + 4), ("exp", 3), ("sin", 3), ("cos", 3)])
+def test_a_value_costs_a_bounded_number_of_traces(name, traces):
+    """One rule for each call in a rule, up to the third order."""
+    counts = {}
+    function = recursive(cg.custom_gradient, counts)[name]
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
+    assert sum(counts.values()) == traces
+    rules = [f for f in graph.as_graph_def().library.function if "custom_gradient_rule_of" in f.signature.name]
+    assert len(rules) == traces
+
+
+@pytest.mark.parametrize("around", ["while_loop", "cond", "map_fn", "nested"])
+def test_a_recursive_rule_in_control_flow(around):
+    function = recursive(cg.custom_gradient)["sigmoid"]
+    in_control_flow = {
+        "while_loop": lambda x: tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, function(x)), (0, x))[1],
+        "cond": lambda x: tf.cond(x[0] > 0, lambda: function(x), lambda: x),
+        "map_fn": lambda x: tf.map_fn(function, x),
+        "nested": tf.function(lambda x: function(x)),
+    }[around]
+    found = tf.function(lambda x: orders(in_control_flow, x, 2))(tf.constant(X))
+    for actual, expected in zip(found, expected_orders("sigmoid", 2), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
+def test_tangents_of_a_recursive_rule():
+    function = recursive(cg.custom_gradient)["sigmoid"]
+
+    def tangent(x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    for run in (tangent, tf.function(tangent), lambda x, t: tangent_around(tf.function(function), x, t)):
+        np.testing.assert_allclose(run(tf.constant(X), tf.constant(DY)), sigmoid_orders(X)[1] * DY, rtol=1e-10)
+
+
+def tangent_around(function, x, t):
+    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+        y = function(x)
+    return accumulator.jvp(y)
+
+
+def test_a_recursive_rule_in_a_batch():
+    function = recursive(cg.custom_gradient)["sigmoid"]
+
+    def derivative(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    @tf.function
+    def second(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            dx = tf.vectorized_map(derivative, x, fallback_to_while_loop=False)
+        return dx, tape.gradient(dx, x, output_gradients=tf.constant(DY))
+
+    dx, ddx = second(tf.constant(X))
+    np.testing.assert_allclose(dx, sigmoid_orders(X)[1], rtol=1e-10)
+    np.testing.assert_allclose(ddx, sigmoid_orders(X)[2] * DY, rtol=1e-10)
+
+
+RELOAD = """
+import json, sys
+import tensorflow as tf
+import tf_cg_ops
+from tests.custom_gradient.test_recursive_rules import X, orders
+
+found, x = {}, tf.constant(X)
+model = tf.saved_model.load(sys.argv[1])
+for name in sys.argv[2:]:
+    function = getattr(model, name)
+    found[name] = [t.numpy().tolist() for t in orders(function, x, 3)]
+    found[name + ", in a function"] = [t.numpy().tolist() for t in tf.function(lambda x: orders(function, x, 3))(x)]
+    try:
+        orders(function, x, 4)
+    except RuntimeError as error:
+        found[name + ", fourth"] = str(error)
+print(json.dumps(found))
+"""
+
+
+def test_a_saved_recursive_rule_has_three_orders_in_a_fresh_process(tmp_path):
+    model = tf.Module()
+    for name, function in recursive(cg.custom_gradient).items():
+        setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
+    tf.saved_model.save(model, tmp_path / "model")
+    result = run_python(RELOAD, tmp_path / "model", *ORDERS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    found = json.loads(result.stdout.splitlines()[-1])
+    for name in ORDERS:
+        for which in (name, f"{name}, in a function"):
+            for actual, expected in zip(found[which], expected_orders(name, 3), strict=True):
+                np.testing.assert_allclose(actual, expected, rtol=1e-10)
+        last = {"sin": "cos", "cos": "sin"}.get(name, name)
+        assert found[f"{name}, fourth"] == (
+            f"custom_gradient: the graph holds no gradient rule of '{last}' for a derivative of this "
+            "order; expected orders up to 3 in a loaded model and in tf.vectorized_map, got a higher one. Compute it in "
+            "the program that traced it."
+        )
+
+
+def test_no_exception_of_recursion_is_swallowed():
+    """The rule is that of the function, and no excuse for not having one."""
+    function = recursive(cg.custom_gradient)["exp"]
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
+    (op,) = [op for op in graph.get_operations() if op.type == "CustomGradientRule"]
+    assert op.get_attr("error") == b""
+    nodes = [n for f in graph.as_graph_def().library.function for n in f.node_def if n.op == "CustomGradientRule"]
+    errors = sorted(node.attr["error"].s.decode() for node in nodes)
+    assert errors[:2] == ["", ""]
+    assert len(errors) == 3
+    assert "expected orders up to 3" in errors[2]

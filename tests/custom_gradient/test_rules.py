@@ -1,0 +1,151 @@
+"""What a gradient function may return, as the function of a graph that it is traced into."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops import _library
+
+from ..support.modes import MODES, assert_orders
+
+CONSTANT = tf.constant([5.0, 7.0], tf.float64)
+LARGE = tf.range(200, dtype=tf.float64)  # TensorFlow captures small constants by their values.
+
+
+def upstream_itself(x):
+    return 2.0 * x, lambda dy: dy
+
+
+def a_constant(x):
+    return 2.0 * x, lambda dy: CONSTANT
+
+
+def a_part_of_a_large_constant(x):
+    return 2.0 * x, lambda dy: LARGE[5:8:2]
+
+
+def the_argument(x):
+    return 2.0 * x, lambda dy: x
+
+
+def what_the_value_was_computed_from(x):
+    e = tf.exp(x)
+    return 2.0 * x, lambda dy: e
+
+
+# For x and dy: the first and the second derivative, of sum(dx * dy).
+RULES = {
+    upstream_itself: lambda x, dy: (dy, 0 * x),
+    a_constant: lambda x, dy: (CONSTANT, 0 * x),
+    a_part_of_a_large_constant: lambda x, dy: (CONSTANT, 0 * x),
+    the_argument: lambda x, dy: (x, dy),
+    what_the_value_was_computed_from: lambda x, dy: (np.exp(x), dy * np.exp(x)),
+}
+
+
+# Not where the tapes are around a tf.function: TensorFlow also asks for the gradient of an upstream of zeros there, and
+# these rules have others. A graph of TensorFlow 1 holds no Tensor of eager mode.
+@pytest.mark.parametrize("mode", ["eager", "traced", "unknown_shape", "jit"])
+@pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.__name__)
+def test_what_a_rule_returns_need_not_be_computed_by_it(rule, mode):
+    x, dy = np.array([2.0, 3.0]), np.array([1.0, 10.0])
+    assert_orders(MODES[mode](cg.custom_gradient(rule), x, dy), [2.0 * x, *RULES[rule](x, dy)])
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_one_tensor_may_be_the_gradient_of_two_arguments(mode):
+    @cg.custom_gradient
+    def product(a, b):
+        def grad_fn(dy):
+            both = 3.0 * dy
+            return both, both
+
+        return a * b, grad_fn
+
+    x, dy = np.array([2.0, 3.0]), np.array([1.0, 10.0])
+    assert_orders(MODES[mode](lambda x: product(x, 7.0 * x), x, dy), [7.0 * x * x, 24.0 * dy, 0 * x])
+
+
+def test_operations_with_a_state_run_in_their_order():
+    state = tf.Variable(1.0, trainable=False)
+
+    @cg.custom_gradient
+    def counting(x):
+        def grad_fn(dy):
+            before = state.read_value()
+            state.assign_add(1.0)
+            between = state.read_value()
+            state.assign(10.0 * state)
+            return dy * (before + 100.0 * between)
+
+        return tf.identity(x), grad_fn
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = counting(x)
+        return tape.gradient(y, x)
+
+    assert gradient(tf.constant(1.0)) == 201.0
+    assert state.numpy() == 20.0
+
+
+def gradient_of_an_op(**attributes):
+    """The gradient of the op itself, whose rule is `product` unless the attributes say something else."""
+    product = tf.function(lambda dy, c: dy * c).get_concrete_function(tf.TensorSpec([2]), tf.TensorSpec([2]))
+    named = {
+        "rule": product.name,
+        "differentiated_results": [0],
+        "differentiated_inputs": [0],
+        "sliced_inputs": [],
+        **attributes,
+    }
+
+    @tf.function
+    def run(x):
+        product.add_to_graph(tf.compat.v1.get_default_graph())
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (y,) = _library.custom_gradient_rule([x], [x], [tf.constant([5.0, 7.0])], **named)
+        return tape.gradient(y, x)
+
+    return run(tf.ones([2]))
+
+
+def test_a_rule_by_hand():
+    np.testing.assert_array_equal(gradient_of_an_op(), [5.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"rule": "nothing"}, "expected a function named 'nothing' in the graph, got none"),
+        ({"differentiated_results": [1]}, r"differentiated_results names a position .* among \[0\], got \[1\]"),
+        ({"differentiated_results": [-1]}, r"differentiated_results names a position .* among \[0\], got \[-1\]"),
+        (
+            {"differentiated_results": []},
+            r"expected \(float32\) -> \(float32\), got \(float32, float32\) -> \(float32\)",
+        ),
+        ({"differentiated_inputs": [1]}, r"differentiated_inputs names a position .* among \[0\], got \[1\]"),
+        ({"differentiated_inputs": [0, 0]}, r"differentiated_inputs names a position .* among \[0\], got \[0, 0\]"),
+        ({"sliced_inputs": [0]}, r"expected .* -> \(float32, int64, int64\), got .* -> \(float32\)"),
+        ({"sliced_inputs": [1]}, r"sliced_inputs names a position .* among \[0\], got \[1\]"),
+    ],
+    ids=str,
+)
+def test_a_rule_of_an_op_that_is_malformed(attributes, message):
+    with pytest.raises(ValueError, match=message):
+        gradient_of_an_op(**attributes)
+
+
+def test_the_op_of_eager_mode_has_no_gradient():
+    x = tf.ones([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        (y,) = _library.custom_gradient_rule(
+            [x], [x], [], rule="product", differentiated_results=[0], differentiated_inputs=[0]
+        )
+    with pytest.raises(ValueError, match="CustomGradientRule: the op was called in eager mode"):
+        tape.gradient(y, x)

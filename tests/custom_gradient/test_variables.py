@@ -1,0 +1,321 @@
+"""Captured variables: found by their handles, in one order, in every mode and of every kind."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+
+
+def gradients_by(function, variables, traced):
+    """dx and the gradients by the variables."""
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        return tape.gradient(y, [X, *variables], output_gradients=DY)
+
+    return (tf.function(run) if traced else run)()
+
+
+def linear(*variables):
+    """Reads the variables, in this order; the gradient of the i-th one of grad_fn's list is 10**(i + 1) dy."""
+
+    @cg.custom_gradient
+    def function(x):
+        y = x + tf.add_n([tf.convert_to_tensor(v) for v in variables])
+
+        def grad_fn(dy, variables):
+            return 7.0 * dy, [10.0 ** (i + 1) * dy for i, _ in enumerate(variables)]
+
+        return y, grad_fn
+
+    return function
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "traced"])
+def traced(request):
+    return request.param
+
+
+def test_variables_come_in_the_order_of_their_creation(traced):
+    first, second, third = (tf.Variable([0.0, 0.0], name=name) for name in ("z", "a", "m"))
+    dx, *by_variable = gradients_by(linear(third, first, second), [first, second, third], traced)
+    np.testing.assert_allclose(dx, 7 * DY)
+    np.testing.assert_allclose(by_variable, [10 * DY, 100 * DY, 1000 * DY])
+
+
+def test_the_linear_poly_of_tensorflows_documentation(traced):
+    weights = tf.Variable([2.0, 3.0])
+
+    @cg.custom_gradient
+    def linear_poly(x):
+        poly = weights[1] * x + weights[0]
+
+        def grad_fn(dpoly, variables):
+            (v,) = variables
+            assert v.handle is not None
+            return dpoly * v[1] * 10.0, [tf.stack([tf.reduce_sum(dpoly), tf.reduce_sum(dpoly * x)]) * 100.0]
+
+        return poly, grad_fn
+
+    dx, dw = gradients_by(linear_poly, [weights], traced)
+    np.testing.assert_allclose(dx, DY * 30)
+    np.testing.assert_allclose(dw, [1100.0, 2100.0])
+
+
+def test_two_variables_of_the_same_name_are_two(traced):
+    a, b = tf.Variable([0.0, 0.0], name="same"), tf.Variable([0.0, 0.0], name="same")
+    _, *by_variable = gradients_by(linear(a, b), [a, b], traced)
+    np.testing.assert_allclose(by_variable, [10 * DY, 100 * DY])
+
+
+def test_a_variable_read_twice_is_one(traced):
+    v = tf.Variable([0.0, 0.0])
+    _, dv = gradients_by(linear(v, v), [v], traced)
+    np.testing.assert_allclose(dv, 10 * DY)
+
+
+def test_variables_that_are_not_trainable_do_not_count(traced):
+    frozen, v = tf.Variable([0.0, 0.0], trainable=False), tf.Variable([0.0, 0.0])
+    _, dv = gradients_by(linear(frozen, v), [v], traced)
+    np.testing.assert_allclose(dv, 10 * DY)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf.Variable([0.5, 0.5]),
+        lambda: keras.Variable([0.5, 0.5]),
+    ],
+    ids=["tf", "keras"],
+)
+def test_a_variable_passed_as_an_argument_is_not_captured(make, traced):
+    passed, captured = make(), tf.Variable([0.0, 0.0])
+
+    @cg.custom_gradient
+    def function(x, v):
+        def grad_fn(dy, variables):
+            assert len(variables) == 1
+            return dy, 3.0 * dy, [5.0 * dy]
+
+        def pair(dy, variables):
+            by_x, by_v, by_variables = grad_fn(dy, variables)
+            return (by_x, by_v), by_variables
+
+        return x * v + captured, pair
+
+    passed_variable = passed.value if isinstance(passed, keras.Variable) else passed
+    _, dv, dw = gradients_by(lambda x: function(x, passed), [passed_variable, captured], traced)
+    np.testing.assert_allclose(dv, 3 * DY)
+    np.testing.assert_allclose(dw, 5 * DY)
+
+
+@pytest.mark.parametrize("where", ["cond", "while_loop", "function"])
+def test_variables_read_in_inner_graphs(where, traced):
+    v = tf.Variable([2.0, 3.0])
+
+    def body(x):
+        if where == "cond":
+            return tf.cond(x[0] > 0, lambda: x * v, lambda: x)
+        if where == "while_loop":
+            return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x * v), (0, x))[1]
+        return tf.function(lambda x: x * v)(x)
+
+    @cg.custom_gradient
+    def function(x):
+        return body(x), lambda dy, variables: (4.0 * dy, [6.0 * dy * x])
+
+    dx, dv = gradients_by(function, [v], traced)
+    np.testing.assert_allclose(dx, 4 * DY)
+    np.testing.assert_allclose(dv, 6 * DY * X)
+
+
+@pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
+def test_second_order_by_what_only_grad_fn_reads(make, traced):
+    """It is captured from outside of the graph, where f has not captured it before."""
+    scale = make([2.0, 3.0])
+    function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
+
+    def run():
+        with tf.GradientTape() as outer:
+            outer.watch([X, scale])
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                y = function(X)
+            dx = inner.gradient(y, X, output_gradients=DY)
+        return outer.gradient(dx, [X, scale])
+
+    by_x, by_scale = (tf.function(run) if traced else run)()
+    np.testing.assert_allclose(by_x, 10 * DY * scale)
+    np.testing.assert_allclose(by_scale, 10 * DY * X)
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
+    layer = library.layers.Dense(
+        2, use_bias=False, dtype=library.mixed_precision.Policy(policy) if library is tf_keras else policy
+    )
+    layer.build([None, 2])
+
+    @cg.custom_gradient
+    def function(x):
+        y = layer(x)
+
+        def grad_fn(dy, variables):
+            assert len(variables) == 1
+            return None, [tf.cast(tf.transpose(x), tf.float32) @ tf.cast(dy, tf.float32) * 10.0]
+
+        return y, grad_fn
+
+    x, dy = tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 10.0]])
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = tf.cast(function(x), tf.float32)
+        variable = layer.kernel.value if library is keras else layer.kernel
+        return tape.gradient(y, variable, output_gradients=dy)
+
+    gradient = (tf.function(run) if traced else run)()
+    assert gradient.dtype == tf.float32
+    np.testing.assert_allclose(gradient, [[10.0, 100.0], [20.0, 200.0]])
+
+
+def test_a_variable_created_inside(traced):
+    made = []
+
+    @cg.custom_gradient
+    def function(x):
+        if not made:
+            made.append(tf.Variable([1.0, 1.0]))
+        return x * made[0], lambda dy, variables: (2.0 * dy, [3.0 * dy])
+
+    @tf.function
+    def traced_function(x):
+        return function(x)
+
+    run = traced_function if traced else function
+    for _ in range(2):  # Shared by the calls after the first.
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = run(X)
+        dx, dv = tape.gradient(y, [X, made[0]], output_gradients=DY)
+        np.testing.assert_allclose(dx, 2 * DY)
+        np.testing.assert_allclose(dv, 3 * DY)
+
+
+def test_variables_of_a_mirrored_strategy(tmp_path):
+    """In a process of its own, since logical devices are made before TensorFlow starts."""
+    code = """
+import json
+import tensorflow as tf
+import tf_cg_ops as cg
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    v = tf.Variable([2.0, 3.0])
+
+@cg.custom_gradient
+def function(x):
+    return x * v, lambda dy, variables: (4.0 * dy, [6.0 * dy * x])
+
+def replica():
+    x = tf.constant([1.0, 2.0]) * float(tf.distribute.get_replica_context().replica_id_in_sync_group + 1 if tf.executing_eagerly() else 1)
+    with tf.GradientTape() as tape:
+        y = function(x)
+    return tape.gradient(y, v, output_gradients=tf.constant([1.0, 10.0]))
+
+per_replica = tf.function(lambda: strategy.run(replica))()
+print(json.dumps([t.numpy().tolist() for t in strategy.experimental_local_results(per_replica)]))
+"""
+    found = json.loads(run_python(code, cwd=tmp_path).stdout.splitlines()[-1])
+    assert found == [[6.0, 120.0], [6.0, 120.0]]
+
+
+def test_variables_in_a_tensorflow_1_graph():
+    with tf.Graph().as_default():
+        b = tf.compat.v1.get_variable("b", [2], initializer=tf.ones_initializer(), use_resource=True)
+        a = tf.compat.v1.get_variable("a", [2], initializer=tf.ones_initializer(), use_resource=True)
+        x = tf.constant([1.0, 2.0])
+        y = linear(a, b)(x)
+        gradients = tf.gradients(y, [x, b, a], grad_ys=tf.constant([1.0, 10.0]))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            found = session.run(gradients)
+    np.testing.assert_allclose(found, [[7.0, 70.0], [10.0, 100.0], [100.0, 1000.0]])
+
+
+def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed():
+    with tf.Graph().as_default():
+        v = tf.compat.v1.get_variable("v", [2], initializer=tf.ones_initializer(), use_resource=False)
+        x = tf.constant([1.0, 2.0])
+        message = (
+            r"^custom_gradient: 'function' uses reference variables of TensorFlow 1; expected resource variables, got "
+            r"'v'. Make them with use_resource=True, or pass them as arguments.$"
+        )
+
+        @cg.custom_gradient
+        def function(x):
+            return x * v, lambda dy: dy
+
+        with pytest.raises(TypeError, match=message):
+            function(x)
+
+        y = cg.custom_gradient(lambda x, v: (x * v, lambda dy: (3.0 * dy, 5.0 * dy)))(x, v)
+        gradients = tf.gradients(y, [x, v], grad_ys=tf.constant([1.0, 10.0]))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            found = session.run(gradients)
+    np.testing.assert_allclose(found, [[3.0, 30.0], [5.0, 50.0]])
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["ours", "stock"])
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+def test_a_grad_fn_reads_what_a_variable_holds_when_it_runs(mode, decorator):
+    """In every mode, as with tf.custom_gradient."""
+    v = tf.Variable([2.0, 3.0], trainable=False)
+    product = decorator(lambda x: (x * v, lambda dy: dy * v))
+
+    def run(x):
+        v.assign([2.0, 3.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = product(x)
+        v.assign([100.0, 1000.0])
+        return tape.gradient(y, x, output_gradients=DY)
+
+    run = run if mode == "eager" else tf.function(run, jit_compile=mode == "jit")
+    np.testing.assert_array_equal(run(X), DY * [100.0, 1000.0])
+
+
+def test_a_rule_that_writes_to_a_variable_keeps_it():
+    count = tf.Variable(0.0, trainable=False)
+
+    @cg.custom_gradient
+    def counting(x):
+        def grad_fn(dy):
+            count.assign_add(1.0)
+            return dy * count.read_value()
+
+        return 2.0 * x, grad_fn
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = counting(x)
+        return tape.gradient(y, x, output_gradients=DY)
+
+    np.testing.assert_array_equal(run(X), DY)
+    np.testing.assert_array_equal(run(X), 2 * DY)

@@ -1,0 +1,194 @@
+"""The comparison table of the README: one test a row, with every column that can be run.
+
+`tf.contrib` went with TensorFlow 1; its column is its formula, written down in support/formulas.py. The column of TFP is
+TFP itself where it is installed (`make test` installs it), beside its formula.
+"""
+
+import ast
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import ops  # Only a test may look inside.
+
+import tf_cg_ops as cg
+
+from ..support.formulas import contrib_formula, tfp_formula
+from ..support.processes import run_python
+from ..support.regimes import tape_vjp
+from ..support.tensors import address, random_array
+
+
+@pytest.fixture(scope="module")
+def tfp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns about itself while it is imported.
+        return pytest.importorskip("tensorflow_probability")
+
+
+def with_tf_custom_gradient(fx, gx, x):
+    """What embed_gradient does, for operands of one shape."""
+
+    @tf.custom_gradient
+    def function(_):
+        return fx, lambda dy: dy * gx
+
+    return function(x)
+
+
+def assert_same(actual, expected):
+    """Equal values and gradients; None only where None is expected."""
+    for a, e in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        assert (a is None) == (e is None)
+        if e is not None:
+            np.testing.assert_allclose(a, e)
+
+
+X, DY = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 10.0, 100.0])
+
+
+def gradient_of_square(embed):
+    return tape_vjp(lambda x: embed(x**2, 2 * x, x), [X], DY)[1][0].numpy().tolist()
+
+
+def test_vector_jacobian_product(tfp):
+    assert gradient_of_square(cg.embed_gradient) == [2, 40, 600]
+    assert gradient_of_square(cg.compat.tfp_math.custom_gradient) == [2, 40, 600]
+    assert gradient_of_square(with_tf_custom_gradient) == [2, 40, 600]
+    assert gradient_of_square(contrib_formula) == [2, 40, 600]
+    assert gradient_of_square(tfp.math.custom_gradient) == [74, 148, 222]
+
+
+def test_the_formula_in_the_tests_is_that_of_tfp(tfp, rng):
+    for fx_shape, x_shape in [((3,), (3,)), ((), (4,)), ((2,), (2, 3)), ((3,), ())]:
+        fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape, fx_shape))
+        for stopped in (False, True):
+            args = [tf.constant(t) for t in (fx, gx, x)]
+            actual = tape_vjp(lambda f, g, t, s=stopped: tfp_formula(f, [g], [t], s), args, dy)
+            expected = tape_vjp(lambda f, g, t, s=stopped: tfp.math.custom_gradient(f, g, t, s), args, dy)
+            assert_same(actual, expected)
+
+
+def test_tfp_agrees_wherever_the_upstream_is_uniform(tfp, rng):
+    for fx_shape, x_shape in [((3,), (3,)), ((), (4,)), ((2,), (2, 3)), ((3,), ()), ((3,), (4,)), ((2, 3), (2,))]:
+        fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
+        dy = tf.fill(fx_shape, tf.constant(-1.7, tf.float64))
+        x = tf.constant(x)
+        ours = tape_vjp(lambda x, f=fx, g=gx: cg.compat.tfp_math.custom_gradient(f, g, x), [x], dy)
+        theirs = tape_vjp(lambda x, f=fx, g=gx: tfp.math.custom_gradient(f, g, x), [x], dy)
+        assert_same(ours, theirs)
+
+
+def test_value_at_infinity(tfp):
+    fx, gx, x = tf.constant([1.0, 0.5]), tf.constant([0.0, 0.25]), tf.constant([np.inf, 1.0])
+    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
+        assert ours(fx, gx, x).numpy().tolist() == [1.0, 0.5]
+    assert with_tf_custom_gradient(fx, gx, x).numpy().tolist() == [1.0, 0.5]
+    np.testing.assert_array_equal(contrib_formula(fx, gx, x), [np.nan, 0.5])
+    np.testing.assert_array_equal(tfp.math.custom_gradient(fx, gx, x), [np.nan, np.nan])
+
+
+def test_memory_of_the_value(tfp):
+    fx = tf.random.stateless_normal([1000], [1, 2])
+    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
+        assert address(ours(fx, fx, fx)) == address(fx)
+    assert address(with_tf_custom_gradient(fx, fx, fx)) == address(fx)
+    assert address(contrib_formula(fx, fx, fx)) != address(fx)
+    assert address(tfp.math.custom_gradient(fx, fx, fx)) != address(fx)
+
+
+def test_the_gradient_of_an_empty_value(tfp):
+    x, empty = tf.constant([1.0, 2.0]), tf.zeros([0])
+    for custom_gradient, expected in ((cg.compat.tfp_math.custom_gradient, 0.0), (tfp.math.custom_gradient, np.nan)):
+        _, (dx,) = tape_vjp(lambda x, embed=custom_gradient: embed(empty, x, x), [x], empty)
+        np.testing.assert_array_equal(dx, [expected] * 2)
+
+
+LOOP_AND_COND = """
+import sys
+import tensorflow as tf
+import tf_cg_ops
+from tests.docs.test_comparison import gradients_of_model
+print(repr(gradients_of_model(tf.saved_model.load(sys.argv[1]))))
+"""
+
+
+def gradients_of_model(model):
+    """The gradient of each function of the model at [1, 2] for the upstream [1, 10], or the name of the exception."""
+    found = {}
+    for kind in ("loop", "cond"):
+        for name in ("embed", "contrib", "tfp", "custom"):
+            function = getattr(model, f"{name}_{kind}")
+            try:
+                _, (dx,) = tape_vjp(function, [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
+                found[name, kind] = dx.numpy().tolist()
+            except Exception as error:  # Which exception it is, is the finding.
+                found[name, kind] = type(error).__name__
+    return found
+
+
+def model_with_loop_and_cond():
+    model = tf.Module()
+
+    def add(name, square):
+        def loop(x):
+            return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
+
+        def cond(x):
+            return tf.cond(x[0] > 0, lambda: square(x), lambda: x)
+
+        specs = [tf.TensorSpec([2], tf.float32)]
+        setattr(model, f"{name}_loop", tf.function(loop, input_signature=specs))
+        setattr(model, f"{name}_cond", tf.function(cond, input_signature=specs))
+
+    @tf.custom_gradient
+    def custom(x):
+        return x**2, lambda dy: 20.0 * dy * x
+
+    add("embed", lambda x: cg.embed_gradient(x**2, 20.0 * x, x))
+    add("contrib", lambda x: contrib_formula(x**2, 20.0 * x, x))
+    add("tfp", lambda x: tfp_formula(x**2, [20.0 * x], [x]))
+    add("custom", custom)
+    return model
+
+
+def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path, request):
+    # The derivative is ten times that of the square: 20 x, and 20 x**2 * 20 x in a loop of two.
+    right = {"loop": [400.0, 32000.0], "cond": [20.0, 400.0]}
+    model = model_with_loop_and_cond()
+    here = gradients_of_model(model)
+    tf.saved_model.save(model, tmp_path / "model")
+    environment = {"PYTHONPATH": str(request.config.rootpath)}
+    result = run_python(LOOP_AND_COND, tmp_path / "model", cwd=tmp_path, environment=environment)
+    loaded = ast.literal_eval(result.stdout.splitlines()[-1])
+    for kind, exception in (("loop", "TypeError"), ("cond", "AssertionError")):
+        assert here["embed", kind] == loaded["embed", kind] == loaded["contrib", kind] == right[kind]
+        # Wrong as everywhere, but there.
+        assert loaded["tfp", kind] == here["tfp", kind] != right[kind]
+        assert loaded["custom", kind] == exception
+
+
+def test_gradient_of_the_wrong_shape(tfp):
+    x, gx = tf.constant([1.0, 2.0]), tf.ones([7, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fx has the wrong shape"):
+        cg.embed_gradient(x, gx, x)
+    _, (silent,) = tape_vjp(lambda x: with_tf_custom_gradient(x, gx, x), [x], tf.ones([2]))
+    assert silent.shape == [7, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same shape"):
+        tfp.math.custom_gradient(x, gx, x)
+    assert contrib_formula(x, gx, x).shape == [7, 2]
+
+
+def registry_entries_after_traces(embed, traces=5):
+    before = len(ops.gradient_registry.list())
+    for i in range(traces):
+        tf.function(lambda x: embed(x**2, 2 * x, x)).get_concrete_function(tf.TensorSpec([i + 1]))
+    return len(ops.gradient_registry.list()) - before
+
+
+def test_entries_in_the_gradient_registry(tfp):
+    assert registry_entries_after_traces(with_tf_custom_gradient) == 5
+    assert registry_entries_after_traces(cg.embed_gradient) == 0
+    assert registry_entries_after_traces(contrib_formula) == 0
+    assert registry_entries_after_traces(tfp.math.custom_gradient) == 0

@@ -1,0 +1,143 @@
+"""The examples that show something: each holds what it says, draws it, and fails where a gradient is wrong.
+
+`multi_worker.py` is tested in graph/test_distribution.py, and `c_api` in graph/test_c_api.py. All of them are copied first: each file
+runs alone.
+"""
+
+import ast
+import concurrent.futures
+import json
+import re
+import shutil
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from ..support.processes import run_python, run_script
+from ..support.sources import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+# What each writes beside results.json.
+FILES = {
+    "log1pexp": {"log1pexp.png", "saved_model", "reloaded.npy"},
+    "domain_adversarial_digits": {"domain_adversarial_digits.png", "curves.json"},
+    "binary_net": {"binary_net.png", "binary_net.keras", "reloaded.npz"},
+    "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
+    "fit_ode": {"fit_ode.png", "fit.json"},
+    "strip_for_tflite": {"trained", "stripped", "stripped.tflite"},
+}
+
+# Runs an example as a program after it has broken one of the library's functions.
+BROKEN = """
+import runpy, sys
+import tf_cg_ops as cg
+{breakage}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+BREAKAGES = {
+    "log1pexp": """
+cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.
+""",
+    "fit_ode": """
+from_numpy = cg.from_numpy
+def doubled(f, spec):
+    def g(a, b):
+        value, gradients = f(a, b)
+        return value, [2.0 * gradient for gradient in gradients]
+    return from_numpy(g, spec)
+cg.from_numpy = doubled
+""",
+}
+
+
+def run_example(name, folder):
+    """One run of a copy of the file, which has nothing beside it: the name, what it printed, and the folder."""
+    for empty in ("here", "temporary", "script"):
+        (folder / empty).mkdir()
+    result = run_script(
+        shutil.copy(EXAMPLES / f"{name}.py", folder / "script"),
+        *("--output", "output"),
+        cwd=folder / "here",
+        environment={"TMPDIR": str(folder / "temporary")},
+        check=False,
+    )
+    return name, result, folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All of them, two at a time: each is a process of its own, and most compute on one core."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in FILES}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(run_example, name, folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module", params=list(FILES))
+def run(request, runs):
+    return runs[request.param].result()
+
+
+def test_what_it_shows_holds(run):
+    _, result, folder = run
+    assert result.returncode == 0, result.stdout + result.stderr
+    findings = json.loads((folder / "here" / "output" / "results.json").read_text())
+    assert len(findings) >= 5
+    for finding in findings:
+        assert finding["holds"], finding
+        assert finding["subject"] in result.stdout
+        assert f"{finding['measured']:.4g}" in result.stdout
+
+
+def test_it_writes_its_files_and_nothing_outside_of_the_output(run):
+    name, _, folder = run
+    assert {path.name for path in (folder / "here" / "output").iterdir()} == FILES[name] | {"results.json"}
+    assert [path.name for path in (folder / "here").iterdir()] == ["output"]
+    left = [path.name for path in (folder / "temporary").rglob("*") if path.is_file()]
+    # AutoGraph imports the code that it generates, and leaves the bytecode that Python makes of it.
+    assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
+
+
+def test_its_pictures_show_something(run):
+    name, _, folder = run
+    pictures = [file for file in FILES[name] if file.endswith(".png")]
+    assert bool(pictures) == (name != "strip_for_tflite")
+    for picture in pictures:
+        pixels = matplotlib.image.imread(folder / "here" / "output" / picture)[..., :3]
+        height, width, _ = pixels.shape
+        assert height >= 400
+        assert width >= 1000
+        # Ink in every third of the width, and more than black and white.
+        for part in np.array_split(pixels, 3, axis=1):
+            assert np.mean(part < 0.9) > 0.01
+        assert np.mean(np.ptp(pixels, axis=-1) > 0.2) > 0.002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
+    code = BROKEN.format(breakage=BREAKAGES[name])
+    arguments = [EXAMPLES / f"{name}.py", "--output", "output"]
+    result = run_python(code, *arguments, cwd=tmp_path, check=False, with_extras=True)
+    assert result.returncode == 1
+    findings = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert not all(finding["holds"] for finding in findings)
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_its_docstring_says_how_to_run_it_and_what_comes_out(name):
+    text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
+    assert f"\n    python examples/{name}.py [--output FOLDER]\n" in text
+    results = text[text.index("\nFOLDER gets ") :]
+    assert all(file in results for file in FILES[name])
+
+
+def test_the_table_lists_every_example():
+    text = (EXAMPLES / "README.md").read_text()
+    listed = re.findall(r"^\| `([\w.]+)/?`", text, re.MULTILINE)
+    assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
+    assert {f"{name}.py" for name in FILES} < set(listed)

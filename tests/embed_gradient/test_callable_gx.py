@@ -1,0 +1,400 @@
+"""gx as a function: when it is called, how often, and that derivatives are those of its value."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import random_array
+
+
+class Counted:
+    """A function without arguments that counts its calls."""
+
+    def __init__(self, function):
+        self.function = function
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return self.function()
+
+
+@pytest.fixture
+def x(rng):
+    return tf.constant(random_array(rng, [3]))
+
+
+@pytest.fixture
+def dy(rng):
+    return tf.constant(random_array(rng, [3]))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_inference_does_not_call_it(stopped, x):
+    gx = Counted(lambda: tf.cos(x))
+    h = cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
+    assert gx.calls == 0
+    np.testing.assert_array_equal(h, tf.sin(x))
+
+
+def test_a_tape_that_watches_something_else_does_not_call_it(x, dy):
+    gx = Counted(lambda: tf.cos(x))
+    other = tf.constant(random_array(np.random.default_rng(1), [3]))
+    with tf.GradientTape() as tape:
+        tape.watch(other)
+        h = cg.embed_gradient(tf.sin(other), gx, x)
+    assert tape.gradient(h, other, output_gradients=dy) is None
+    assert gx.calls == 0
+
+
+def test_one_gradient_calls_it_once_and_only_then(x, dy):
+    gx = Counted(lambda: tf.cos(x))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    assert gx.calls == 0
+    dx = tape.gradient(h, x, output_gradients=dy)
+    assert gx.calls == 1
+    np.testing.assert_allclose(dx, dy * np.cos(x))
+
+
+def test_further_gradients_of_a_persistent_tape_take_the_first_value(x, dy):
+    gx = Counted(lambda: tf.cos(x))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    for upstream in (dy, 2.0 * dy):
+        np.testing.assert_allclose(tape.gradient(h, x, output_gradients=upstream), upstream * np.cos(x))
+    assert gx.calls == 1
+
+
+@pytest.mark.parametrize("use_pfor", [False, True])
+def test_a_jacobian_calls_it_once(use_pfor, x):
+    gx = Counted(lambda: tf.cos(x))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    jacobian = tape.jacobian(h, x, experimental_use_pfor=use_pfor)
+    np.testing.assert_allclose(jacobian, np.diag(np.cos(x)))
+    np.testing.assert_allclose(tape.gradient(h, x), np.cos(x))  # The value is not one of the graph of the loop.
+    assert gx.calls == 1
+
+
+def test_each_call_of_embed_gradient_has_its_own_value(x):
+    factors = iter([2.0, 3.0])
+    gx = Counted(lambda: next(factors))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        one, two = cg.embed_gradient(tf.sin(x), gx, x), cg.embed_gradient(tf.sin(x), gx, x)
+    np.testing.assert_array_equal(tape.gradient(one, x), [2.0] * 3)
+    np.testing.assert_array_equal(tape.gradient(two, x), [3.0] * 3)
+    assert gx.calls == 2
+
+
+def test_forward_mode_calls_it_once(x, dy):
+    gx = Counted(lambda: tf.cos(x))
+    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator, tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    np.testing.assert_allclose(accumulator.jvp(h), dy * np.cos(x))
+    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=dy), dy * np.cos(x))
+    assert gx.calls == 1
+
+
+@pytest.mark.parametrize("wrapped", ["tf_function", "xla", "tf1", "vectorized_map"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_graph_calls_it_once_while_it_is_traced(stopped, wrapped, x, dy):
+    gx = Counted(lambda: 0.0)
+
+    def dx(x, dy):
+        gx.function = lambda: tf.cos(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
+        return tape.gradient(h, x, output_gradients=dy)
+
+    # Stopped by hand: sin(x) has a gradient of its own.
+    expected = (1 + stopped) * dy * np.cos(x)
+    if wrapped == "tf1":
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            result = session.run(dx(tf.constant(x.numpy()), tf.constant(dy.numpy())))
+    elif wrapped == "vectorized_map":
+        result = tf.vectorized_map(lambda pair: dx(*pair), (x[None], dy[None]), fallback_to_while_loop=False)[0]
+    else:
+        function = tf.function(dx, jit_compile=wrapped == "xla")
+        result = function(x, dy)
+        function(2.0 * x, dy)
+    np.testing.assert_allclose(result, expected)
+    assert gx.calls == 1
+
+
+def test_one_function_for_several_x(x, dy):
+    y = tf.constant([[7.0], [9.0]], tf.float64)
+    gx = Counted(lambda: [x + 1.0, tf.stack([x, 5.0 * x])])
+    with tf.GradientTape() as tape:
+        tape.watch([x, y])
+        h = cg.embed_gradient(tf.stack([x, x]), gx, [x, y])
+    dx, dy_by_y = tape.gradient(h, [x, y], output_gradients=tf.stack([dy, 10.0 * dy]))
+    np.testing.assert_allclose(dx, 11.0 * dy * (x + 1.0))
+    np.testing.assert_allclose(dy_by_y, [[np.sum(dy * x)], [50.0 * np.sum(dy * x)]])
+    assert gx.calls == 1
+
+
+def test_of_a_list_of_functions_only_those_of_watched_x_are_called(x, dy):
+    y, z = 2.0 * x, 3.0 * x
+    watched, unwatched = Counted(lambda: tf.cos(x)), Counted(lambda: tf.exp(x))
+    with tf.GradientTape() as tape:
+        tape.watch([x, z])
+        h = cg.embed_gradient(tf.sin(x), [watched, unwatched, 7.0], [x, y, z])
+    dx, dz = tape.gradient(h, [x, z], output_gradients=dy)
+    np.testing.assert_allclose(dx, dy * np.cos(x))
+    np.testing.assert_allclose(dz, 7.0 * dy)
+    assert (watched.calls, unwatched.calls) == (1, 0)
+
+
+def test_a_jacobian_along_an_axis(rng, dy):
+    x, gx = tf.constant(random_array(rng, [2, 5])), random_array(rng, [3, 2, 5])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.zeros([3], tf.float64), lambda: gx, x, axis=None)
+    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=dy), np.tensordot(dy, gx, 1))
+
+
+def test_it_reads_variables_when_it_is_called_and_no_tape_sees_it(x):
+    weight = tf.Variable(2.0, dtype=tf.float64)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.sin(x), lambda: weight * tf.cos(x), x)
+        with outer.stop_recording():  # It would watch the variable.
+            weight.assign(3.0)
+        dx = tape.gradient(h, x)
+    np.testing.assert_allclose(dx, 3.0 * np.cos(x))
+    assert tape.watched_variables() == outer.watched_variables() == ()
+    assert outer.gradient(dx, [x, weight]) == [None, None]
+
+
+def test_x_may_be_a_variable():
+    x = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        h = cg.embed_gradient(x**2, lambda: 2 * x, x)
+    np.testing.assert_array_equal(tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0])), [2.0, 40.0])
+
+
+def first_and_second_order(gx_of, stopped):
+    """The value, all first derivatives, and all derivatives of these, with an fx and a gx of variables of their own."""
+    a, b, x = (tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3))
+    sources = [a, b, x]
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch(sources)
+        with tf.GradientTape() as inner:
+            inner.watch(sources)
+            h = cg.embed_gradient(tf.exp(a), gx_of(lambda: tf.sin(b * x)), x, fx_gx_manually_stopped=stopped)
+        first = inner.gradient(h, sources, output_gradients=tf.constant([1.0, 10.0, 100.0]))
+    return [h, *first] + [
+        outer.gradient(derivative, sources, output_gradients=tf.constant([7.0, 0.5, 2.0]))
+        for derivative in first
+        if derivative is not None
+    ]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_derivatives_of_both_orders_are_those_of_the_value(stopped, graph):
+    def of(gx_of):
+        def run():
+            return tf.nest.map_structure(lambda t: np.inf if t is None else t, first_and_second_order(gx_of, stopped))
+
+        return tf.nest.flatten((tf.function(run) if graph else run)())
+
+    for actual, expected in zip(of(lambda gx: gx), of(lambda gx: gx()), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_stopped_by_hand_it_is_called_where_something_records(x):
+    gx = Counted(lambda: tf.cos(x))
+    with tf.GradientTape():
+        cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=True)
+    assert gx.calls == 1
+
+
+class Held:
+    """Something that a weak reference can point to."""
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_the_function_is_kept_by_the_tape_that_may_ask_for_a_gradient(watched, x):
+    held = Held()
+    reference = weakref.ref(held)
+
+    def gx(held=held):
+        return 2.0
+
+    with tf.GradientTape() as tape:
+        if watched:
+            tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    del held, gx
+    gc.collect()
+    assert (reference() is not None) == watched
+    tape.gradient(h, x)
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("of_values", [False, True])
+def test_the_tape_keeps_neither_fx_nor_x(of_values):
+    x, gx = tf.Variable([1.0, 2.0]), tf.constant([3.0, 5.0])
+    with tf.GradientTape() as tape:
+        read = tf.convert_to_tensor(x)
+        fx = tf.constant([7.0, 9.0])
+        # The second has shapes that broadcast.
+        h = cg.embed_gradient(fx, gx if of_values else tf.constant(3.0), read)
+        references = [weakref.ref(read), weakref.ref(fx)]
+        del read, fx
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]
+    np.testing.assert_array_equal(tape.gradient(h, x), [3.0, 5.0] if of_values else [3.0, 3.0])
+
+
+def test_an_error_inside_is_the_users_own_and_the_next_gradient_tries_again(x):
+    class OwnError(Exception):
+        pass
+
+    answers = iter([OwnError("mine"), 2.0])
+
+    def gx():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(tf.sin(x), gx, x)
+    with pytest.raises(OwnError, match=r"^mine$"):
+        tape.gradient(h, x)
+    np.testing.assert_array_equal(tape.gradient(h, x), [2.0] * 3)
+
+
+V = tf.constant([1.0, 2.0, 3.0])
+
+# Known at the call, whether or not anybody asks for a gradient: a call, the type of the error and its message.
+WRONG_CALLS = {
+    "arguments": (
+        lambda: cg.embed_gradient(V, lambda x: x, V),
+        TypeError,
+        "embed_gradient: gx is a function that takes arguments; expected a Tensor or a function without arguments, "
+        r"got <function .*>\. Bind them, as in lambda: f\(x\)\.",
+    ),
+    "shapes_that_no_gx_puts_right": (
+        lambda: cg.embed_gradient(V, lambda: 1.0, tf.zeros([3, 3])),
+        tf.errors.InvalidArgumentError,
+        "embed_gradient: .* axis",
+    ),
+    "dtypes": (
+        lambda: cg.embed_gradient(V, lambda: 1.0, tf.zeros([3], tf.float64)),
+        TypeError,
+        "embed_gradient: the dtypes differ; expected float32 for all arguments, which fx has, got float64 for x",
+    ),
+    "no_x": (lambda: cg.embed_gradient(V, lambda: [], []), ValueError, "embed_gradient: x is empty"),
+    "count": (
+        lambda: cg.embed_gradient(V, [lambda: V], [V, V]),
+        ValueError,
+        "embed_gradient: gx and x do not pair up; .* got a list of 1 for gx and a list of 2 for x",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG_CALLS))
+def test_what_is_known_at_the_call(case):
+    call, error, message = WRONG_CALLS[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Known where a gradient is asked for, or while a graph is traced: gx, x, the type of the error and its message.
+WRONG_ANSWERS = {
+    "nothing": (
+        lambda: None,
+        V,
+        TypeError,
+        r"embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got None",
+    ),
+    "a_list_for_one_x": (
+        lambda: [V],
+        V,
+        ValueError,
+        r"embed_gradient: gx and x do not pair up; .*, got a list of 1 for gx and a single value for x",
+    ),
+    "too_many": (
+        lambda: [V, V, V],
+        [V, V],
+        ValueError,
+        r"embed_gradient: gx and x do not pair up; .*, got a list of 3 for gx and a list of 2 for x",
+    ),
+    "dtype": (
+        lambda: tf.zeros([3], tf.float64),
+        V,
+        TypeError,
+        r"embed_gradient: the dtypes differ; expected float32 for all arguments, which fx has, got float64 for gx",
+    ),
+    "dtype_of_one_of_several": (
+        [lambda: V, lambda: tf.zeros([3], tf.float64)],
+        [V, V],
+        TypeError,
+        r"embed_gradient: the dtypes differ; .*, got float64 for gx\[1\]",
+    ),
+    "shape": (
+        lambda: tf.zeros([2]),
+        V,
+        tf.errors.InvalidArgumentError,
+        r"embed_gradient: the shapes do not broadcast together; .* gx .*\[2\]",
+    ),
+    "shape_of_one_of_several": (
+        [lambda: V, lambda: tf.zeros([2])],
+        [V, V],
+        tf.errors.InvalidArgumentError,
+        r"embed_gradient: the shapes do not broadcast together; .* gx\[1\] .*\[2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG_ANSWERS))
+def test_what_is_known_when_it_was_called(case):
+    gx, x, error, message = WRONG_ANSWERS[case]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(V, gx, x)
+    with pytest.raises(error, match=message):
+        tape.gradient(h, x)
+
+
+@pytest.mark.parametrize("case", list(WRONG_ANSWERS))
+def test_a_graph_knows_it_while_tracing(case):
+    gx, x, error, message = WRONG_ANSWERS[case]
+    error = ValueError if error is tf.errors.InvalidArgumentError else error
+    with pytest.raises(error, match=message):
+        tf.function(lambda: cg.embed_gradient(V, gx, x)).get_concrete_function()
+
+
+def test_functional_models_take_it(library):
+    inputs = library.Input([3])
+    gx = Counted(lambda: 2.0 * inputs)
+    model = library.Model(inputs, cg.embed_gradient(inputs * inputs, gx, inputs, axis=()))
+    assert gx.calls == 1
+    x = tf.constant([[1.0, 2.0, 3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+    np.testing.assert_array_equal(y, x * x)
+    np.testing.assert_array_equal(
+        tape.gradient(y, x, output_gradients=tf.constant([[1.0, 10.0, 100.0]])), [[2.0, 40.0, 600.0]]
+    )
+    assert gx.calls == 1

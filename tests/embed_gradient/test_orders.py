@@ -1,0 +1,210 @@
+"""Derivatives of the first three orders, in both stopping modes, against the stop-gradient formula and by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.formulas import contrib_formula, embed_formula
+from ..support.modes import derivative
+from ..support.tensors import random_array
+
+
+def derivatives(function, args, upstreams, traced):
+    """Repeated vector-Jacobian products: each order is the gradient of all of the order before, contracted.
+
+    Returns the gradients of each order with respect to every argument, as arrays or None.
+    """
+
+    def run(*args):
+        orders = []
+        with tf.GradientTape(persistent=True) as third, tf.GradientTape(persistent=True) as second:
+            second.watch(args)
+            third.watch(args)
+            with tf.GradientTape() as first:
+                first.watch(args)
+                # Behind an op that is not linear, so that the upstream has derivatives of its own.
+                value = tf.sin(function(*args))
+            gradients = first.gradient(value, args, output_gradients=upstreams[0])
+            orders.append(gradients)
+            scalar = contract(gradients, upstreams[1])
+            gradients = [None] * len(args) if scalar is None else second.gradient(scalar, args)
+            orders.append(gradients)
+            scalar = contract(gradients, upstreams[2])
+        orders.append([None] * len(args) if scalar is None else third.gradient(scalar, args))
+        return orders
+
+    def contract(gradients, weights):
+        terms = [tf.reduce_sum(g * w) for g, w in zip(gradients, weights, strict=True) if g is not None]
+        return tf.add_n(terms) if terms else None
+
+    run = tf.function(run) if traced else run
+    orders = run(*(tf.constant(a) for a in args))
+    return [[None if g is None else g.numpy() for g in gradients] for gradients in orders]
+
+
+def assert_same_derivatives(function, formula, args, out_shape, rng, traced):
+    upstreams = [random_array(rng, out_shape)] + [[random_array(rng, a.shape) for a in args] for _ in range(2)]
+    actual = derivatives(function, args, upstreams, traced)
+    expected = derivatives(formula, args, upstreams, traced)
+    seen = 0
+    for order_actual, order_expected in zip(actual, expected, strict=True):
+        for a, e in zip(order_actual, order_expected, strict=True):
+            # No path and a path that carries zeros are the same derivative here; other tests tell them apart.
+            a = np.zeros_like(e) if a is None and e is not None else a
+            e = np.zeros_like(a) if e is None and a is not None else e
+            if e is not None:
+                np.testing.assert_allclose(a, e, rtol=1e-11, atol=1e-11)
+                seen += int(np.any(e != 0))
+    return seen
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("stopped", [False, True], ids=["stopped", "manually_stopped"])
+def test_elementwise_function_of_one_x(stopped, traced, rng):
+    def make(embed):
+        def function(x, y):
+            return embed(tf.sin(x) * y, tf.exp(x * y), x, fx_gx_manually_stopped=stopped)
+
+        return function
+
+    args = [random_array(rng, [4]), random_array(rng, [4])]
+    seen = assert_same_derivatives(make(cg.embed_gradient), make(embed_formula), args, [4], rng, traced)
+    assert seen == (6 if stopped else 3)  # All three orders for x and y, or for x alone.
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_mixed_partial_derivatives_of_several_inputs(traced, rng):
+    """gx of one input depends on the other one, which is what mixed second derivatives are made of."""
+
+    def make(embed):
+        def function(x, y):
+            fx = tf.stop_gradient(x**2 * y**3)
+            h = embed(fx, 2 * tf.stop_gradient(x) * y**3, x, fx_gx_manually_stopped=True)
+            return embed(h, 3 * x**2 * tf.stop_gradient(y) ** 2, y, fx_gx_manually_stopped=True)
+
+        return function
+
+    args = [random_array(rng, [5]), random_array(rng, [5])]
+    seen = assert_same_derivatives(make(cg.embed_gradient), make(embed_formula), args, [5], rng, traced)
+    assert seen == 6
+
+
+SHAPES = [
+    # fx, gx, x, axis
+    ([3], [3], [3], ()),
+    ([2, 3], [2, 3], [3], ()),
+    ([], [], [3], ()),
+    ([], [], [2, 3], None),
+    ([2], [2], [2, 3], -1),
+    ([4, 2], [2], [2, 3], [1]),
+    ([2], [2], [3, 2, 2], [0, 2]),
+    ([4], [], [2], 0),
+]
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, rng):
+    """With gx along S the formula is fx + gx * (sum_x - stop(sum_x)); fx has the shape of the result."""
+    fx_shape, gx_shape, x_shape, axis = shapes
+
+    def function(fx, gx, x):
+        return cg.embed_gradient(fx, gx * tf.reduce_sum(gx), tf.sin(x), axis, fx_gx_manually_stopped=True)
+
+    def formula(fx, gx, x):
+        contrib_axis = None if not fx_shape else axis
+        return contrib_formula(fx, gx * tf.reduce_sum(gx), tf.sin(x), contrib_axis, fx_gx_manually_stopped=True)
+
+    args = [random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape)]
+    seen = assert_same_derivatives(function, formula, args, fx_shape, rng, traced)
+    assert seen == 8  # All three orders for fx, gx and x, but for the first of gx.
+
+
+def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
+    """z = x' A y with derivatives given by hand; the Hessian is [[0, A], [A', 0]].
+
+    One of the two gradients carries the mixed derivative, for both orders of differentiation; a second one that did so
+    too would count it twice, as the formula does.
+    """
+    a = random_array(rng, [3, 2])
+    x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [2]))
+
+    def bilinear(x, y):
+        gx = tf.linalg.matvec(a, y)
+        gy = tf.linalg.matvec(a, tf.stop_gradient(x), transpose_a=True)
+        value = tf.stop_gradient(tf.tensordot(x, gx, 1))
+        return cg.embed_gradient(value, [gx, gy], [x, y], axis=None, fx_gx_manually_stopped=True)
+
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch([x, y])
+        with tf.GradientTape() as inner:
+            inner.watch([x, y])
+            h = 3.0 * bilinear(x, y)
+        dx, dy = inner.gradient(h, [x, y])
+    np.testing.assert_allclose(dx, 3.0 * a @ y.numpy())
+    np.testing.assert_allclose(dy, 3.0 * a.T @ x.numpy())
+
+    def hessian_block(gradient, wrt):
+        return outer.jacobian(gradient, wrt, experimental_use_pfor=False)
+
+    np.testing.assert_allclose(hessian_block(dx, y), 3.0 * a)
+    np.testing.assert_allclose(hessian_block(dy, x), 3.0 * a.T)
+    assert hessian_block(dx, x) is None
+    assert hessian_block(dy, y) is None
+
+
+def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
+    """As in the formula, and as the docstring says; with the remedies that it names."""
+    x = tf.constant([0.3, -1.2], tf.float64)
+
+    def second(gx_of):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                fx = tf.stop_gradient(tf.sin(x))
+                h = cg.embed_gradient(fx, gx_of(x), x, fx_gx_manually_stopped=True)
+            dx = inner.gradient(h, x)
+        return outer.gradient(dx, x, output_gradients=tf.constant([1.0, 10.0], tf.float64))
+
+    np.testing.assert_allclose(second(tf.cos), 2 * -np.sin([0.3, -1.2]) * [1, 10])
+    assert second(lambda x: tf.cos(tf.stop_gradient(x))) is None
+
+    def half(x):
+        return (tf.cos(x) + tf.stop_gradient(tf.cos(x))) / 2
+
+    np.testing.assert_allclose(second(half), -np.sin([0.3, -1.2]) * [1, 10])
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_numeric_derivatives(traced, rng):
+    """A true pair of value and derivative passes TensorFlow's own numeric check in float64, also behind other ops."""
+
+    def function(x, y):
+        norm = cg.embed_gradient(tf.norm(x, axis=-1), x / tf.norm(x, axis=-1, keepdims=True), x, axis=-1)
+        product = cg.embed_gradient(norm * y, [y, norm], [norm, y])
+        return tf.tanh(product) * tf.constant([1.0, -2.0], tf.float64)
+
+    checked = tf.function(function) if traced else function
+    theoretical, numeric = tf.test.compute_gradient(checked, [random_array(rng, [2, 3]), random_array(rng, [2])])
+    for t, n in zip(theoretical, numeric, strict=True):
+        np.testing.assert_allclose(t, n, rtol=1e-5, atol=1e-8)
+
+
+def test_fifth_derivative_in_the_upstream():
+    """dx is linear in dy, so a chain of tapes over the upstream alone stays right at every order."""
+    x = tf.constant([2.0, -3.0], tf.float64)
+    weights = tf.constant([1.0, 10.0], tf.float64)
+
+    def slope(x):
+        return cg.embed_gradient(tf.stop_gradient(x), tf.constant([0.5, 7.0], tf.float64), x)
+
+    f = lambda x: weights * slope(x) ** 5  # noqa: E731
+    factor = 1.0
+    for order in range(5):
+        f = derivative(f)
+        factor *= 5 - order
+        expected = weights.numpy() * factor * np.array([0.5, 7.0]) ** (order + 1) * x.numpy() ** (4 - order)
+        np.testing.assert_allclose(f(x), expected, rtol=1e-12)

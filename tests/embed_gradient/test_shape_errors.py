@@ -1,0 +1,249 @@
+"""The mistakes that show in shapes, with their full text: at the call, while tracing, and at run time."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.messages import CHECK_SHAPES, JACOBIAN, PER_EXAMPLE
+from ..support.tensors import ones
+
+# What the op sees: shapes of fx, gx, x and the axis.
+SHAPES = {
+    "no_axis_for_a_square_x": (
+        ([3], [3, 3], [3, 3], ()),
+        "embed_gradient: fx has the wrong shape; expected [3,3] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [3], gx of shape [3,3] and x of shape [3,3], with axis []. If each element of fx is a function "
+        "of several elements of x, name their dimensions with axis.",
+    ),
+    "fx_too_small": (
+        ([1, 3], [2, 3], [2, 3], ()),
+        "embed_gradient: fx has the wrong shape; expected [2,3] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [1,3], gx of shape [2,3] and x of shape [2,3], with axis []. " + CHECK_SHAPES,
+    ),
+    "a_scalar_fx_with_more_than_x": (
+        ([], [2, 3], [3], None),
+        "embed_gradient: fx has the wrong shape; expected [2] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [], gx of shape [2,3] and x of shape [3], with axis None. " + PER_EXAMPLE,
+    ),
+    "sizes_that_differ": (
+        ([3], [4], [4], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [3], gx of shape [4] and x of shape [4], with axis []. " + CHECK_SHAPES,
+    ),
+    "an_x_that_differs": (
+        ([3], [3], [4], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [3], gx of shape [3] and x of shape [4], with axis []. " + CHECK_SHAPES,
+    ),
+    "zero_and_two": (
+        ([0], [2], [2], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [0], gx of shape [2] and x of shape [2], with axis []. " + CHECK_SHAPES,
+    ),
+    "forgotten_axis": (
+        ([4], [4, 3], [4, 3], ()),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [4], gx of shape [4,3] and x of shape [4,3], with axis []. If each element of "
+        "fx is a function of several elements of x, name their dimensions with axis.",
+    ),
+    "keepdims": (
+        ([4, 1], [4, 6], [4, 6], -1),
+        "embed_gradient: fx has the wrong shape; expected [4,4] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [4,1], gx of shape [4,6] and x of shape [4,6], with axis [-1]. If fx was reduced with "
+        "keepdims=True, drop the dimensions of axis from it.",
+    ),
+    "jacobian_without_axis": (
+        ([3], [3, 3], [3], ()),
+        "embed_gradient: fx has the wrong shape; expected [3,3] (the broadcast shape without the dimensions of axis), "
+        "got fx of shape [3], gx of shape [3,3] and x of shape [3], with axis []. " + JACOBIAN,
+    ),
+    "jacobian_for_each_example": (
+        ([5, 2], [5, 2, 3], [5, 3], -1),
+        "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
+        "aligned with x, got fx of shape [5,2], gx of shape [5,2,3] and x of shape [5,3], with axis [-1]. "
+        + PER_EXAMPLE,
+    ),
+    "axis_too_large": (
+        ([3], [3, 2], [3, 2], 2),
+        "embed_gradient: axis names no dimension of x; expected a value in [-2, 2) for x of shape [3,2], got 2. Name "
+        "dimensions of x, or pass None for all of them.",
+    ),
+    "axis_too_small": (
+        ([3], [3, 2], [3, 2], [0, -3]),
+        "embed_gradient: axis names no dimension of x; expected a value in [-2, 2) for x of shape [3,2], got -3. Name "
+        "dimensions of x, or pass None for all of them.",
+    ),
+    "axis_of_a_scalar": (
+        ([3], [3], [], 0),
+        "embed_gradient: axis names no dimension of x; expected no axis, since x is a scalar, got 0. Name dimensions of "
+        "x, or pass None for all of them.",
+    ),
+    "axis_twice": (
+        ([3], [3, 2], [3, 2], [1, -1]),
+        "embed_gradient: axis names dimension 1 of x twice; expected each dimension of shape [3,2] at most once, got "
+        "[1,-1]. Remove one of the two.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_in_eager_mode(case):
+    (fx, gx, x, axis), message = SHAPES[case]
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        cg.embed_gradient(ones(fx), ones(gx), ones(x), axis)
+    assert caught.value.message == str(caught.value) == message  # Nothing of TensorFlow's around it.
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["", "deferred"])
+@pytest.mark.parametrize("name", [None, "a/name[Op:x] name: "])
+def test_an_eager_error_under_a_tape_is_the_sentence_alone(name, deferred):
+    fx, gx, x = ones([1, 3]), ones([2, 3]), ones([2, 3])
+    _, message = SHAPES["fx_too_small"]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            cg.embed_gradient(fx, (lambda: gx) if deferred else gx, x, name=name)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_while_tracing(case):
+    (fx, gx, x, axis), message = SHAPES[case]
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=re.escape(message) + r" for '\{\{node") as caught:
+        cg.embed_gradient(ones(fx), ones(gx), ones(x), axis)
+    assert str(caught.value).startswith(message)
+
+
+def with_unknown_shapes(function):
+    return tf.function(function, input_signature=[tf.TensorSpec(None)] * 3)
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_at_run_time(case, monkeypatch):
+    """The op compares them, where it is left in the graph."""
+    (fx, gx, x, axis), message = SHAPES[case]
+    monkeypatch.setenv("TF_CG_OPS_DISABLE_PASSES", "1")
+
+    @with_unknown_shapes
+    def run(fx, gx, x):
+        return cg.embed_gradient(fx, gx, x, axis)
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        run(ones(fx), ones(gx), ones(x))
+    assert f"\n{message}\n" in caught.value.message
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes_that_do_not_fit_at_run_time_where_a_gradient_is_taken(case):
+    """Without one there is nothing left that could compare them; with one, it is its own op that does."""
+    (fx, gx, x, axis), message = SHAPES[case]
+    embed = with_unknown_shapes(lambda fx, gx, x: cg.embed_gradient(fx, gx, x, axis))
+    np.testing.assert_array_equal(embed(ones(fx), ones(gx), ones(x)), ones(fx))
+
+    @with_unknown_shapes
+    def gradient(fx, gx, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(fx, gx, x, axis)
+        return tape.gradient(h, x)
+
+    of_the_gradient = re.sub(
+        r"\bfx\b", "fx (or its upstream)", message.replace("embed_gradient", "CustomGradientEmbedGrad")
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        gradient(ones(fx), ones(gx), ones(x))
+    assert f"\n{of_the_gradient}\n" in caught.value.message
+
+
+def test_the_message_names_the_pair_that_is_wrong():
+    message = (
+        "embed_gradient: axis names no dimension of x[1]; expected a value in [-1, 1) for x[1] of shape [2], got 1. Name "
+        "dimensions of x[1], or pass None for all of them."
+    )
+    m = ones([2, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        cg.embed_gradient(ones([2]), [m, m], [m, ones([2])], axis=1)
+
+
+WRONG_AXES = [
+    tf.constant([5]),
+    tf.constant([-3]),
+    tf.constant([1, 1]),
+    tf.constant([1, -1]),
+    # None of these may wrap around to a dimension that there is.
+    tf.constant([2**32], tf.int64),
+    tf.constant([-(2**32)], tf.int64),
+    tf.constant([2**32 + 1], tf.uint64),
+    tf.constant([2**64 - 1], tf.uint64),
+]
+
+
+@pytest.mark.parametrize("axis", WRONG_AXES, ids=lambda axis: f"{axis.dtype.name}{axis.numpy().tolist()}")
+def test_a_wrong_axis_that_is_known_at_run_time_only(axis):
+    @tf.function
+    def run(x, axis):
+        return cg.embed_gradient(tf.reduce_sum(x, 1), x, x, axis)
+
+    message = (
+        "embed_gradient: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got the "
+        f"axis and the shape of x that follow. Name each dimension of the domain once.] [{' '.join(map(str, axis.numpy()))}] "
+        "[2 3]"
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(ones([2, 3]), axis)
+
+
+def test_a_wrong_axis_at_run_time_names_the_pair():
+    @tf.function
+    def run(m, v, axis):
+        return cg.embed_gradient(v, [m, v], [m, v], axis)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("axis does not name dimensions of x[1];")):
+        run(ones([2, 2]), ones([2]), tf.constant([1]))
+
+
+@pytest.mark.parametrize(
+    ("gx", "x", "axis", "message"),
+    [
+        (
+            [3, 4],
+            [3, 1],
+            [1],
+            "embed_gradient: fx has the wrong shape; expected the shape of x without the dimensions of axis, or a scalar "
+            "where gx broadcasts to the shape of x, got a scalar with the shapes of gx and x and the axis that follow. "
+            "Broadcast x to the shape of gx, or check axis.] [3 4] [3 1] [1]",
+        ),
+        (
+            [3, 4],
+            [3, 5],
+            [1],
+            "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions "
+            "that axis names, got these sizes in gx and x. Reshape gx to the shape of x.] [4] [5]",
+        ),
+    ],
+    ids=["scalar_fx", "domains_differ"],
+)
+def test_what_a_static_axis_refuses_an_axis_at_run_time_refuses_too(gx, x, axis, message):
+    fx, gx, x = ones([]), ones(gx), ones(x)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        cg.embed_gradient(fx, gx, x, axis)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        tf.function(cg.embed_gradient)(fx, gx, x, tf.constant(axis))
+
+
+@pytest.mark.parametrize("upstream", [[5], [4, 2]], ids=str)
+def test_an_upstream_of_another_shape_is_refused(upstream):
+    x = ones([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(x, x, x)
+    message = (
+        f"embed_gradient: the upstream gradient has the wrong shape; expected (2,) (the shape of the value), got "
+        f"{tuple(upstream)}. Pass one number for each element of the value."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tape.gradient(h, x, output_gradients=ones(upstream))

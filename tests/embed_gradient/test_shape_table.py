@@ -1,0 +1,80 @@
+"""The table of shapes in embed_gradient's docstring, row by row, in every regime."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support import reference
+from ..support.tensors import random_array
+
+
+@dataclass
+class Row:
+    fx: tuple[int, ...]
+    x: tuple[int, ...]
+    gx: tuple[int, ...]
+    axis: Any
+    dx: Any  # Of dy and gx, written by hand.
+
+    def __str__(self):
+        return f"fx{list(self.fx)}-x{list(self.x)}-gx{list(self.gx)}-axis={self.axis}".replace(" ", "")
+
+
+N, B, D, T, H, W, P, Q = 5, 3, 4, 2, 3, 4, 2, 3
+ROWS = [
+    Row((N,), (N,), (N,), (), lambda dy, gx: dy * gx),
+    Row((N,), (), (N,), (), lambda dy, gx: np.sum(dy * gx)),
+    Row((B, N), (N,), (B, N), (), lambda dy, gx: np.einsum("bn,bn->n", dy, gx)),
+    Row((), (N,), (N,), (), lambda dy, gx: dy * gx),
+    Row((), (N,), (N,), None, lambda dy, gx: dy * gx),
+    Row((), (N,), (), (), lambda dy, gx: np.full(N, dy * gx)),
+    Row((), (N,), (), None, lambda dy, gx: np.full(N, dy * gx)),
+    Row((B,), (B, D), (B, D), -1, lambda dy, gx: dy[:, None] * gx),
+    Row((B,), (B, D), (B,), -1, lambda dy, gx: np.repeat((dy * gx)[:, None], D, axis=1)),
+    Row((B, T), (B, H, T, W), (B, H, T, W), [1, 3], lambda dy, gx: dy[:, None, :, None] * gx),
+    Row((N,), (N,), (), (), lambda dy, gx: dy * gx),
+    Row((B,), (B, D), (1, D), -1, lambda dy, gx: dy[:, None] * gx),
+    Row((B, N), (B, 1, D), (B, N, D), -1, lambda dy, gx: np.einsum("bn,bnd->bd", dy, gx)[:, None, :]),
+    Row((B, B), (B, 1, D), (B, B, D), -1, lambda dy, gx: np.einsum("bn,bnd->bd", dy, gx)[:, None, :]),
+    Row((N,), (D,), (N, D), None, lambda dy, gx: dy @ gx),
+    Row((N,), (P, Q), (N, P, Q), None, lambda dy, gx: np.tensordot(dy, gx, 1)),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_value_and_vjp_are_those_of_the_row(row, regime, rng):
+    fx, gx, x, dy = (random_array(rng, shape) for shape in (row.fx, row.gx, row.x, row.fx))
+    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
+    np.testing.assert_array_equal(value, fx)
+    np.testing.assert_allclose(dx, row.dx(dy, gx), rtol=1e-13)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_the_reference_gives_the_row(row, rng):
+    gx, dy = random_array(rng, row.gx), random_array(rng, row.fx)
+    np.testing.assert_allclose(reference.vjp(dy, gx, row.x, row.axis), row.dx(dy, gx), rtol=1e-13)
+
+
+def test_square_x_without_axis_is_an_error_and_no_misalignment():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="name their dimensions with axis"):
+        cg.embed_gradient(tf.ones([3]), tf.ones([3, 3]), tf.ones([3, 3]))
+    gradients = cg.embed_gradient(tf.ones([3]), tf.ones([3, 3]), tf.ones([3, 3]), axis=-1)
+    assert gradients.shape == [3]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_fully_traced_shapes_are_static(row):
+    @tf.function
+    def run(fx, gx, x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(fx, gx, x, row.axis)
+        assert h.shape == row.fx
+        assert tape.gradient(h, x, dy).shape == row.x
+
+    run.get_concrete_function(*(tf.TensorSpec(shape, tf.float32) for shape in (row.fx, row.gx, row.x, row.fx)))

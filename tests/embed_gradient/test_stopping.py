@@ -1,0 +1,142 @@
+"""Where gradients flow and where they do not, in both stopping modes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import random_array
+
+
+def gradients_behind(stopped, regime, rng):
+    """Upstream and gradients of a graph whose fx and gx come from variables of their own, a and b."""
+    a, b, x, dy = (random_array(rng, [4]) for _ in range(4))
+    _, gradients = regime(
+        lambda a, b, x: cg.embed_gradient(tf.exp(a), tf.sin(b), x, fx_gx_manually_stopped=stopped), [a, b, x], dy
+    )
+    return a, b, dy, gradients
+
+
+def test_nothing_flows_into_fx_and_gx_by_default(regime, rng):
+    _, b, dy, (da, db, dx) = gradients_behind(False, regime, rng)
+    assert da is None
+    assert db is None
+    np.testing.assert_allclose(dx, dy * np.sin(b))
+
+
+@pytest.mark.parametrize("shape", [[4], []])
+@pytest.mark.parametrize("traced", [False, True])
+def test_nothing_flows_into_fx_and_gx_where_x_is_not_watched(traced, shape, rng):
+    a, dy = (tf.constant(random_array(rng, [4])) for _ in range(2))
+    x = tf.constant(random_array(rng, shape))
+
+    def derivatives():
+        with tf.autodiff.ForwardAccumulator(a, dy) as accumulator, tf.GradientTape() as tape:
+            tape.watch(a)
+            h = cg.embed_gradient(tf.exp(a), tf.sin(a), x)
+        tangent = accumulator.jvp(h, unconnected_gradients="zero")
+        return tangent, tape.gradient(h, a, unconnected_gradients="zero")
+
+    for derivative in (tf.function(derivatives) if traced else derivatives)():
+        np.testing.assert_array_equal(derivative, np.zeros(4))
+
+
+def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(regime, rng):
+    a, b, dy, (da, db, dx) = gradients_behind(True, regime, rng)
+    np.testing.assert_allclose(da, dy * np.exp(a))
+    np.testing.assert_array_equal(db, np.zeros(4))
+    np.testing.assert_allclose(dx, dy * np.sin(b))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("where", ["x", "dy", "gx"])
+def test_the_gradient_of_gx_is_exactly_zero_even_where_numbers_are_not_finite(where, bad, regime):
+    numbers = {"x": np.array([1.0, 2.0]), "dy": np.array([3.0, -5.0]), "gx": np.array([0.5, 7.0])}
+    numbers[where] = np.array([bad, bad])
+    _, (dgx, _) = regime(
+        lambda gx, x: cg.embed_gradient(np.ones(2), gx, x, fx_gx_manually_stopped=True),
+        [numbers["gx"], numbers["x"]],
+        numbers["dy"],
+    )
+    np.testing.assert_array_equal(dgx, np.zeros(2))
+
+
+def test_no_second_derivative_through_gx_by_default(rng):
+    x = tf.constant(random_array(rng, [3]))
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            h = cg.embed_gradient(tf.sin(x), tf.cos(x), x)
+        dx = inner.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0], tf.float64))
+    assert outer.gradient(dx, x) is None
+
+
+def test_a_side_variable_gets_none(regime, rng):
+    """For f(x, y) with only x named, y is a constant, though fx and gx depend on it."""
+    x, y, dy = (random_array(rng, [3]) for _ in range(3))
+    _, (dx, d_side) = regime(lambda x, y: cg.embed_gradient(x * y, y, x), [x, y], dy)
+    np.testing.assert_allclose(dx, dy * y)
+    assert d_side is None
+
+
+def test_fx_may_be_x_itself(regime, rng):
+    """Gradient reversal: the value is x, the derivative is not the identity's."""
+    x, dy = random_array(rng, [4]), random_array(rng, [4])
+    value, (dx,) = regime(lambda x: cg.embed_gradient(x, tf.constant(-0.5, tf.float64), x), [x], dy)
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_allclose(dx, -0.5 * dy)
+
+
+def test_the_same_x_given_twice_collects_both_gradients(regime, rng):
+    x, g1, g2, dy = (random_array(rng, [4]) for _ in range(4))
+    _, (dx,) = regime(lambda x: cg.embed_gradient(np.zeros(4), [g1, g2], [x, x]), [x], dy)
+    np.testing.assert_allclose(dx, dy * (g1 + g2))
+
+
+def ops_in(function, *specs):
+    graph = tf.function(function).get_concrete_function(*specs).graph
+    return [op.type for op in graph.get_operations()]
+
+
+def test_a_forward_pass_adds_one_op_and_no_gradient_op():
+    spec = tf.TensorSpec([5], tf.float32)
+    types = ops_in(lambda fx, gx, x: cg.embed_gradient(fx, gx, x), spec, spec, spec)
+    assert types.count("CustomGradientEmbed") == 1
+    assert set(types) == {"Placeholder", "CustomGradientEmbed", "Identity"}  # Identity: the function's return.
+
+
+def test_the_eager_tape_computes_no_gradient_that_nobody_asked_for(monkeypatch):
+    from tf_cg_ops import _library
+
+    computed = []
+    original = _library.custom_gradient_embed_grad
+
+    def counting(*args, **kwargs):
+        computed.append(kwargs["wrt"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(_library, "custom_gradient_embed_grad", counting)
+    a, b, g = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([5.0, 6.0])
+    with tf.GradientTape() as tape:
+        tape.watch(b)
+        h = cg.embed_gradient(a, [g, g], [a, b], fx_gx_manually_stopped=True)
+    db = tape.gradient(h, b, output_gradients=tf.constant([1.0, 10.0]))
+    np.testing.assert_array_equal(db, [5.0, 60.0])
+    assert computed == ["x"]
+
+
+def test_nothing_is_registered_by_a_call():
+    """A custom gradient is data in the graph: no call leaves an entry in TensorFlow's gradient registry."""
+    from tensorflow.python.framework import ops
+
+    registry = ops.gradient_registry  # Only a test may look inside.
+    before = set(registry.list())
+    for _ in range(3):
+        x = tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = tf.function(lambda x: cg.embed_gradient(x, 3.0 * x, x))(x)
+        np.testing.assert_array_equal(tape.gradient(h, x, tf.constant([1.0, 10.0])), [3.0, 60.0])
+    assert set(registry.list()) == before

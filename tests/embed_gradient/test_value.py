@@ -1,0 +1,106 @@
+"""The value: fx itself, to the bit and in the same memory, whatever x and gx hold."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import address, bits, random_array
+
+SIGNALLING_NAN = np.uint64(0x7FF4_DEAD_BEEF_0001).view(np.float64)
+QUIET_NAN_WITH_PAYLOAD = np.uint64(0xFFF8_0000_1234_5678).view(np.float64)
+SPECIAL = np.array(
+    [0.0, -0.0, np.inf, -np.inf, np.nan, SIGNALLING_NAN, QUIET_NAN_WITH_PAYLOAD, 5e-324, -2e-310, 1.5, 1.8e308]
+)
+
+
+def special_values(dtype):
+    if dtype == tf.float64:
+        return SPECIAL
+    if dtype.is_complex:
+        parts = special_values(tf.float64 if dtype == tf.complex128 else tf.float32)
+        return np.stack([parts, parts[::-1]], -1).view(dtype.as_numpy_dtype)[:, 0]
+    # Every pattern of the 16-bit types, a spread of those of float32: specials, payloads and denormals among them.
+    count = 2 ** (8 * dtype.size)
+    patterns = np.arange(0, count, max(1, count // 65536), dtype=np.uint64)
+    return patterns.astype({2: np.uint16, 4: np.uint32}[dtype.size]).view(dtype.as_numpy_dtype)
+
+
+def test_every_bit_of_fx_comes_through(dtype, regime):
+    fx = special_values(dtype)
+    clean = np.ones(fx.shape, fx.dtype)
+    # fx is an argument: as a constant of the graph a complex64 would lose bits in TensorFlow's own encoding.
+    value, _ = regime(lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
+    np.testing.assert_array_equal(bits(value), bits(fx))
+
+
+@pytest.mark.parametrize("spoiled", ["gx", "x"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, regime):
+    arguments = {"gx": np.ones_like(SPECIAL), "x": np.ones_like(SPECIAL)} | {spoiled: SPECIAL}
+    fx = np.linspace(-1.0, 1.0, len(SPECIAL))
+    value, _ = regime(
+        lambda x: cg.embed_gradient(fx, arguments["gx"], x, fx_gx_manually_stopped=stopped),
+        [arguments["x"]],
+        np.ones_like(fx),
+    )
+    np.testing.assert_array_equal(bits(value), bits(fx))
+
+
+def test_infinite_x_has_the_right_gradient(regime):
+    """The stop-gradient formula gives nan here, for the value and so for everything behind it."""
+    x = np.array([np.inf, -np.inf, 2.0])
+    fx, gx, dy = np.array([1.0, -1.0, 0.5]), np.array([0.0, 0.25, -3.0]), np.array([2.0, 3.0, 5.0])
+    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, gx, x), [x], dy)
+    np.testing.assert_array_equal(value, fx)
+    np.testing.assert_array_equal(dx, dy * gx)
+
+
+def test_eager_result_shares_the_buffer_of_fx(dtype, rng):
+    fx = tf.constant(random_array(rng, [1000], dtype))
+    h = cg.embed_gradient(fx, fx, fx)
+    assert address(h) == address(fx)
+
+
+def test_traced_result_shares_the_buffer_of_fx(rng):
+    @tf.function
+    def run(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            fx = tf.tanh(x)
+            h = cg.embed_gradient(fx, 1.0 - fx**2, x)
+        return fx, h, tape.gradient(h, x, dy)
+
+    fx, h, dx = run(tf.constant(random_array(rng, [1000])), tf.constant(random_array(rng, [1000])))
+    assert address(h) == address(fx)
+    assert address(dx) != address(fx)
+
+
+def test_the_stop_gradient_formula_does_not_share_it(rng):
+    """What this library replaces; if this fails, the tests above show nothing."""
+    x = tf.constant(random_array(rng, [1000]))
+    fx = tf.tanh(x)
+    h = fx + (1.0 - fx**2) * (x - tf.stop_gradient(x))
+    assert address(h) != address(fx)
+
+
+def test_empty_and_scalar_values(regime):
+    for shape in [(), (0,), (3, 0), (0, 0)]:
+        fx = np.full(shape, 7.0)
+        value, (dx,) = regime(lambda x, fx=fx: cg.embed_gradient(fx, fx, x), [fx], fx)
+        assert value.shape == dx.shape == shape
+        np.testing.assert_array_equal(dx, fx * fx)
+
+
+def test_a_domain_of_size_zero(regime):
+    fx, dy = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, np.ones((2, 0)), x, axis=-1), [np.ones((2, 0))], dy)
+    np.testing.assert_array_equal(value, fx)
+    assert dx.shape == (2, 0)
+
+
+def test_a_batch_of_size_zero_sums_to_zero(regime):
+    empty = np.ones((0, 3))
+    _, (dx,) = regime(lambda x: cg.embed_gradient(empty, empty, x), [np.ones(3)], empty)
+    np.testing.assert_array_equal(dx, np.zeros(3))

@@ -1,0 +1,201 @@
+"""The C program of examples/c_api, compiled and run: what it prints, and that what it cannot do is an error."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_script
+from ..support.sources import ROOT
+from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
+
+EXAMPLE = ROOT / "examples" / "c_api"
+DY2 = np.array([3.0, -1.0, 0.5])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    program = tmp_path_factory.mktemp("c_api") / "gradient"
+    subprocess.run(["make", "-s", "-C", EXAMPLE, f"PYTHON={sys.executable}", f"PROGRAM={program}"], check=True)
+    return program
+
+
+def run(program, *arguments, library=None):
+    """What the program prints, by name, or the text of its error."""
+    arguments = [",".join(map(repr, map(float, a))) if isinstance(a, np.ndarray) else str(a) for a in arguments]
+    result = subprocess.run(
+        [program, library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        assert result.returncode == 1, result.stderr  # It did not crash.
+        assert result.stdout == ""
+        return result.stderr
+    lines = [line.split(": ") for line in result.stdout.splitlines()]
+    return {name: np.array(numbers.split(), float) for name, numbers in lines}
+
+
+# In a SavedModel, where the ops are in functions.
+SAVED = {name: CASES[name] for name in CASES if CASES[name].num_inputs == 1 and len(CASES[name].by_hand()) == 2}
+SAVED_FAILURES = {name: case for name, (case, _) in FAILURES.items()}
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    """The folder, and the names of the tensors of each signature."""
+    folder = tmp_path_factory.mktemp("c_api") / "model"
+    MODULE.saved = {name: case.save() for name, case in {**SAVED, **SAVED_FAILURES}.items()}
+    tf.saved_model.save(MODULE, folder, signatures=MODULE.saved)
+    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    signatures = saved.meta_graphs[0].signature_def
+    tensors = {
+        n: [next(iter(part.values())).name for part in (s.inputs, s.outputs)] for n, s in signatures.items() if s.inputs
+    }
+    return folder, tensors
+
+
+@pytest.mark.regime_table(feature="embed_gradient", regime="c_api")
+@pytest.mark.regime_table(feature="custom_gradient", regime="c_api")
+@pytest.mark.parametrize("name", SAVED)
+def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
+    folder, tensors = saved_model
+    found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
+    assert not isinstance(found, str), found
+    for actual, expected in zip(found.values(), SAVED[name].by_hand(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SAVED_FAILURES)
+def test_what_it_cannot_do_is_an_error(program, saved_model, name):
+    folder, tensors = saved_model
+    found = run(program, folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
+    assert isinstance(found, str), f"numbers instead of an error: {found}"
+    assert "gradient: TF_SessionRun: " in found
+    assert FAILURES[name][1] in found
+
+
+def test_second_order_of_a_saved_model_is_an_error(program, saved_model):
+    folder, tensors = saved_model
+    found = run(program, folder, *tensors["rule"], *SAVED["rule"].inputs(), DY, DY2)
+    assert "gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient." in found
+
+
+X = np.array([0.5, -1.0, 2.0])
+TENS = 10.0 ** np.arange(6)
+
+
+@cg.custom_gradient
+def many(*xs):
+    return tf.add_n(xs), lambda dy: [(i + 1.0) * dy for i in range(len(xs))]
+
+
+@cg.custom_gradient
+def untraceable(x):
+    return x * 1.0, lambda dy: dy.numpy()
+
+
+# In the graph itself, with the gradient by hand.
+IN_THE_GRAPH = {
+    "embed": (lambda x: embed(x**2, f64([5.0, 7.0, 11.0]), x), DY * [5.0, 7.0, 11.0]),
+    "embed_stopped_by_hand": (
+        lambda x: embed(x**3, x, x**2, fx_gx_manually_stopped=True),
+        DY * (3 * X**2 + X * 2 * X),
+    ),
+    # More than eight inputs: TensorFlow keeps the edges of such a node in another order.
+    "embed_six_pairs": (
+        lambda x: embed(tf.sign(x), [i + 1.0 for i in range(6)], [x * ten for ten in TENS]),
+        DY * 654321,
+    ),
+    "embed_where_the_value_overflows": (
+        lambda x: embed(tf.math.log(1.0 + tf.exp(1e3 * x)), f64([5.0, 7.0, 11.0]), x),
+        DY * [5.0, 7.0, 11.0],
+    ),
+    "rule": (gathering, 4 * DY * X),
+    "rule_six_inputs": (lambda x: many(*[x * ten for ten in TENS]), DY * 654321),
+    "rule_where_the_value_overflows": (
+        lambda x: log1pexp(1e3 * x),
+        1e3 * DY * (X > 0.0),
+    ),
+    "rule_one_of_several": (lambda x: several(x, x)[0], 3 * DY * X),
+    "barrier": (lambda x: cg.recompute_grad(tf.identity)(x), DY),
+    "none_and_embed": (lambda x: embed(x, 3.0, x) + embed(x, 0.0, tf.stop_gradient(x)), 3 * DY),
+}
+
+
+def save_graph(function, path, shape=(3,)):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float64, shape, name="x")
+        tf.identity(function(x), name="y")
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("name", IN_THE_GRAPH)
+def test_an_op_in_the_graph_itself(program, tmp_path, name):
+    function, expected = IN_THE_GRAPH[name]
+    found = run(program, save_graph(function, tmp_path / "graph.pb"), "x", "y:0", X, DY)
+    assert not isinstance(found, str), found
+    np.testing.assert_allclose(found["gradient"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["embed", "rule"])
+def test_second_order_of_an_op_in_the_graph_is_an_error(program, tmp_path, name):
+    path = save_graph(IN_THE_GRAPH[name][0], tmp_path / "graph.pb")
+    found = run(program, path, "x", "y", X, DY, DY2)
+    assert "gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient." in found
+
+
+def test_gradient_ops_in_the_graph_itself(program, tmp_path):
+    """A gradient that Python made, differentiated once more: CustomGradientEmbedGrad, and the shape check of a rule."""
+
+    def gradient(x):
+        y = embed(x, x**3, x**2, fx_gx_manually_stopped=True) + spike(x)
+        return tf.gradients(y, x, grad_ys=tf.constant(DY2))[0]
+
+    found = run(program, save_graph(gradient, tmp_path / "graph.pb", [None]), "x", "y", X, DY)
+    np.testing.assert_allclose(found["value"], DY2 * (1 + 2 * X**4 + 4 * X))
+    # d/dx of dy2 (1 + 2 x gx + d(gx)/dx (x**2 - stop(x**2)) + 4 x), where gx = x**3.
+    np.testing.assert_allclose(found["gradient"], DY * DY2 * (2 * X**3 + 6 * X**3 + 6 * X**3 + 4))
+
+
+def test_a_rule_that_could_not_be_traced_in_the_graph_itself(program, tmp_path):
+    found = run(program, save_graph(untraceable, tmp_path / "graph.pb"), "x", "y", X, DY)
+    assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there; " in found
+
+
+def test_what_is_missing_is_an_error(program, tmp_path):
+    graph = save_graph(spike, tmp_path / "graph.pb")
+    for text, arguments, library in [
+        ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),
+        ("Could not find SavedModel .pb", [tmp_path, "x", "y", X, DY], None),
+        ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
+        ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
+        ("expected numbers with commas between them, got '1,two'", [graph, "x", "y", "1,two", DY], None),
+    ]:
+        assert text in run(program, *arguments, library=library)
+
+
+def test_the_model_of_the_example(program, tmp_path):
+    output = run_script(EXAMPLE / "save_model.py", tmp_path / "saved", cwd=tmp_path).stdout
+    commands = [line.split()[1:] for line in output.splitlines() if line.startswith("./gradient ")]
+    spikes = 3 * np.array([1.0, 10.0]) / (1 + 10 * np.abs(3 * np.array([0.5, 0.25]) - 1)) ** 2
+    expected = [([0.5, 0.1875], [10, 210]), ([1, 0], spikes), ([0.25, 0.0625], [5, 70]), ([1, 0], spikes)]
+    for (library, *arguments), (value, gradient) in zip(commands, expected, strict=True):
+        found = run(program, *arguments, library=library)
+        np.testing.assert_allclose(found["value"], value, rtol=1e-6)
+        np.testing.assert_allclose(found["gradient"], gradient, rtol=1e-6)
+
+
+def test_the_readme_of_the_example_names_its_files():
+    for name in re.findall(r"`([\w.]+\.(?:c|py))`", (EXAMPLE / "README.md").read_text()):
+        assert (EXAMPLE / name).exists(), name

@@ -1,0 +1,284 @@
+"""Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, against NumPy."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.functions import CASES, WEIGHT
+from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
+from ..support.processes import run_python
+from ..support.reference import widen
+from ..support.sources import ROOT
+from ..support.tensors import random_array
+from ..support.tolerances import assert_gradient_close
+
+
+def jvp(function, x, tangent):
+    with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+        value = function(x)
+    return accumulator.jvp(value)
+
+
+def in_a_loop(function):
+    """Once, by a body that TensorFlow differentiates as a graph."""
+
+    def run(x):
+        value = tf.zeros_like(function(x))
+        return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, function(x)), (0, value))[1]
+
+    return tf.function(run)
+
+
+WHERE = {
+    "eager": jvp,
+    "inside": tf.function(jvp),
+    "around": lambda function, x, tangent: jvp(tf.function(function), x, tangent),
+    "in_a_loop": lambda function, x, tangent: jvp(in_a_loop(function), x, tangent),
+}
+
+
+@dataclass
+class Row:
+    fx: tuple[int, ...]
+    x: tuple[int, ...]
+    gx: tuple[int, ...]
+    axis: Any
+    tangent: Any  # Of the value: of gx and the tangent of x, by hand.
+
+    def __str__(self):
+        return f"fx{list(self.fx)}-x{list(self.x)}-gx{list(self.gx)}-axis={self.axis}".replace(" ", "")
+
+
+ROWS = [
+    Row((5,), (5,), (5,), (), lambda gx, t: gx * t),
+    Row((5,), (5,), (), (), lambda gx, t: gx * t),
+    Row((3, 5), (5,), (3, 5), (), lambda gx, t: gx * t),
+    Row((3, 5), (3, 5), (5,), (), lambda gx, t: gx * t),
+    Row((), (5,), (5,), (), lambda gx, t: np.sum(gx * t)),
+    Row((), (2, 3), (2, 3), None, lambda gx, t: np.sum(gx * t)),
+    # Two axes in one process, for a square x: TensorFlow keeps its function for a tangent by the op's attributes.
+    Row((3,), (3, 3), (3, 3), 0, lambda gx, t: np.sum(gx * t, 0)),
+    Row((3,), (3, 3), (3, 3), 1, lambda gx, t: np.sum(gx * t, 1)),
+    Row((3,), (3, 4), (3,), -1, lambda gx, t: gx * np.sum(t, 1)),
+    Row((3, 2), (3, 3, 2, 4), (3, 3, 2, 4), [1, 3], lambda gx, t: np.sum(gx * t, (1, 3))),
+    Row((4,), (3,), (4, 3), None, lambda gx, t: gx @ t),
+    Row((4,), (2, 3), (4, 2, 3), None, lambda gx, t: np.tensordot(gx, t, 2)),
+    Row((2, 4), (2, 1, 3), (2, 4, 3), -1, lambda gx, t: np.einsum("bnd,bd->bn", gx, t[:, 0])),
+]
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_tangents_are_those_of_the_row(row, where, rng):
+    fx, gx, x, t = (random_array(rng, shape) for shape in (row.fx, row.gx, row.x, row.x))
+    actual = WHERE[where](lambda x: cg.embed_gradient(fx, gx, x, row.axis), tf.constant(x), tf.constant(t))
+    np.testing.assert_allclose(actual, row.tangent(gx, t), rtol=1e-13, atol=1e-14)
+
+
+def test_more_shapes_than_tensorflow_keeps_functions_for(rng):
+    """After some shapes it makes one function for all, of which the shapes are not known while tracing."""
+    for size in range(1, 45):
+        gx, t = random_array(rng, [3, size]), random_array(rng, [3, size])
+        actual = jvp(lambda x, gx=gx: cg.embed_gradient(np.zeros(3), gx, x, axis=-1), tf.zeros_like(t), tf.constant(t))
+        np.testing.assert_allclose(actual, np.sum(gx * t, 1), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_tangents_of_all_inputs_that_have_a_gradient_add_up(where, rng):
+    """With fx used as given its tangent flows, too; that of gx does not, at any point."""
+    a, y, g1, g2, ta, ty, tg = (random_array(rng, [4]) for _ in range(7))
+
+    def function(inputs):
+        a, y, g1 = inputs
+        return cg.embed_gradient(tf.exp(a), [g1, g2], [tf.sin(a), y], fx_gx_manually_stopped=True)
+
+    def stopped(inputs):
+        a, y, g1 = inputs
+        return cg.embed_gradient(tf.exp(a), [g1, g2], [tf.sin(a), y])
+
+    inputs, tangents = [tf.constant(t) for t in (a, y, g1)], [tf.constant(t) for t in (ta, ty, tg)]
+    by_pairs = g1 * np.cos(a) * ta + g2 * ty
+    np.testing.assert_allclose(WHERE[where](stopped, inputs, tangents), by_pairs, rtol=1e-13)
+    np.testing.assert_allclose(WHERE[where](function, inputs, tangents), np.exp(a) * ta + by_pairs, rtol=1e-13)
+
+
+@pytest.mark.parametrize("where", ["eager", "around"])
+def test_tangents_agree_with_gradients_for_every_dtype(where, dtype, rng):
+    """sum(conj(dy) * jvp) == sum(conj(vjp) * t); TensorFlow's tangent of a holomorphic function is its derivative."""
+    gx, x, t = (random_array(rng, [3, 4], dtype) for _ in range(3))
+    dy = random_array(rng, [3], dtype)
+
+    def function(x):
+        return cg.embed_gradient(dy, gx, x, axis=-1)
+
+    tangent = WHERE[where](function, tf.constant(x), tf.constant(t))
+    by_hand = np.sum(widen(gx) * widen(t), -1)
+    assert tangent.dtype == dtype
+    assert_gradient_close(tangent, by_hand, dtype, scale=10.0)
+    with tf.GradientTape() as tape:
+        x = tf.constant(x)
+        tape.watch(x)
+        value = function(x)
+    dx = tape.gradient(value, x, output_gradients=tf.constant(dy))
+    left = np.sum(np.conj(widen(dy)) * by_hand)
+    assert_gradient_close(np.sum(np.conj(widen(dx.numpy())) * widen(t)), left, dtype, scale=20.0)
+    if dtype.is_complex:  # The same convention as that of TensorFlow's own operations.
+        product = WHERE[where](lambda x: tf.reduce_sum(gx * x, -1), x, tf.constant(t))
+        assert_gradient_close(tangent, product, dtype, scale=10.0)
+
+
+SECOND = {
+    "forward over reverse": lambda function, x, dy, t: jvp(lambda x: vjp(function, x, dy), x, t),
+    "reverse over forward": lambda function, x, dy, t: vjp(lambda x: jvp(function, x, t), x, dy),
+    "forward over forward": lambda function, x, dy, t: dy * jvp(lambda x: jvp(function, x, t), x, tf.ones_like(t)),
+}
+
+
+def vjp(function, x, dy):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x)
+    return tape.gradient(value, x, output_gradients=dy, unconnected_gradients="zero")
+
+
+def second_order(order, case, where):
+    """Elementwise, so that each order of differentiation gives the curvature times dy times the tangent."""
+    tangent = tf.constant(2.0 - X)
+    function = tf.function(case.function) if where == "around" else case.function
+
+    def run(x):
+        return SECOND[order](function, x, tf.constant(DY), tangent)
+
+    return (tf.function(run) if where == "inside" else run)(tf.constant(X)), case.curvature(X) * DY * (2.0 - X)
+
+
+NAMES = [name for name in POINTWISE if name != "grad_pass_through"]  # Its gradient has no derivative at all.
+# In eager mode, an accumulator inside of another one gets no tangent of a recomputation: a test below shows it.
+WITH_SECOND_TANGENTS = [name for name in NAMES if name != "recompute_grad"]
+SECOND_ORDERS = [
+    *[("forward over reverse", name, where) for name in NAMES for where in ("eager", "inside", "around")],
+    *[("reverse over forward", name, "inside") for name in NAMES],
+    *[("reverse over forward", name, "eager") for name in NAMES],
+    *[("forward over forward", name, "around") for name in ("given", "custom_gradient", "recompute_grad")],
+    *[("forward over forward", name, "eager") for name in WITH_SECOND_TANGENTS],
+]
+
+
+@pytest.mark.parametrize(("order", "name", "where"), SECOND_ORDERS)
+def test_second_order(order, name, where):
+    actual, expected = second_order(order, POINTWISE[name], where)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_tensorflow_has_no_gradient_of_a_tangent_around_a_function():
+    """Not of its own operations either: what forward mode adds to the function is on no tape."""
+    tangent = tf.constant(2.0 - X)
+    for function in (tf.square, POINTWISE["given"].function, POINTWISE["custom_gradient"].function):
+        x = tf.constant(X)
+        np.testing.assert_array_equal(
+            SECOND["reverse over forward"](tf.function(function), x, tf.constant(DY), tangent), 0
+        )
+
+
+def test_a_recomputation_has_no_second_tangent_in_eager_mode():
+    """The inner accumulator says None, and the outer one is right."""
+    function = cg.recompute_grad(lambda x: tf.sin(x) * x)
+    x, t = tf.constant(X), tf.constant(DY)
+    with tf.autodiff.ForwardAccumulator(x, t) as outer:
+        with tf.autodiff.ForwardAccumulator(x, t) as inner:
+            value = function(x)
+        assert inner.jvp(value) is None
+    np.testing.assert_allclose(outer.jvp(value), (np.cos(X) * X + np.sin(X)) * DY, rtol=1e-12)
+
+
+def test_a_recomputation_has_a_tangent():
+    """That of TensorFlow refuses."""
+    with pytest.raises(NotImplementedError):
+        jvp(tf.recompute_grad(lambda x: tf.sin(x) * x), tf.constant(X), tf.constant(DY))
+    tangent = jvp(cg.recompute_grad(lambda x: tf.sin(x) * x), tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(tangent, (np.cos(X) * X + np.sin(X)) * DY, rtol=1e-12)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_tangents_through_control_flow(control):
+    function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
+    expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
+    np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        *[(n, w) for n in ("calling_function", "nested_functions") for w in ("eager", "inside", "around")],
+        *[(n, w) for n in ("recompute_grad", "grad_pass_through") for w in ("inside", "around")],
+        ("grad_pass_through", "eager"),
+    ],
+)
+def test_tangents_of_decorated_functions(name, where):
+    """Those that custom_gradient/test_modes.py has not got."""
+    actual = jvp_where(CASES[name].function, where)
+    np.testing.assert_allclose(actual, CASES[name].by_hand(X, DY)[1], rtol=1e-12)
+
+
+def jvp_where(function, where):
+    return WHERE[where](function, tf.constant(X), tf.constant(DY))
+
+
+@pytest.mark.parametrize("where", ["eager", "inside", "around"])
+def test_the_tangent_of_a_variable_that_is_read(where):
+    """By the gradient of the variable: dw = 100 x dy."""
+
+    def run():
+        function = (
+            tf.function(CASES["with_variable"].function) if where == "around" else CASES["with_variable"].function
+        )
+        with tf.autodiff.ForwardAccumulator(WEIGHT, tf.constant(DY)) as accumulator:
+            value = function(tf.constant(X))
+        return accumulator.jvp(value)
+
+    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), 100.0 * X * DY)
+
+
+RELOAD = """
+import json, sys, warnings
+warnings.simplefilter("error")
+import tensorflow as tf
+import tf_cg_ops
+from tests.graph.test_forward_mode import DY, SECOND, X, jvp
+
+model = tf.saved_model.load(sys.argv[1])
+found = {}
+x, dy, t = tf.constant(X), tf.constant(DY), tf.constant(2.0 - X)
+for name in sys.argv[2:]:
+    f = getattr(model, name)
+    first = [jvp(f, x, t), tf.function(jvp)(f, x, t)]
+    second = [] if name == "grad_pass_through" else [
+        SECOND["forward over reverse"](f, x, dy, t),
+        tf.function(SECOND["forward over forward"])(f, x, dy, t),
+    ]
+    found[name] = [u.numpy().tolist() for u in first + second]
+print(json.dumps(found))
+"""
+
+
+RELOADED = ["given", "static_axis", "run_time_axis", "custom_gradient", "recompute_grad", "grad_pass_through"]
+
+
+def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):
+    model = tf.Module()
+    for name in RELOADED:
+        setattr(model, name, tf.function(POINTWISE[name].function, input_signature=[tf.TensorSpec([3], tf.float64)]))
+    tf.saved_model.save(model, tmp_path / "model")
+    result = run_python(RELOAD, tmp_path / "model", *RELOADED, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    found = json.loads(result.stdout.splitlines()[-1])
+    for name in RELOADED:
+        case, tangent = POINTWISE[name], 2.0 - X
+        first, second = case.slope(X) * tangent, case.curvature(X) * DY * tangent
+        expected = [first, first] + [second, second] * (name != "grad_pass_through")
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)

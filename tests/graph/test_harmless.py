@@ -1,0 +1,122 @@
+"""Importing the library changes nothing for graphs that hold none of its ops, and no graph fails because of it."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+tf1 = tf.compat.v1
+DISABLE = "TF_CG_OPS_DISABLE_PASSES"
+
+
+class BuiltIn(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([3])])
+    def f(self, a, b):
+        return {"y": a * a + tf.gather(b, [0, 1, 2])}
+
+
+class WithDropout(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([3])])
+    def f(self, a, b):
+        return {"y": cg.embed_gradient(a * a, b, a) + tf.nn.dropout(b, 0.5)}
+
+
+class WithLoop(tf.Module):
+    """TensorFlow may return zeros for its gradient without Python."""
+
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([3])])
+    def f(self, a, b):
+        @tf.function(autograph=False)
+        def inner(a):
+            return tf.while_loop(lambda i, _: i < 2, lambda i, v: (i + 1, cg.embed_gradient(v, b, v)), (0, a))[1]
+
+        return {"y": inner(a) + b}
+
+
+RUN = """
+import json, sys
+import tensorflow as tf
+import tf_cg_ops
+
+tf1 = tf.compat.v1
+answers = {}
+for path in sys.argv[1:]:
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+        a, b = (graph.get_tensor_by_name(signature.inputs[name].name) for name in "ab")
+        y = graph.get_tensor_by_name(signature.outputs["y"].name)
+        doubled, [dy_da] = a * 2.0, tf.gradients(y, [a])
+        feed = {a: [1.0, 2.0, 3.0], b: [4.0, 5.0, 6.0]}
+
+        def run(fetch):
+            try:
+                return session.run(fetch, feed).tolist()
+            except Exception as error:
+                return type(error).__name__ + ": " + str(error)
+
+        answers[path] = {"value": run(y), "doubled": run(doubled), "gradient": run(dy_da)}
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["with_passes", "without_passes"])
+def fetched(request, tmp_path_factory):
+    """For each model what the loader of TensorFlow 1 fetches of it, in a graph that has its gradient, too."""
+    folder = tmp_path_factory.mktemp("harmless")
+    models = {type(model).__name__: model for model in (BuiltIn(), WithDropout(), WithLoop())}
+    for name, model in models.items():
+        tf.saved_model.save(model, folder / name, signatures=model.f)
+    result = run_python(RUN, *(folder / name for name in models), cwd=folder, environment={DISABLE: request.param})
+    answers = json.loads(result.stdout.splitlines()[-1])
+    return {name: answers[str(folder / name)] for name in models}
+
+
+@pytest.mark.parametrize("model", [BuiltIn, WithDropout, WithLoop])
+def test_a_gradient_that_nobody_fetches_fails_no_other_fetch(fetched, model):
+    assert fetched[model.__name__]["doubled"] == [2.0, 4.0, 6.0]
+    assert not isinstance(fetched[model.__name__]["value"], str)
+
+
+def test_the_value_of_built_in_ops(fetched):
+    assert fetched["BuiltIn"]["value"] == [5.0, 9.0, 15.0]
+    assert "No gradient defined for op: GatherV2" in fetched["BuiltIn"]["gradient"]
+
+
+def test_a_gradient_that_is_lost_in_a_loop_fails_where_it_is_fetched(fetched, request):
+    if "without_passes" in request.node.name:
+        assert "tf_cg_ops" not in str(fetched["WithLoop"]["gradient"])
+    else:
+        assert "tf_cg_ops: TensorFlow cannot differentiate loops" in fetched["WithLoop"]["gradient"]
+
+
+def test_results_of_which_one_waits_for_a_switch():
+    """Both or none arrive at a Merge: the second must not where the first does not."""
+
+    @cg.custom_gradient
+    def pair(x, z):
+        return (x * 1.0, z * 2.0), lambda dx, dz: (dx, dz)
+
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x, z = tf1.placeholder(tf.float64, [3]), tf1.placeholder(tf.float64, [3])
+        switch = tf.raw_ops.Switch(data=x, pred=x[0] > 0.0)
+        second = pair(switch.output_true, z)[1]
+        merged = tf.raw_ops.Merge(inputs=[second, switch.output_false * 10.0]).output
+        for _ in range(20):
+            assert session.run(merged, {x: [-1.0, 2.0, 3.0], z: [7.0, 8.0, 9.0]}).tolist() == [-10.0, 20.0, 30.0]
+            assert session.run(merged, {x: [1.0, 2.0, 3.0], z: [7.0, 8.0, 9.0]}).tolist() == [14.0, 16.0, 18.0]
+
+
+def test_no_function_is_copied_where_none_of_our_ops_is():
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float64, [3])
+        traced = tf.function(lambda x: tf.cond(x[0] > 0.0, lambda: tf.sin(x), lambda: x))
+        run_metadata = tf1.RunMetadata()
+        session.run(traced(x), {x: [1.0, 2.0, 3.0]}, tf1.RunOptions(output_partition_graphs=True), run_metadata)
+        names = [
+            function.signature.name for graph in run_metadata.partition_graphs for function in graph.library.function
+        ]
+        assert not [name for name in names if "without_gradients" in name]

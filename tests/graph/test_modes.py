@@ -1,0 +1,105 @@
+"""Every public function in every way that TensorFlow runs a graph: value, first and second order against numbers by hand.
+
+What passes here makes the table in docs/regimes.md.
+"""
+
+import numpy as np
+import pytest
+
+from ..support import functions
+from ..support.embed_functions import EMBED_CASES
+from ..support.functions import CASES
+from ..support.graph_modes import GRAPH_MODES
+from ..support.modes import MODES, assert_orders
+from ..support.processes import run_python
+from ..support.ready_made import READY_MADE
+
+X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
+
+FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
+REGIMES = {**MODES, **GRAPH_MODES}
+
+# What TensorFlow itself cannot do, with stock ops alone; a test below shows it.
+LEFT_OUT = [
+    ("cond", "vectorized_map"),
+    *[(function, regime) for function in ("cond", "scan", "map_fn") for regime in ("jacobians", "forward_mode")],
+]
+
+# A variable of eager mode is none of a TensorFlow 1 graph; custom_gradient/test_variables.py has one that is.
+OTHER_GRAPH = ("with_variable", "tf1")
+
+# Here an error of TensorFlow's own is dropped, or raised by what it calls next; the last test shows that error.
+LUCK = ("while_loop", "forward_mode")
+
+# A clipped gradient is no linear function of the upstream, and these two suppose that it is.
+NOT_LINEAR = [("clip_gradient", regime) for regime in ("jacobians", "forward_mode", "forward_mode_eager")]
+
+PAIRS = [(f, r) for f in FUNCTIONS for r in REGIMES if (f, r) not in (*LEFT_OUT, OTHER_GRAPH, LUCK, *NOT_LINEAR)]
+
+
+def by_hand(case):
+    value, dx, second = case.by_hand(X, DY)
+    if second is None:  # By central differences of the first order, of which the formula is above.
+        step = 1e-6
+        differences = [
+            np.sum(DY * (case.by_hand(X + s, DY)[1] - case.by_hand(X - s, DY)[1])) for s in step * np.eye(len(X))
+        ]
+        second = np.array(differences) / (2 * step)
+    return value, dx, second
+
+
+@pytest.mark.regime_table(feature="function", regime="regime")
+@pytest.mark.parametrize(("function", "regime"), PAIRS)
+def test_orders_are_those_by_hand(function, regime):
+    actual = REGIMES[regime](FUNCTIONS[function].function, X, DY)
+    expected = by_hand(FUNCTIONS[function])
+    if function == "scan":
+        # The inner derivatives of the rule are again by the rule; only first order is derived there.
+        actual, expected = actual[:2], expected[:2]
+    assert_orders(actual, expected)
+
+
+@pytest.mark.regime_table(feature="function", regime="regime", outcome="left out")
+@pytest.mark.parametrize(("function", "regime"), LEFT_OUT)
+def test_what_is_left_out_fails_with_stock_ops_too(function, regime, monkeypatch):
+    monkeypatch.setattr(functions, "square", lambda x: 10.0 * x**2)
+    with pytest.raises((ValueError, TypeError)):
+        REGIMES[regime](FUNCTIONS[function].function, X, DY)
+
+
+DROPPED = """
+import tensorflow as tf
+from tensorflow.python.ops import array_ops
+
+ones_like, errors = array_ops.ones_like, []
+
+def noting(tensor, *args, **kwargs):
+    try:
+        return ones_like(tensor, *args, **kwargs)
+    except TypeError as error:
+        errors.append(f"{tensor.dtype.name}: {error}")
+        raise
+
+array_ops.ones_like = noting
+
+@tf.function
+def run(x, t):
+    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, x**2), (0, x), maximum_iterations=2)[1]
+        dx = tape.gradient(y, x)
+    return accumulator.jvp(dx)
+
+try:
+    assert run(tf.constant([2.0]), tf.ones([1])).numpy() == [48.0]
+except Exception as error:
+    assert "returned a result with an exception set" in str(error), error
+print(errors[0])
+"""
+
+
+@pytest.mark.regime_table(feature="while_loop", regime="forward_mode", outcome="left out")
+def test_an_error_that_tensorflow_drops_in_forward_mode_over_the_gradient_of_a_loop(tmp_path):
+    """With stock ops: either the number is right, or the error comes up as a SystemError of what is called next."""
+    assert "variant: `dtype`" in run_python(DROPPED, cwd=tmp_path).stdout

@@ -1,0 +1,400 @@
+"""What stays as it was when ops with custom gradients become their values: side effects, their order, and names."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops import _library
+
+from ..support.inference import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
+from ..support.processes import run_python
+
+tf1 = tf.compat.v1
+X = np.array([0.5, -1.0, 2.0])
+DISABLE = "TF_CG_OPS_DISABLE_PASSES"
+
+
+def effect(x, name="effect"):
+    return counted(x, name, stateful=True)
+
+
+def embedded(x):
+    return cg.embed_gradient(fx=tf.sin(x), gx=counted(tf.cos(x)), x=x)
+
+
+def run(fetch, config=None):
+    """Runs the fetch, a function of a placeholder, in a session, and returns its value and the ops that ran."""
+    with tf1.Graph().as_default(), tf1.Session(config=config) as session:
+        x = tf1.placeholder(tf.float64, [3])
+        fetches = fetch(x)
+        session.run(tf1.global_variables_initializer())
+        run_metadata = tf1.RunMetadata()
+        start_counting()
+        value = session.run(fetches, {x: X}, tf1.RunOptions(output_partition_graphs=True), run_metadata)
+        return value, set(ops_of(run_metadata))
+
+
+def behind_gx(x):
+    return cg.embed_gradient(fx=tf.sin(x), gx=counted(effect(x)), x=x)
+
+
+def before_gx(x):
+    slope = effect(x)
+    with tf1.control_dependencies([slope]):
+        return cg.embed_gradient(fx=tf.sin(x), gx=counted(tf.cos(x)), x=x)
+
+
+def before_the_op(x):
+    fx, gx = tf.sin(x), counted(tf.cos(x))
+    with tf1.control_dependencies([effect(x)]):
+        return _library.custom_gradient_embed(fx, [gx], [x])
+
+
+def in_a_branch_behind_gx(x):
+    slope = tf.cond(x[0] > 0, lambda: effect(x), lambda: x)
+    return cg.embed_gradient(fx=tf.sin(x), gx=slope, x=x)
+
+
+def in_a_loop_behind_gx(x):
+    slope = tf.while_loop(lambda i, v: i < 1, lambda i, v: (i + 1, effect(v)), [0, x])[1]
+    return cg.embed_gradient(fx=tf.sin(x), gx=slope, x=x)
+
+
+def behind_a_rule(x):
+    slope = effect(x)
+    return cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * slope))(x)
+
+
+def behind_a_chain(x):
+    return cg.embed_gradient(fx=tf.sin(x), gx=counted(behind_gx(x)), x=x)
+
+
+EFFECTS = [
+    behind_gx,
+    before_gx,
+    before_the_op,
+    in_a_branch_behind_gx,
+    in_a_loop_behind_gx,
+    behind_a_rule,
+    behind_a_chain,
+]
+
+
+@pytest.mark.parametrize("function", EFFECTS)
+def test_effects_before_a_value_come_before_what_reads_it(function, control_flow):
+    """In a session only data and control dependencies say what runs, and in which order."""
+
+    def read(x):
+        return effect(function(x), "reader")
+
+    def wait(x):
+        with tf1.control_dependencies([function(x)]):
+            return effect(x, "reader")
+
+    for fetch in (read, wait):
+        _, ops = run(fetch)
+        assert ORDER == ["effect", "reader"]
+        # The op stays where the effect is in a branch or loop; TensorFlow drops it where nobody reads its output.
+        assert bool(OURS & ops) == (fetch is read and function in (in_a_branch_behind_gx, in_a_loop_behind_gx))
+    run(function)
+    assert ORDER == ["effect"]
+
+
+@pytest.mark.parametrize("function", EFFECTS)
+def test_effects_in_a_function_stay(function):
+    start_counting()
+    value = tf.function(function)(tf.constant(X))
+    assert ORDER == ["effect"]
+    np.testing.assert_allclose(value, np.sin(X), rtol=1e-15)
+
+
+def test_an_effect_that_comes_before_the_value_anyway_costs_no_op(tmp_path):
+    def function(x):
+        noisy = x + tf.random.normal([3], dtype=tf.float64)
+        return embedded(noisy)
+
+    ops = ops_that_ran(tmp_path, function, tf.constant(X))
+    assert "RandomStandardNormal" in ops
+    assert not (OURS | {"PyFuncStateless", "Cos", "Identity", "IdentityN"}) & set(ops)
+
+
+def test_random_numbers_are_drawn_as_before(monkeypatch):
+    def draws():
+        tf.random.set_seed(7)
+
+        @tf.function
+        def function(x):
+            h = cg.embed_gradient(fx=tf.sin(x), gx=tf.random.uniform([3], dtype=tf.float64), x=x)
+            return h + tf.random.uniform([3], dtype=tf.float64)
+
+        return bits([function(X) for _ in range(3)])
+
+    dropped = draws()
+    monkeypatch.setenv(DISABLE, "1")
+    assert draws() == dropped
+
+
+def test_a_variable_is_read_before_it_is_assigned():
+    variable = tf.Variable(X)
+
+    @tf.function
+    def function():
+        h = cg.embed_gradient(fx=variable.read_value(), gx=counted(variable * 2.0), x=tf.constant(X))
+        variable.assign_add(X)
+        return h, variable * cg.embed_gradient(fx=variable.read_value(), gx=counted(variable * 2.0), x=tf.constant(X))
+
+    start_counting()
+    before, after = function()
+    assert not COUNTS
+    np.testing.assert_array_equal(before, X)
+    np.testing.assert_array_equal(after, (2 * X) ** 2)
+
+
+def test_what_gx_computes_from_a_variable_is_not_computed():
+    def fetch(x):
+        return cg.embed_gradient(fx=tf.sin(x), gx=tf1.Variable(X, use_resource=True) * x, x=x)
+
+    _, ops = run(fetch)
+    assert "Sin" in ops
+    assert not ({"Mul", "ReadVariableOp"} | OURS) & ops
+
+
+def test_a_reference_is_read_before_it_is_assigned():
+    """A reader of the variable of TensorFlow 1 itself might see the later value."""
+
+    def fetch(x):
+        variable = tf1.Variable(X, use_resource=False)
+        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
+        with tf1.control_dependencies([h]):
+            assigned = tf1.assign_add(variable, X)
+        with tf1.control_dependencies([assigned]):
+            return assigned, h, tf.identity(h)
+
+    for config in (None, placed_when_pruned()):
+        (assigned, *values), ops = run(fetch, config)
+        assert COUNTS["gx"] == (0 if config is None else 1)
+        assert not OURS & ops
+        np.testing.assert_array_equal(assigned, 2 * X)
+        assert bits(values[0]) == bits(values[1])
+
+
+def test_a_value_read_from_a_reference_stays_where_the_variable_gets_another_tensor():
+    def fetch(x):
+        variable = tf1.Variable(X, use_resource=False)
+        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
+        before = -h
+        with tf1.control_dependencies([before]):
+            assigned = tf1.assign(variable, [7.0, 8.0], validate_shape=False)
+        with tf1.control_dependencies([assigned]):
+            return assigned, -h
+
+    for config in (None, placed_when_pruned()):
+        (assigned, after), ops = run(fetch, config)
+        assert not OURS & ops
+        np.testing.assert_array_equal(assigned, [7.0, 8.0])
+        np.testing.assert_array_equal(after, -X)
+
+
+def test_names_in_a_session_may_be_fed_and_fetched():
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        x, gx = tf1.placeholder(tf.float64, [3], "x"), tf1.placeholder(tf.float64, [3], "gx")
+        h = cg.embed_gradient(fx=tf.sin(x), gx=gx, x=x)
+        tf.identity(h * 2.0, "z")
+        assert h.op.type == "CustomGradientEmbed"
+        # gx is not needed, as it has no value.
+        np.testing.assert_array_equal(session.run("z:0", {"x:0": X}), 2 * np.sin(X))
+        np.testing.assert_array_equal(session.run("z:0", {h.name: X}), 2 * X)
+        np.testing.assert_array_equal(session.run(["z:0", "gx:0"], {"x:0": X, "gx:0": X})[1], X)
+        assert session.run(h.op, {"x:0": X}) is None
+        handle = session.partial_run_setup([h.name, "z:0"], ["x:0"])
+        np.testing.assert_array_equal(session.partial_run(handle, h.name, {"x:0": X}), np.sin(X))
+        np.testing.assert_array_equal(session.partial_run(handle, "z:0"), 2 * np.sin(X))
+        # The session's graph is as it was, and grows.
+        dx = tf.gradients(graph.get_tensor_by_name("z:0"), x)
+        np.testing.assert_array_equal(session.run(dx, {x: X, gx: X})[0], 2 * X)
+
+
+def without_optimiser():
+    config = tf1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return config
+
+
+def placed_when_pruned():
+    config = tf1.ConfigProto()
+    config.graph_options.place_pruned_graph = True
+    return config
+
+
+@pytest.mark.parametrize("config", [without_optimiser, placed_when_pruned])
+@pytest.mark.parametrize("function", [embedded, tf.function(embedded)], ids=["graph", "function"])
+def test_sessions_of_other_kinds(function, config):
+    value, ops = run(function, config())
+    # A graph that is placed when it was pruned is not pruned again.
+    assert COUNTS["gx"] == (1 if function is embedded and config is placed_when_pruned else 0)
+    assert not OURS & ops
+    np.testing.assert_allclose(value, np.sin(X), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["PyFuncStateless", "CustomGradientEmbed"])
+def test_control_outputs_of_a_function_stay(name):
+    """Whoever wrote the function wants them to run."""
+    traced = tf.function(embedded, experimental_attributes={"_noinline": True})
+    with tf.Graph().as_default():
+        traced(tf1.placeholder(tf.float64, [3]))
+        graph_def = tf1.get_default_graph().as_graph_def()
+    [function] = graph_def.library.function
+    function.signature.control_output.append("wanted")
+    function.control_ret["wanted"] = name
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.import_graph_def(graph_def, name="")
+        start_counting()
+        np.testing.assert_allclose(session.run("PartitionedCall:0", {"Placeholder:0": X}), np.sin(X), rtol=1e-15)
+        assert COUNTS["gx"] == (1 if name == "PyFuncStateless" else 0)
+
+
+def test_tensorflow_optimises_what_is_around(tmp_path):
+    def folded(x):
+        h = cg.embed_gradient(fx=tf.constant(X), gx=counted(x), x=x)
+        return h * 2.0 + 1.0
+
+    assert not {"Mul", "AddV2"} & set(ops_that_ran(tmp_path, folded, tf.constant(X)))
+    assert not {"Mul", "AddV2"} & run(folded)[1]
+
+
+def test_functions_keep_their_ops_for_gradients_and_for_saving(tmp_path):
+    traced = tf.function(embedded, input_signature=[tf.TensorSpec([3], tf.float64)])
+    traced(X)
+    assert "CustomGradientEmbed" in {op.type for op in traced.get_concrete_function().graph.get_operations()}
+    model = tf.Module()
+    model.f = traced
+    tf.saved_model.save(model, tmp_path / "model")
+    loaded, x = tf.saved_model.load(tmp_path / "model"), tf.constant(X)
+    start_counting()
+    for _ in range(2):
+        loaded.f(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.f(x)
+        np.testing.assert_allclose(tape.gradient(y, x), np.cos(X), rtol=1e-15)
+    assert COUNTS["gx"] == 2
+
+
+def test_the_forward_pass_of_a_tape_returns_what_the_gradient_needs():
+    x = tf.constant(X)
+    traced = tf.function(embedded)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        start_counting()
+        y = traced(x)
+        assert COUNTS["gx"] == 1
+    for _ in range(2):
+        np.testing.assert_allclose(tape.gradient(y, x), np.cos(X), rtol=1e-15)
+    assert COUNTS["gx"] == 1
+
+
+def test_second_derivatives():
+    def gradient(function):
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return tape.gradient(y, x)
+
+        return run
+
+    def cube(x):
+        return cg.embed_gradient(fx=x**3, gx=3 * x**2, x=x, fx_gx_manually_stopped=False)
+
+    @cg.custom_gradient
+    def decorated(x):
+        return x**3, lambda dy: dy * 3 * x**2
+
+    x = tf.constant(X)
+    for second in (tf.function(gradient(gradient(decorated))), gradient(tf.function(gradient(decorated)))):
+        np.testing.assert_allclose(second(x), 6 * X, rtol=1e-14)
+    np.testing.assert_allclose(tf.function(gradient(cube))(x), 3 * X**2, rtol=1e-14)
+
+
+LOOP = """
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf1 = tf.compat.v1
+tf1.disable_control_flow_v2()
+with tf1.Graph().as_default(), tf1.Session() as session:
+    x = tf1.placeholder(tf.float64, [3])
+    body = lambda i, v: (i + 1, cg.embed_gradient(x, v * 2.0, v))  # x is constant in the loop, and only gx is not.
+    count, value = session.run(tf1.while_loop(lambda i, v: i < 3, body, [0, x]), {x: [1.0, 2.0, 3.0]})
+    print(count, value.tolist())
+"""
+
+
+def test_a_loop_of_tensorflow_1_that_hands_on_a_constant_ends(tmp_path):
+    """What reads nothing that changes would go round for ever: there the op stays."""
+    assert run_python(LOOP, cwd=tmp_path).stdout == "3 [1.0, 2.0, 3.0]\n"
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_value_behind_a_gate_stays_behind_it(taken):
+    """A Merge takes what arrives: the value must not where gx does not."""
+
+    def fetch(x):
+        other, slope = tf.raw_ops.Switch(data=x, pred=tf.equal(x[0] > 0, taken))
+        h = _library.custom_gradient_embed(tf.sin(x), [slope * 2.0], [x])
+        return tf.raw_ops.Merge(inputs=[h, other * 3.0])
+
+    for _ in range(5):
+        value, _ = run(fetch)
+        np.testing.assert_allclose(value.output, np.sin(X) if taken else 3 * X, rtol=1e-15)
+        assert value.value_index == (0 if taken else 1)
+
+
+def test_nodes_on_other_devices():
+    config = tf1.ConfigProto(device_count={"CPU": 2})
+
+    def fetch(x):
+        with tf.device("CPU:1"):
+            slope = counted(tf.cos(x))
+            h = cg.embed_gradient(fx=tf.sin(x), gx=slope, x=x)
+        with tf1.colocate_with(h.op):
+            doubled = 2.0 * h
+        with tf.device("CPU:0"):
+            return h + doubled
+
+    value, ops = run(fetch, config)
+    assert not COUNTS
+    assert not OURS & ops
+    np.testing.assert_allclose(value, 3 * np.sin(X), rtol=1e-15)
+
+
+def test_colocation_in_a_function():
+    @tf.function
+    def function(x):
+        h = embedded(x)
+        with tf1.colocate_with(h.op):
+            return 2.0 * h
+
+    start_counting()
+    np.testing.assert_allclose(function(X), 2 * np.sin(X), rtol=1e-15)
+    assert not COUNTS
+
+
+def test_an_argument_that_is_returned():
+    start_counting()
+    value = tf.function(lambda x: cg.embed_gradient(fx=x, gx=counted(x), x=x))(tf.constant(X))
+    assert not COUNTS
+    np.testing.assert_array_equal(value, X)
+
+
+def test_in_eager_mode_the_op_compares_shapes():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="embed_gradient: the shapes do not broadcast together"):
+        cg.embed_gradient(tf.ones([2]), tf.ones([3]), tf.ones([3]))
+
+
+def test_under_xla():
+    compiled = tf.function(lambda x: cg.embed_gradient(fx=tf.sin(x), gx=tf.cos(x), x=x), jit_compile=True)
+    np.testing.assert_allclose(compiled(X), np.sin(X), rtol=1e-12)
+    np.testing.assert_allclose(tf.function(lambda x: 2.0 * compiled(x))(X), 2 * np.sin(X), rtol=1e-12)

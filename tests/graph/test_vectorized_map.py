@@ -1,0 +1,377 @@
+"""tf.vectorized_map and jacobians of embed_gradient without a fallback, each against a Python loop."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops import _library
+
+from ..support import reference
+from ..support.products import pairs
+from ..support.tensors import random_array
+
+N = 3
+
+# fx, gx (each one shape for each x), x and axis, as in the table of embed_gradient.
+SHAPES = {
+    "elementwise": ([4], [[4]], [[4]], ()),
+    "scalars": ([], [[]], [[]], ()),
+    "scalar_gx": ([4], [[]], [[4]], ()),
+    "scalar_x": ([4], [[4]], [[]], ()),
+    "summed_over_a_batch": ([2, 4], [[2, 4]], [[4]], ()),
+    "scalar_fx": ([], [[4]], [[4]], ()),
+    "scalar_fx_and_a_smaller_gx": ([], [[4]], [[2, 4]], ()),
+    "scalar_fx_and_scalar_gx": ([], [[]], [[2, 4]], None),
+    "axis": ([2], [[2, 4]], [[2, 4]], -1),
+    "axis_from_the_left": ([4], [[2, 4]], [[2, 4]], 0),
+    "axis_and_gx_along_the_batch": ([2], [[2]], [[2, 4]], 1),
+    "two_axes": ([2, 3], [[2, 5, 3, 4]], [[2, 5, 3, 4]], [1, 3]),
+    "jacobian": ([5], [[5, 4]], [[4]], None),
+    "jacobian_of_a_matrix": ([5], [[5, 2, 4]], [[2, 4]], None),
+    "jacobian_for_each_example": ([2, 5], [[2, 5, 4]], [[2, 1, 4]], -1),
+    "two_pairs": ([4], [[4], []], [[4], [4]], ()),
+    "two_pairs_of_other_ranks": ([2, 4], [[2, 4], [4]], [[4], [2, 4]], ()),
+    "axis_from_the_left_of_two_ranks": ([2, 4], [[2, 5, 4], [5, 4]], [[2, 5, 4], [5, 4]], -2),
+    "axis_at_two_places_from_the_right": ([4], [[5, 4], [4, 3]], [[5, 4], [3]], 0),
+    "all_axes_of_two_ranks": ([5], [[5, 4], [5, 2, 3]], [[4], [2, 3]], None),
+}
+
+
+def arrays(rng, shapes, is_stacked):
+    return [
+        random_array(rng, [N, *shape] if stacked else shape) for shape, stacked in zip(shapes, is_stacked, strict=True)
+    ]
+
+
+def value_and_gradients(stopped, axis, pairs, fx, gx, x, dy):
+    """The value, and first and second order by everything that has a gradient."""
+    with tf.GradientTape() as outer:
+        outer.watch([fx, gx, x, dy])
+        with tf.GradientTape() as inner:
+            inner.watch([fx, gx, x])
+            h = cg.embed_gradient(fx, list(gx), list(x), axis=axis, fx_gx_manually_stopped=stopped)
+        first = inner.gradient(h, [fx, gx, x], output_gradients=dy, unconnected_gradients="zero")
+        weighted = sum(tf.reduce_sum(g * tf.cos(tf.cast(i, g.dtype) + g)) for i, g in enumerate(tf.nest.flatten(first)))
+    second = outer.gradient(weighted, [fx, gx, x, dy], unconnected_gradients="zero")
+    return h, first, second
+
+
+def mixes(count):
+    """All mixes of stacked inputs where they are few; else all stacked, one alone, and all but one."""
+    if count <= 4:
+        return [mix for mix in itertools.product([False, True], repeat=count) if any(mix)]
+    alone = [tuple(i == k for i in range(count)) for k in range(count)]
+    return [(True,) * count, *alone, *[tuple(not stacked for stacked in mix) for mix in alone]]
+
+
+def member(array, stacked, i):
+    return tf.constant(array[i] if stacked else array)
+
+
+@pytest.mark.parametrize(("name", "stopped"), pairs(SHAPES, [False, True]))
+def test_vectorized_map_equals_a_loop_for_every_mix_of_stacked_inputs(name, stopped, rng):
+    fx, gx, x, axis = SHAPES[name]
+    shapes, pairs = [fx, *gx, *x, fx], len(x)
+    for is_stacked in mixes(len(shapes)):
+        values = arrays(rng, shapes, is_stacked)
+
+        def compute(tensors, stopped=stopped, axis=axis, pairs=pairs):
+            fx, gx, x, dy = tensors[0], tensors[1 : 1 + pairs], tensors[1 + pairs : -1], tensors[-1]
+            return tf.nest.flatten(value_and_gradients(stopped, axis, pairs, fx, gx, x, dy))
+
+        def one(stacked, values=values, is_stacked=is_stacked, compute=compute):
+            own = iter(stacked)
+            return compute([next(own) if s else tf.constant(v) for v, s in zip(values, is_stacked, strict=True)])
+
+        stacked = [tf.constant(v) for v, s in zip(values, is_stacked, strict=True) if s]
+        batch = tf.function(lambda s, one=one: tf.vectorized_map(one, s, fallback_to_while_loop=False))(stacked)
+        loop = [compute([member(v, s, i) for v, s in zip(values, is_stacked, strict=True)]) for i in range(N)]
+        for k, got in enumerate(batch):
+            np.testing.assert_allclose(got, [np.asarray(one[k]) for one in loop], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "stopped"), pairs(SHAPES, [False, True]))
+def test_gradients_of_a_batch_equal_those_of_a_loop_for_every_mix_of_stacked_inputs(name, stopped, rng):
+    """The tape is around the batch: it differentiates what the converter made, and sums over what is not stacked."""
+    fx, gx, x, axis = SHAPES[name]
+    shapes, pairs = [fx, *gx, *x], len(x)
+    dy = tf.constant(random_array(rng, [N, *fx]))
+
+    def embed(tensors):
+        fx, gx, x = tensors[0], tensors[1 : 1 + pairs], tensors[1 + pairs :]
+        return cg.embed_gradient(fx, list(gx), list(x), axis=axis, fx_gx_manually_stopped=stopped)
+
+    def gradients(function, tensors, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            h = function(tensors)
+        return tape.gradient(h, tensors, output_gradients=dy, unconnected_gradients="zero")
+
+    for is_stacked in mixes(len(shapes)):
+        values = [tf.constant(v) for v in arrays(rng, shapes, is_stacked)]
+
+        def batch(tensors, is_stacked=is_stacked):
+            def one(members):
+                own = iter(members)
+                return embed([next(own) if s else t for t, s in zip(tensors, is_stacked, strict=True)])
+
+            stacked = [t for t, s in zip(tensors, is_stacked, strict=True) if s]
+            return tf.vectorized_map(one, stacked, fallback_to_while_loop=False)
+
+        found = tf.function(lambda tensors, batch=batch: gradients(batch, tensors, dy))(values)
+        by_member = [
+            gradients(embed, [member(v, s, i) for v, s in zip(values, is_stacked, strict=True)], dy[i])
+            for i in range(N)
+        ]
+        for k, (actual, stacked) in enumerate(zip(found, is_stacked, strict=True)):
+            expected = np.stack([gradient[k] for gradient in by_member])
+            np.testing.assert_allclose(
+                tf.convert_to_tensor(actual), expected if stacked else expected.sum(0), rtol=1e-12, atol=1e-12
+            )
+
+
+def loops_in(concrete_function):
+    graph_def = concrete_function.graph.as_graph_def()
+    nodes = [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
+    return [node.name for node in nodes if "While" in node.op]
+
+
+# fx, gx, x and axis of the jacobians below.
+JACOBIANS = {
+    "elementwise": ([3], [3], [3], ()),
+    "scalar_gx": ([3], [], [3], ()),
+    "summed_over_a_batch": ([2, 3], [2, 3], [3], ()),
+    "axis": ([2], [2, 4], [2, 4], -1),
+    "jacobian": ([5], [5, 2, 3], [2, 3], None),
+}
+
+
+def dense_jacobian(fx_shape, gx, x_shape, axis):
+    """One vector-Jacobian product for each element of the value."""
+    basis = np.eye(int(np.prod(fx_shape))).reshape(-1, *fx_shape)
+    return np.stack([reference.vjp(dy, gx, x_shape, axis) for dy in basis]).reshape(*fx_shape, *x_shape)
+
+
+@pytest.mark.parametrize("name", JACOBIANS)
+def test_jacobians_are_those_of_gx_and_need_no_loop(name, rng):
+    fx, gx, x, axis = JACOBIANS[name]
+    fx, gx, x = (random_array(rng, shape) for shape in (fx, gx, x))
+
+    @tf.function
+    def run(fx, gx, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(fx, gx, x, axis=axis)
+        return tape.jacobian(h, x)
+
+    tensors = [tf.constant(a) for a in (fx, gx, x)]
+    np.testing.assert_allclose(run(*tensors), dense_jacobian(fx.shape, gx, x.shape, axis), rtol=1e-12)
+    assert loops_in(run.get_concrete_function(*tensors)) == []
+
+
+def test_batch_jacobians(rng):
+    """A Jacobian for each example: [batch, outputs, inputs]."""
+    gx, x = random_array(rng, [4, 5, 3]), random_array(rng, [4, 3])
+
+    @tf.function
+    def run(gx, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.zeros([4, 5], tf.float64), gx, x[:, None, :], axis=-1)
+        return tape.batch_jacobian(h, x)
+
+    tensors = tf.constant(gx), tf.constant(x)
+    np.testing.assert_allclose(run(*tensors), gx, rtol=1e-12)
+    assert loops_in(run.get_concrete_function(*tensors)) == []
+
+
+def test_hessians_over_several_inputs_are_symmetric(rng):
+    """fx = 0 and gx = (a * b, a * b / 2 + b): each mixed second derivative counts once for each gx that carries it."""
+    a, b = random_array(rng, [3]), random_array(rng, [3])
+
+    @tf.function
+    def run(ab):
+        with tf.GradientTape() as outer:
+            outer.watch(ab)
+            with tf.GradientTape() as inner:
+                inner.watch(ab)
+                a, b = tf.unstack(ab)
+                h = cg.embed_gradient(tf.zeros_like(a), [a * b, a * b / 2 + b], [a, b], fx_gx_manually_stopped=True)
+            gradient = inner.gradient(h, ab, output_gradients=tf.constant([1.0, 10.0, 100.0], tf.float64))
+        return outer.jacobian(gradient, ab)
+
+    ab = tf.constant(np.stack([a, b]))
+    hessian = run(ab).numpy().reshape(6, 6)
+    dy = np.array([1.0, 10.0, 100.0])
+    mixed = np.diag(dy * (a + b / 2))  # d(ab)/db in the first gx, d(ab/2 + b)/da in the second.
+    expected = np.block([[np.diag(dy * 2 * b), mixed], [mixed, np.diag(dy * 2 * (a / 2 + 1))]])
+    np.testing.assert_allclose(hessian, expected, rtol=1e-12)
+    assert loops_in(run.get_concrete_function(ab)) == []
+
+
+def test_sizes_that_are_unknown_while_tracing(rng):
+    x, gx, dy = random_array(rng, [N, 2, 4]), random_array(rng, [4]), random_array(rng, [N, 2])
+
+    @tf.function(input_signature=[tf.TensorSpec([None] * rank, tf.float64) for rank in (3, 1, 2)])
+    def run(x, gx, dy):
+        def one(member):
+            x, dy = member
+            with tf.GradientTape() as tape:
+                tape.watch([x, gx])
+                h = cg.embed_gradient(dy, gx[None], x, axis=[1], fx_gx_manually_stopped=True)
+            return tape.gradient(h, [x, gx], output_gradients=dy)
+
+        return tf.vectorized_map(one, (x, dy), fallback_to_while_loop=False)
+
+    dx, dgx = run(x, gx, dy)
+    np.testing.assert_allclose(dx, dy[:, :, None] * gx * np.ones_like(x), rtol=1e-12)
+    np.testing.assert_array_equal(dgx, np.zeros([N, 4]))
+
+
+def test_a_rank_that_is_unknown_while_tracing():
+    """Its own message without a fallback; a loop with one."""
+
+    def run(fallback):
+        @tf.function(input_signature=[tf.TensorSpec(None)])
+        def traced(gx):
+            return tf.vectorized_map(
+                lambda x: cg.embed_gradient(2.0 * x, gx, x), tf.ones([N, 4]), fallback_to_while_loop=fallback
+            )
+
+        return traced(tf.ones([4]))
+
+    message = (
+        "embed_gradient: a rank is unknown inside tf.vectorized_map or a jacobian; expected fx, gx and x of known rank, "
+        "got one that is not known while tracing. Name it with tf.ensure_shape, or allow the fallback to a while loop."
+    )
+    with pytest.raises(Exception, match=re.escape(message)):
+        run(False)
+    np.testing.assert_array_equal(run(True), np.full([N, 4], 2.0))
+
+
+@pytest.mark.parametrize("api", ["bayesflow", "tfp_math"])
+def test_the_compat_functions(api, rng):
+    x, dy = random_array(rng, [N, 4]), random_array(rng, [N, 4])
+    function = getattr(cg.compat, api).custom_gradient
+
+    def one(member):
+        x, dy = member
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = function(x**2, 3.0 * x, x)
+        return h, tape.gradient(h, x, output_gradients=dy)
+
+    h, dx = tf.function(lambda m: tf.vectorized_map(one, m, fallback_to_while_loop=False))((x, dy))
+    np.testing.assert_allclose(h, x**2, rtol=1e-12)
+    np.testing.assert_allclose(dx, 3 * x * dy, rtol=1e-12)
+
+
+def test_a_checked_shape_in_a_batch(rng):
+    """A rule whose gradient has a shape that is unknown while tracing, with stacked and with loop-invariant inputs."""
+    x, w = random_array(rng, [N, 4]), random_array(rng, [4])
+
+    @cg.custom_gradient
+    def product(x, w):
+        return x * w, lambda dy: (7.0 * dy * w, tf.reverse(dy, [0]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float64), tf.TensorSpec([None], tf.float64)])
+    def run(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf.vectorized_map(lambda x: product(x, w), x, fallback_to_while_loop=False)
+        gradients = tape.gradient(y, [x, w], output_gradients=tf.sin(y))
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]  # Slices of x, as with stock ops.
+
+    dy = np.sin(x * w)
+    dx, dw = run(x, w)
+    np.testing.assert_allclose(dx, 7 * dy * w, rtol=1e-12)
+    np.testing.assert_allclose(dw, dy[:, ::-1].sum(0), rtol=1e-12)
+
+
+def test_gradients_of_a_batch_of_gradients(rng):
+    """What is stopped stays stopped, and what is not has its derivative, where a tape is around the batch."""
+    gx, x, dy = (random_array(rng, [N, 4]) for _ in range(3))
+
+    @tf.function
+    def run(gx, x, dy, stopped):
+        def one(member):
+            gx, x, dy = member
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                h = cg.embed_gradient(tf.zeros_like(x), gx, x, fx_gx_manually_stopped=not stopped)
+            return tape.gradient(h, x, output_gradients=dy)
+
+        with tf.GradientTape() as tape:
+            tape.watch([gx, dy])
+            dx = tf.vectorized_map(one, (gx, x, dy), fallback_to_while_loop=False)
+        return tape.gradient(dx, [gx, dy], output_gradients=tf.sin(dx))
+
+    upstream = np.sin(dy * gx)
+    dgx, ddy = run(tf.constant(gx), x, dy, stopped=False)
+    np.testing.assert_allclose(dgx, upstream * dy, rtol=1e-12)
+    np.testing.assert_allclose(ddy, upstream * gx, rtol=1e-12)
+    dgx, ddy = run(tf.constant(gx), x, dy, stopped=True)
+    assert dgx is None
+    np.testing.assert_allclose(ddy, upstream * gx, rtol=1e-12)
+
+
+def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
+    """As where it was computed from what differs: all members have the same shape, and so the same gradient."""
+    gx, x = random_array(rng, [3, 4]), random_array(rng, [4])
+    shapes = tf.constant([[3]] * N)
+    found = tf.vectorized_map(
+        lambda shape: _library.custom_gradient_embed_grad(gx, x, shape, wrt="fx", all_axes=True),
+        shapes,
+        fallback_to_while_loop=False,
+    )
+    np.testing.assert_allclose(found, [gx @ x] * N)
+
+
+@pytest.mark.parametrize("axis", [(), (-1,), None])
+@pytest.mark.parametrize("size", [3, 1])
+def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(size, axis):
+    """A function of all of x: by the axis; or without one, where gx has no more elements than x."""
+
+    def gradient(x, gx, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.reduce_sum(x), gx, x, axis)
+        return tape.gradient(h, x, output_gradients=dy)
+
+    @tf.function(input_signature=[tf.TensorSpec([2, None]), tf.TensorSpec([None]), tf.TensorSpec([2])], autograph=False)
+    def run(xs, gx, dys):
+        return tf.vectorized_map(lambda e: gradient(e[0], gx, e[1]), (xs, dys), fallback_to_while_loop=False)
+
+    gx, dys, xs = np.array([1.0, 5.0, -2.0], np.float32), np.array([3.0, -7.0], np.float32), tf.ones([2, size])
+    if size == len(gx) or axis != ():
+        expected = np.stack([gradient(x, gx, dy) for x, dy in zip(xs, dys, strict=True)])
+        np.testing.assert_allclose(expected, dys[:, None] * (gx if size == 3 else gx.sum()))
+        np.testing.assert_allclose(run(xs, gx, dys), expected)
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="fx has the wrong shape"):
+            gradient(xs[0], gx, dys[0])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="got a scalar with the shapes of gx and x"):
+            run(xs, gx, dys)
+
+
+def test_what_is_recomputed_for_a_gradient_in_a_batch(rng):
+    """By way of a barrier, some inputs of which are the same for all members."""
+    xs, dys, w = rng.normal(size=[2, 3]), rng.normal(size=[2, 3]), rng.normal(size=[3])
+
+    def gradients(elements):
+        x, dy = elements
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            y = cg.recompute_grad(lambda x, w: tf.tanh(x * w))(x, weights)
+        return tape.gradient(y, [x, weights], output_gradients=dy)
+
+    weights = tf.constant(w)
+    elements = (tf.constant(xs), tf.constant(dys))
+    dx, dw = tf.function(lambda: tf.vectorized_map(gradients, elements, fallback_to_while_loop=False))()
+    slope = dys * (1 - np.tanh(xs * w) ** 2)
+    np.testing.assert_allclose(dx, slope * w)
+    np.testing.assert_allclose(dw, slope * xs)

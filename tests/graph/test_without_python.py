@@ -1,0 +1,97 @@
+"""Gradients in a process that has opened the op library and nothing else: no Python of the package, no Python gradients.
+
+The functions of tests/support/without_python.py are saved, loaded by the loader of TensorFlow 1, and differentiated by
+tf.gradients, which leaves functions to TensorFlow's C++.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.without_python import CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, STOCK_FAILURES, X
+
+GRADIENTS_OF_A_MODEL = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+path, library, tasks = sys.argv[1:4]
+tf.load_op_library(library)
+assert not any(name.split(".")[0] == "tf_cg_ops" for name in sys.modules)
+
+def answer(signature, inputs, upstream):
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        loaded = tf1.saved_model.load(session, ["serve"], path).signature_def[signature]
+        xs, ys = ([graph.get_tensor_by_name(info.name) for _, info in sorted(part.items())]
+                  for part in (loaded.inputs, loaded.outputs))
+        try:
+            dys = [tf.constant(dy, tf.float64) for dy in upstream[:len(ys)]]
+            dxs = tf.gradients(ys, xs, grad_ys=dys)
+            return [t.tolist() for t in session.run(ys + dxs, dict(zip(xs, map(np.array, inputs))))]
+        except Exception as error:
+            return type(error).__name__ + ": " + str(error)
+
+print(json.dumps({name: answer(name, *task) for name, task in json.loads(tasks).items()}))
+"""
+
+ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | STOCK_FAILURES | {"random": RANDOM}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """For each case the outputs and gradients, or the text of the error; from one process."""
+    folder = tmp_path_factory.mktemp("without_python")
+    MODULE.saved = {name: case.save() for name, case in ALL.items()}
+    tf.saved_model.save(MODULE, folder / "model", signatures=MODULE.saved)
+    tasks = {name: [[x.tolist() for x in case.inputs()], [DY.tolist(), DY2.tolist()]] for name, case in ALL.items()}
+    library = cg.sysconfig.get_lib()
+    result = run_python(GRADIENTS_OF_A_MODEL, folder / "model", library, json.dumps(tasks), cwd=folder)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.regime_table(feature="embed_gradient", regime="v1_loader")
+@pytest.mark.regime_table(feature="custom_gradient", regime="v1_loader")
+@pytest.mark.regime_table(feature="custom_vjp", regime="v1_loader")
+@pytest.mark.regime_table(feature="recompute_grad", regime="v1_loader")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="v1_loader")
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_is_the_custom_one(answers, name):
+    assert not isinstance(answers[name], str), answers[name]
+    for actual, expected in zip(answers[name], CASES[name].by_hand(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_it_cannot_do_is_an_error(answers, name):
+    assert isinstance(answers[name], str), f"numbers instead of an error: {answers[name]}"
+    assert FAILURES[name][1] in answers[name]
+
+
+@pytest.mark.parametrize("name", STOCK_FAILURES)
+def test_what_has_no_custom_gradient_is_left_to_tensorflow(answers, name):
+    assert "tf_cg_ops" not in str(answers[name])
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_known_limitation_is_as_the_documentation_has_it(answers, name):
+    """If it fails, TensorFlow has become better: tell so in the page on limits."""
+    found, expected = answers[name], LIMITS[name][1]
+    if isinstance(expected, str):
+        assert isinstance(found, str), f"numbers instead of an error: {found}"
+        assert re.search(expected, found)
+    else:
+        np.testing.assert_allclose(found[-1], expected, rtol=1e-12)
+
+
+def test_a_function_with_random_numbers_is_differentiated_with_others(answers):
+    value, gradient = map(np.array, answers["random"])
+    first, second = value / np.sign(X), gradient / (4 * DY)
+    assert ((first > 0) & (first < 1) & (second > 0) & (second < 1)).all()
+    assert (first != second).all()

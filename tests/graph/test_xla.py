@@ -1,0 +1,302 @@
+"""What XLA compiles beyond the regimes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops import _library
+
+from ..support.reference import vjp
+from ..support.tensors import DTYPES, random_array
+from ..support.tolerances import assert_gradient_close
+
+
+def jit(function):
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+REAL_DTYPES = [dtype for dtype in DTYPES if not dtype.is_complex]
+
+
+@pytest.mark.parametrize("dtype", REAL_DTYPES, ids=lambda dtype: dtype.name)
+def test_value_gradient_and_hessian(rng, dtype):
+    """h = fx + gx * (x - stop(x)) with gx = x * w and fx = sin(x) unstopped: its Hessian is 2 w - sin(x), diagonal."""
+    x, w = (random_array(rng, [4], dtype) for _ in range(2))
+
+    @jit
+    def run(x, w):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                h = cg.embed_gradient(tf.sin(x), x * w, x, fx_gx_manually_stopped=True)
+            gradient = inner.gradient(h, x)
+        return h, gradient, outer.jacobian(gradient, x)
+
+    value, gradient, hessian = run(tf.constant(x), tf.constant(w))
+    wide_x, wide_w = x.astype(np.float64), w.astype(np.float64)
+    np.testing.assert_array_equal(value, tf.sin(tf.constant(x)))
+    assert_gradient_close(gradient, np.cos(wide_x) + wide_x * wide_w, dtype, scale=4.0)
+    assert_gradient_close(hessian, np.diag(-np.sin(wide_x) + 2 * wide_w), dtype, scale=4.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_second_order_equals_that_without_xla(rng, dtype):
+    x, gx, dy, du = (tf.constant(random_array(rng, [4], dtype)) for _ in range(4))
+
+    def run(x, gx, dy, du):
+        with tf.GradientTape() as outer:
+            outer.watch([x, gx, dy])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                h = cg.embed_gradient(tf.zeros_like(x), gx * x, x, fx_gx_manually_stopped=True)
+            gradient = inner.gradient(h, x, output_gradients=dy)
+        return outer.gradient(gradient, [x, gx, dy], output_gradients=du)
+
+    wide = np.complex128 if dtype.is_complex else np.float64
+    for compiled, expected in zip(jit(run)(x, gx, dy, du), run(x, gx, dy, du), strict=True):
+        assert np.count_nonzero(expected) == 4
+        assert_gradient_close(compiled, expected.numpy().astype(wide), dtype, scale=8.0)
+
+
+@pytest.mark.parametrize("wrt", ["fx", "gx", "x"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_the_kernel_equals_that_of_the_cpu(wrt, dtype, rng):
+    """Over two dimensions that are summed up and one that is broadcast, to each of the three operands."""
+    shapes = {"fx": [3, 1, 5], "gx": [3, 4, 2, 5], "x": [4, 1, 1]}
+    shapes["fx"] = [3, 4, 2, 5]
+    lhs, rhs = (tf.constant(random_array(rng, shape, dtype)) for role, shape in shapes.items() if role != wrt)
+
+    def run(lhs, rhs):
+        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shapes[wrt], tf.int64), wrt=wrt)
+
+    expected = run(lhs, rhs)
+    wide = np.complex128 if dtype.is_complex else np.float64
+    assert_gradient_close(jit(run)(lhs, rhs), expected.numpy().astype(wide), dtype, scale=30.0)
+
+
+def test_sums_of_16_bits_are_kept_in_32(rng):
+    """4,096 ones: bfloat16 would stop at 256."""
+    ones = tf.ones([4096], tf.bfloat16)
+    total = jit(lambda: _library.custom_gradient_embed_grad(ones, ones, tf.constant([], tf.int64), wrt="x"))()
+    assert float(total) == 4096
+
+
+def test_infinities_stay_out_of_zeros():
+    x = tf.constant([np.inf, 1.0])
+
+    @jit
+    def run(x):
+        with tf.GradientTape() as tape:
+            gx = tf.constant([2.0, 3.0])
+            tape.watch([x, gx])
+            h = cg.embed_gradient(tf.zeros([2]), gx, x, fx_gx_manually_stopped=True)
+        return tape.gradient(h, [gx, x], output_gradients=tf.constant([1.0, 10.0]))
+
+    dgx, dx = run(x)
+    np.testing.assert_array_equal(dgx, [0.0, 0.0])
+    np.testing.assert_array_equal(dx, [2.0, 30.0])
+
+
+@pytest.mark.parametrize("api", [cg.embed_gradient, cg.compat.bayesflow.custom_gradient], ids=["embed", "bayesflow"])
+def test_an_axis_that_is_not_constant(api):
+    name = "embed_gradient" if api is cg.embed_gradient else "compat.bayesflow.custom_gradient"
+    x = tf.ones([2, 3])
+    message = (
+        f"{name}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a sequence of "
+        "ints under jit_compile=True, got "
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        jit(lambda x, axis: api(x[:, 0], x[:, 0], x, axis))(x, tf.constant([1]))
+
+
+def test_an_axis_that_is_a_constant_tensor(rng):
+    x, gx, dy = (tf.constant(random_array(rng, shape)) for shape in ([2, 3], [2, 3], [2]))
+
+    @jit
+    def run(x, gx, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(tf.zeros([2], tf.float64), gx, x, tf.constant([-1]))
+        return tape.gradient(h, x, output_gradients=dy)
+
+    np.testing.assert_allclose(run(x, gx, dy), vjp(dy, gx, [2, 3], -1), rtol=1e-12)
+
+
+def test_a_loop_whose_shapes_are_unknown_while_tracing(rng):
+    """It needs a bound: XLA compiles no gradient of a loop without one, whatever is inside."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)] * 2, jit_compile=True)
+    def run(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = tf.while_loop(
+                lambda i, x: i < 3,
+                lambda i, x: (i + 1, cg.embed_gradient(tf.sin(x), 10.0 * x, x)),
+                (0, x),
+                maximum_iterations=3,
+            )[1]
+        return tape.gradient(h, x, output_gradients=dy)
+
+    x, dy = random_array(rng, [4]), random_array(rng, [4])
+    a, b = np.sin(x), np.sin(np.sin(x))
+    np.testing.assert_allclose(run(x, dy), dy * 1000 * x * a * b, rtol=1e-12)
+
+
+MISFITS = {
+    "shapes": (lambda x, y: _library.custom_gradient_embed(x, [y], [x]), "embed_gradient: "),
+    "axis": (lambda x, y: _library.custom_gradient_embed(x, [x], [x], axis=[7]), "axis names no dimension of x"),
+    "gradient": (
+        lambda x, y: _library.custom_gradient_embed_grad(x, y, tf.shape(x), wrt="x"),
+        "CustomGradientEmbedGrad: ",
+    ),
+    "gradient_shape": (
+        lambda x, y: _library.custom_gradient_embed_grad(x, x, tf.shape(y), wrt="x"),
+        "CustomGradientEmbedGrad: ",
+    ),
+    "checked_shape": (
+        lambda x, y: _library.custom_gradient_check_shape(x, tf.shape(y), message="f: {expected}, not {got}."),
+        "f: [7], not [3].",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_shapes_that_do_not_fit_when_xla_compiles(case):
+    """They are unknown while tracing, so that the kernel for XLA is what refuses them."""
+    function, message = MISFITS[case]
+    run = tf.function(function, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None)], jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(tf.ones([3]), tf.ones([7]))
+
+
+def test_a_shape_that_depends_on_numbers_is_refused():
+    @jit
+    def run(x, n):
+        return _library.custom_gradient_embed_grad(x, x, n[None], wrt="x")
+
+    np.testing.assert_array_equal(run(tf.ones([3]), tf.constant(3)), tf.ones([3]))  # XLA compiles for each n.
+    with pytest.raises(tf.errors.InvalidArgumentError, match="CustomGradientEmbedGrad: "):
+        run(tf.ones([3]), tf.constant(7))
+
+
+def test_empty_tensors():
+    @jit
+    def run(x, gx, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(dy, gx, x)
+        return tape.gradient(h, x, output_gradients=dy)
+
+    assert run(tf.zeros([0]), tf.zeros([0]), tf.zeros([0])).shape == [0]
+    np.testing.assert_array_equal(run(tf.ones([2]), tf.zeros([0, 2]), tf.zeros([0, 2])), [0.0, 0.0])
+    np.testing.assert_array_equal(run(tf.ones([2, 1]), tf.zeros([2, 0]), tf.zeros([2, 0])), [[0.0], [0.0]])
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_narrow_products_are_summed_up_in_float32(rng, dtype):
+    """In 16 bits a sum of this many positive numbers stays far below what it is."""
+    dy, gx = (rng.uniform(0.1, 0.9, [5, 20_000]).astype(dtype.as_numpy_dtype) for _ in range(2))
+    shape = tf.constant([5, 1], tf.int64)
+    result = jit(lambda dy, gx: _library.custom_gradient_embed_grad(dy, gx, shape, wrt="x"))(dy, gx)
+    expected = np.sum(dy.astype(np.float64) * gx.astype(np.float64), 1, keepdims=True)
+    rounding = 2.0**-10 if dtype == tf.float16 else 2.0**-7
+    np.testing.assert_allclose(result.numpy().astype(np.float64), expected, rtol=rounding)
+
+
+@pytest.mark.parametrize("rank", [255, 300])
+def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
+    """TensorFlow would end the process."""
+    v = tf.ones([3])
+
+    def gradient(shape):
+        return _library.custom_gradient_embed_grad(v, v, shape, wrt="x")
+
+    def checked(shape):
+        return _library.custom_gradient_check_shape(v, shape, message="")
+
+    for function in (gradient, checked):
+        compiled = tf.function(function, [tf.TensorSpec([None], tf.int64)], jit_compile=True, autograph=False)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"expected at most 254, got {rank}. Pass what tf.shape"
+        ):
+            compiled(tf.ones([rank], tf.int64))
+
+
+def test_a_barrier_on_every_dtype():
+    """Value and gradient of a recomputation, whatever it hands on and waits for."""
+    dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]
+    values = [tf.cast([0, 1, 2], dtype) for dtype in dtypes]
+    outputs = jit(lambda *v: _library.custom_gradient_barrier(list(v), [tf.zeros([0]), *v]))(*values)
+    for value, output in zip(values, outputs, strict=True):
+        assert output.dtype == value.dtype
+        np.testing.assert_array_equal(output, value)
+
+
+def test_sizes_that_xla_knows_by_a_bound_only(rng):
+    """What tf.boolean_mask returns: elementwise, and summed over."""
+
+    @tf.function(jit_compile=True)
+    def run(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            chosen = tf.boolean_mask(x, x > 0)
+            h = cg.embed_gradient(chosen**2, 10.0 * chosen, chosen)
+            g = cg.embed_gradient(chosen * w, 7.0 * chosen, w)
+            total = tf.reduce_sum(h * chosen) + tf.reduce_sum(g)
+        return total, tape.gradient(total, [x, w])
+
+    x = tf.constant([1.0, -2.0, 3.0, -4.0, 5.0])
+    total, (dx, dw) = run(x, tf.constant(2.0))
+    np.testing.assert_allclose(total, 1 + 27 + 125 + 18.0, rtol=1e-6)
+    # By the embedded derivatives: h brings 10 x times its upstream x, and the product with `chosen` brings h.
+    np.testing.assert_allclose(dx, [11.0, 0.0, 99.0, 0.0, 275.0], rtol=1e-6)
+    np.testing.assert_allclose(dw, 7 * 9.0, rtol=1e-6)
+
+
+def huge_gradient(*shapes, out):
+    """The gradient by gx for operands that XLA makes itself; it reads their shapes when it compiles."""
+
+    @jit
+    def run(fx_shape, x_shape, out_shape):
+        fx, x = tf.zeros(fx_shape, tf.half), tf.zeros(x_shape, tf.half)
+        return _library.custom_gradient_embed_grad(fx, x, out_shape, wrt="gx", all_axes=True)
+
+    return run(*(tf.constant(shape, tf.int64) for shape in (*shapes, out)))
+
+
+def test_more_products_than_can_be_counted_are_an_error():
+    """As a shape of TensorFlow they would abort the process."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes broadcast to too many elements"):
+        huge_gradient([2**32], [2**32], out=[1, 1])
+
+
+def test_no_products_of_huge_dimensions_are_zero():
+    """Nor may they become such a shape, whose sizes TensorFlow multiplies from the left."""
+    out = huge_gradient([2**40], [2**40, 0], out=[1, 1, 1])
+    np.testing.assert_array_equal(out, np.zeros([1, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "match"),
+    [
+        ([-1], "Expected shape dimensions to be non-negative, got -1"),
+        ([2**62, 4], "overflow"),
+        (3, "CustomGradientCheckShape: shape is not a vector; expected a tensor of rank 1, got one of rank 0"),
+    ],
+    ids=str,
+)
+def test_a_shape_to_check_that_is_none_is_refused(shape, match):
+    """Of a rank that is not known before XLA compiles; where the shape function knows it, that refuses."""
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
+    def run(x, start):
+        return _library.custom_gradient_check_shape(
+            x, start if shape == 3 else tf.constant(shape, tf.int64), message=""
+        )
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=match):
+        run(tf.ones([3]), tf.constant(3, tf.int64))

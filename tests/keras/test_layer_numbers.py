@@ -1,0 +1,187 @@
+"""Numbers in layers, the factor of a reversal for example, that change without a new trace, for both Kerases."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ..support.kerases import layers_of
+from ..support.layers import DY, X, value_and_gradient
+
+CHANGES = {
+    "reversal": ("GradientReversal", {"factor": 1.0}, "factor", lambda f: -f * DY),
+    "scale": ("GradientScale", {"factor": 1.0}, "factor", lambda f: f * DY),
+    "clip": ("GradientClip", {"value": 1.0}, "limit", lambda f: np.clip(DY, -f, f)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_numbers_change_without_a_new_trace(name, library, tmp_path):
+    kind, arguments, attribute, expected = CHANGES[name]
+    layer = getattr(layers_of(library), kind)(**arguments)
+    traces = []
+
+    @tf.function
+    def run(x):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+    for number in (1.0, 0.5, 3.0):
+        setattr(layer, attribute, number)
+        np.testing.assert_allclose(run(tf.constant(X)), expected(number), rtol=1e-6)
+        assert float(getattr(layer, attribute)) == number
+    assert len(traces) == 1
+    assert not layer.trainable_weights
+    assert len(layer.non_trainable_weights) == 1
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_number_is_saved_with_the_weights(name, library, tmp_path):
+    kind, arguments, attribute, expected = CHANGES[name]
+    x = library.Input([3])
+    model = library.Model(x, getattr(layers_of(library), kind)(**arguments)(x))
+    setattr(model.layers[-1], attribute, 0.5)
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+    model.save_weights(tmp_path / "model.weights.h5")
+    setattr(loaded.layers[-1], attribute, 7.0)
+    loaded.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_variable_is_shared_and_comes_back_as_a_number(name, library):
+    kind, arguments, _, expected = CHANGES[name]
+    [argument] = arguments
+    variables = [tf.Variable(2.0, trainable=False)]
+    if library is keras:
+        variables.append(keras.Variable(2.0, trainable=False))
+    for variable in variables:
+        layer = getattr(layers_of(library), kind)(**{argument: variable})
+        variable.assign(0.5)
+        np.testing.assert_allclose(value_and_gradient(layer)[1], expected(0.5), rtol=1e-6)
+        assert layer.get_config()[argument] == 0.5
+
+
+def test_a_factor_may_come_with_each_call(library, tmp_path):
+    layers = layers_of(library)
+    x, factor = library.Input([3]), library.Input([1])
+    model = library.Model([x, factor], layers.GradientReversal()(x, factor=factor))
+    model.save(tmp_path / "model.keras")
+    factors = np.array([[0.5], [2.0]], np.float32)
+    for each in (model, library.models.load_model(tmp_path / "model.keras")):
+        _, gradient = value_and_gradient(lambda x, each=each: each([x, tf.constant(factors)]))
+        np.testing.assert_allclose(gradient, -factors * DY, rtol=1e-6)
+    scale = layers.GradientScale(1.0)
+    np.testing.assert_allclose(value_and_gradient(lambda x: scale(x, factor=tf.constant(3.0)))[1], 3 * DY)
+
+
+def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
+    """A Tensor cannot; and the file of such a layer says nothing about the number of another."""
+    layers = layers_of(library)
+    assigned = layers.GradientScale(tf.Variable(3.0, trainable=False))
+    weight, store, empty = layers.GradientScale(2.0), {}, {}
+    assigned.save_own_variables(store)
+    with tf.Graph().as_default():
+        fed = layers.GradientScale(tf.compat.v1.placeholder(tf.float32, []))
+        fed.load_own_variables(store)
+        fed.save_own_variables(empty)
+    assert not empty
+    weight.load_own_variables(empty)
+    assert float(weight.factor) == 2.0
+    weight.load_own_variables(store)
+    assert float(weight.factor) == 3.0
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_schedule_in_training(jit_compile, library):
+    """A callback sets the factor; one step of gradient descent an epoch, by hand beside it."""
+    layers = layers_of(library)
+    reversal = layers.GradientReversal(0.0)
+    dense = library.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    x = library.Input([3])
+    model = library.Model(x, library.layers.Dense(1, use_bias=False, kernel_initializer="ones")(reversal(dense(x))))
+    model.compile(library.optimizers.SGD(0.05), "mse", jit_compile=jit_compile)
+    factors = [0.0, 0.5, 1.0]
+    schedule = library.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(reversal, "factor", factors[epoch])
+    )
+    target = np.array([[1.0], [-2.0]], np.float32)
+    model.fit(X, target, epochs=3, batch_size=2, shuffle=False, verbose=0, callbacks=[schedule])
+    first, last = np.ones([3, 1]), np.ones([1, 1])
+    for factor in factors:
+        hidden = X @ first
+        error = 2 * (hidden @ last - target) / 2
+        first, last = first + 0.05 * factor * X.T @ (error @ last.T), last - 0.05 * hidden.T @ error
+    np.testing.assert_allclose(dense.get_weights()[0], first, rtol=1e-5)
+    np.testing.assert_allclose(model.layers[-1].get_weights()[0], last, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_model_with_a_variable_is_saved_and_loaded(name, library, tmp_path):
+    kind, arguments, _, expected = CHANGES[name]
+    [argument] = arguments
+    for variable in (tf.Variable(2.0, trainable=False), *([keras.Variable(2.0, trainable=False)] * (library is keras))):
+        x = library.Input([3])
+        model = library.Model(x, getattr(layers_of(library), kind)(**{argument: variable})(x))
+        variable.assign(0.5)
+        model.save(tmp_path / "model.keras")
+        loaded = library.models.load_model(tmp_path / "model.keras")
+        np.testing.assert_allclose(value_and_gradient(loaded)[1], expected(0.5), rtol=1e-6)
+        model.save_weights(tmp_path / "model.weights.h5")
+        variable.assign(7.0)
+        model.load_weights(tmp_path / "model.weights.h5")
+        assert float(variable.numpy()) == 0.5
+
+
+def test_limits_are_not_rounded_to_16_bits(library):
+    """Where loss is scaled they may be beyond what float16 holds."""
+    layers = layers_of(library)
+    x, dy = tf.zeros([2], tf.float16), tf.constant([6e4, 6e4], tf.float16)
+    variables = [tf.Variable(5e4 * 2**0.5, trainable=False)]
+    if library is keras:
+        variables.append(keras.Variable(5e4 * 2**0.5, trainable=False))
+    for limit in (5e4 * 2**0.5, *variables):
+        layer = layers.GradientClip(norm=limit, dtype="mixed_float16")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        np.testing.assert_allclose(tape.gradient(y, x, output_gradients=dy).numpy().astype(float), 5e4, rtol=2e-3)
+
+
+def test_numbers_are_kept_in_the_precision_of_the_layer(library):
+    layer = layers_of(library).GradientScale(0.1, dtype="float64")
+    _, gradient = value_and_gradient(layer, X.astype(np.float64), DY.astype(np.float64))
+    np.testing.assert_array_equal(gradient, 0.1 * DY.astype(np.float64))
+
+
+def test_a_factor_for_each_element(library, tmp_path):
+    factor = np.array([1.0, 2.0, -0.5], np.float32)
+    x = library.Input([3])
+    model = library.Model(x, layers_of(library).GradientScale(factor)(x))
+    model.layers[-1].factor = 3 * factor
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(value_and_gradient(loaded)[1], 3 * factor * DY, rtol=1e-6)
+    assert loaded.layers[-1].get_config()["factor"] == factor.tolist()
+
+
+def test_what_is_assigned_is_checked(library):
+    layers = layers_of(library)
+    with pytest.raises(TypeError, match=r"^reverse_gradient: factor is not a real number; .* got True\."):
+        layers.GradientReversal().factor = True
+    with pytest.raises(ValueError, match=r"^clip_gradient: norm is negative; .* got -1\.0\."):
+        layers.GradientClip(norm=1.0).limit = -1.0
+
+
+def test_trainable_variables_are_refused(library):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 It is compared in full.
+        layers_of(library).GradientReversal(tf.Variable(1.0))
+    assert str(error.value) == (
+        "layers.GradientReversal: factor has no gradient, and would count among what is trained; expected a number or a "
+        "Variable that is not trainable, got one that is. Make it with trainable=False."
+    )

@@ -1,0 +1,296 @@
+"""The layers, for Keras 3 and for tf_keras: what they compute and how they are saved."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.kerases import layers_of, steep
+from ..support.layers import DY, LAYERS, X, value_and_gradient
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+
+def assert_close(actual, value, gradient):
+    np.testing.assert_allclose(actual[0], value, rtol=1e-6)
+    if gradient is None:
+        gradient = DY * np.exp(-X) / (1 + np.exp(-X)) ** 2
+    np.testing.assert_allclose(actual[1], gradient, rtol=1e-5)
+
+
+@pytest.mark.regime_table(feature="name", regime="eager")
+@pytest.mark.regime_table(feature="name", regime="traced")
+@pytest.mark.regime_table(feature="name", regime="jit")
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_called_by_themselves_and_in_functions(name, library):
+    make, value, gradient = LAYERS[name]
+    layer = make(layers_of(library))
+    assert_close(value_and_gradient(layer), value, gradient)
+    assert_close(value_and_gradient(tf.function(layer)), value, gradient)
+    assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
+
+
+@pytest.mark.regime_table(feature="name", regime="functional")
+@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
+    make, value, gradient = LAYERS[name]
+    layers = layers_of(library)
+    x = library.Input([3])
+    models = [
+        library.Sequential([x if library is keras else library.layers.InputLayer([3]), make(layers)]),
+        library.Model(x, make(layers)(x)),
+    ]
+    for model in models:
+        assert_close(value_and_gradient(model), value, gradient)
+        model.save(tmp_path / "model.keras")
+        assert_close(value_and_gradient(library.models.load_model(tmp_path / "model.keras")), value, gradient)
+        assert_close(value_and_gradient(library.models.clone_model(model)), value, gradient)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_configurations_make_equal_layers(name, library):
+    make, value, gradient = LAYERS[name]
+    layer = make(layers_of(library))
+    again = type(layer).from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert_close(value_and_gradient(again), value, gradient)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.parametrize("file", ["saved_model", "model.h5"])
+def test_the_old_formats_of_tf_keras(file, tmp_path):
+    layers = layers_of(tf_keras)
+    makes = [make for make, _, _ in LAYERS.values()]
+    model = tf_keras.Sequential([tf_keras.layers.InputLayer([3]), *(make(layers) for make in makes)])
+    model.save(tmp_path / file)
+    loaded = tf_keras.models.load_model(tmp_path / file)
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    for actual, wanted in zip(value_and_gradient(loaded), value_and_gradient(model), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
+SUMS, JACOBIAN = DY[:, 0], np.stack([X, 3 * X])
+TWO = np.array([1.0, 10.0], np.float32)
+
+# The axis; fx, gx and the upstream for an x of the shape of X; and the gradient.
+EMBEDDINGS = {
+    "embedding, elements": ((), DY, X, DY, DY * X),
+    "embedding, rows": (-1, SUMS, X, TWO, TWO[:, None] * X),
+    "embedding, rows, as a list": ([1], SUMS, X, TWO, TWO[:, None] * X),
+    "embedding, all": (None, SUMS, JACOBIAN, TWO, np.tensordot(TWO, JACOBIAN, 1)),
+}
+
+
+@pytest.mark.regime_table(feature="name", regime="functional")
+@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_the_embedding_layer(name, library, tmp_path):
+    axis, fx, gx, upstream, expected = EMBEDDINGS[name]
+    inputs = [library.Input(batch_shape=array.shape) for array in (fx, gx, X)]
+    model = library.Model(inputs, layers_of(library).EmbedGradient(axis=axis)(inputs))
+    assert tuple(model.output.shape) == fx.shape
+    model.save(tmp_path / "model.keras")
+    for each in (model, library.models.load_model(tmp_path / "model.keras")):
+        value, gradient = value_and_gradient(
+            lambda x, each=each: each([tf.constant(fx), tf.constant(gx), x]), X, upstream
+        )
+        np.testing.assert_array_equal(value, fx)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+
+
+def test_the_embedding_layer_with_lists_and_manual_stopping(library):
+    layer = layers_of(library).EmbedGradient(fx_gx_manually_stopped=True)
+    value, gradient = value_and_gradient(lambda x: layer([2.0 * x, [x, 3.0 * x], [x, x]]))
+    np.testing.assert_array_equal(value, 2 * X)
+    np.testing.assert_allclose(gradient, DY * (2 + X + 3 * X), rtol=1e-6)
+
+
+def test_clipping_a_structure(library):
+    layer = layers_of(library).GradientClip(global_norm=1.0)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer([x, 3.0 * x])
+    actual = tape.gradient(y, x, output_gradients=[tf.constant(DY), tf.constant(2 * DY)])
+    np.testing.assert_allclose(actual, (DY + 6 * DY) / np.linalg.norm(np.stack([DY, 2 * DY])), rtol=1e-6)
+
+
+def test_masks_pass_through(library):
+    layers = layers_of(library)
+    model = library.Sequential(
+        [
+            library.layers.Masking(),
+            *[make(layers) for name, (make, _, _) in LAYERS.items() if name != "a decorated function"],
+            library.layers.LSTM(2),
+        ]
+    )
+    steps = np.ones([1, 4, 3], np.float32)
+    steps[0, 2:] = 0
+    np.testing.assert_allclose(model(steps), model(steps[:, :2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_around_each_step(name, library):
+    make, value, _ = LAYERS[name]
+    steps = np.stack([X, X], 1)
+    layer = library.layers.TimeDistributed(make(layers_of(library)))
+    model = library.Model(inputs := library.Input([2, 3]), layer(inputs))
+    np.testing.assert_allclose(model(steps), np.stack([value, value], 1), rtol=1e-6)
+
+
+def test_copies_of_layers_and_functions(library):
+    layer = layers_of(library).StraightThrough(tf.round, "hard_tanh")
+    assert_close(value_and_gradient(copy.deepcopy(layer)), np.round(X), DY * (np.abs(X) <= 1))
+    assert copy.deepcopy(steep) is steep
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(policy, library):
+    layers = layers_of(library)
+    dtype = policy.removeprefix("mixed_")
+    for make, _, _ in LAYERS.values():
+        layer = make(layers)
+        mixed = type(layer).from_config(layer.get_config() | {"dtype": policy})
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = mixed(x)
+        assert y.dtype == dtype
+        gradient = tape.gradient(y, x, output_gradients=tf.cast(DY, dtype))
+        assert gradient.dtype == tf.float32
+        np.testing.assert_allclose(gradient, value_and_gradient(layer)[1], rtol=4e-2, atol=4e-2)
+
+
+FRESH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+
+name, *models, path = sys.argv[1:]
+if name == "tf_keras":
+    import tf_cg_ops.layers.tf_keras
+library = __import__(name)
+x = tf.constant([[-2.0, -0.5, 0.5], [0.25, 1.5, -1.0]])
+exported = tf.saved_model.load(models[1])
+gradients = []
+for model in (library.models.load_model(models[0]), exported.serve):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+    gradients.append(tape.gradient(y, x, output_gradients=tf.constant([[1.0, 10.0, -3.0], [0.5, -4.0, 2.0]])))
+np.savez(path, *gradients)
+"""
+
+
+@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_fresh")
+@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_export")
+@pytest.mark.regime_table(feature="embedding, elements", regime="keras_fresh")
+@pytest.mark.regime_table(feature="embedding, elements", regime="keras_export")
+@pytest.mark.regime_table(feature="scale", regime="keras_fresh")
+@pytest.mark.regime_table(feature="scale", regime="keras_export")
+@pytest.mark.regime_table(feature="clip by norm", regime="keras_fresh")
+@pytest.mark.regime_table(feature="clip by norm", regime="keras_export")
+@pytest.mark.regime_table(feature="reversal", regime="keras_fresh")
+@pytest.mark.regime_table(feature="reversal", regime="keras_export")
+def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):
+    layers = layers_of(library)
+    x = library.Input([3])
+    h = layers.GradientReversal(0.5)(layers.GradientClip(norm=3.0)(layers.StraightThrough("round")(x)))
+    model = library.Model(x, layers.EmbedGradient()([h, h, layers.GradientScale(4.0)(h)]))
+    model.save(tmp_path / "model.keras")
+    model.export(tmp_path / "exported", **({"verbose": False} if library is keras else {}))
+    paths = (tmp_path / "model.keras", tmp_path / "exported", tmp_path / "gradients.npz")
+    run_python(FRESH, library.__name__, *paths, cwd=tmp_path)
+    with np.load(tmp_path / "gradients.npz") as gradients:
+        assert len(gradients.files) == 2
+        for gradient in gradients.values():
+            np.testing.assert_allclose(gradient, value_and_gradient(model)[1], rtol=1e-6)
+
+
+def with_tensor_of_a_graph(layers):
+    with tf.Graph().as_default():
+        return layers.GradientReversal(tf.compat.v1.placeholder(tf.float32, [])).get_config()
+
+
+WRONG = {
+    "two inputs": (
+        lambda m: m.EmbedGradient()([tf.ones([2]), tf.ones([2])]),
+        ValueError,
+        "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got 2 of them. Pass several x, and the "
+        "gx of each, as lists inside of that list.",
+    ),
+    "no function": (
+        lambda m: m.StraightThrough("tanh"),
+        ValueError,
+        "layers.StraightThrough: the function is not known by this name; expected one of 'sign', 'round', 'floor', "
+        "'ceil', 'heaviside', or a function, got 'tanh'. Pass the function itself.",
+    ),
+    "no surrogate": (
+        lambda m: m.StraightThrough("sign", "relu"),
+        ValueError,
+        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "'fast_sigmoid', or a function of x that returns the derivative, got 'relu'. Pass one of those names.",
+    ),
+    "no limit": (
+        lambda m: m.GradientClip(),
+        ValueError,
+        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
+        "clip in two ways.",
+    ),
+    "a negative limit": (
+        lambda m: m.GradientClip(norm=-1.0),
+        ValueError,
+        "clip_gradient: norm is negative; expected a number that is at least 0, got -1.0. Pass its size.",
+    ),
+    "a factor that is no number": (
+        lambda m: m.GradientReversal("0.5"),
+        TypeError,
+        "reverse_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        "'0.5'. Convert it before the call.",
+    ),
+    "a Tensor of a graph in a configuration": (
+        with_tensor_of_a_graph,
+        ValueError,
+        "layers.GradientReversal: factor has no value to be saved; expected a number or a Variable, got a Tensor of a "
+        "graph. Pass the Tensor with each call, or hold its value in a Variable.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "got"), [(1, "one Tensor"), (2, "2 of them")])
+@pytest.mark.parametrize("shape", [[3], [2, 3]], ids=str)
+def test_the_embedding_layer_in_a_model_says_what_it_takes(number, got, shape):
+    """tf_keras has no shapes before the call, which says the same."""
+    inputs = [keras.Input(shape) for _ in range(number)]
+    message = rf"layers\.EmbedGradient: it takes three inputs; expected a list \[fx, gx, x\], got {got}\."
+    with pytest.raises(ValueError, match=message):
+        layers_of(keras).EmbedGradient()(inputs if number > 1 else inputs[0])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_uses_say_what_to_do(name, library):
+    wrong, kind, message = WRONG[name]
+    with pytest.raises(kind) as error:
+        wrong(layers_of(library))
+    assert message in str(error.value)
+
+
+def test_layers_of_tf_keras_where_it_is_the_keras_of_tensorflow(tmp_path):
+    code = (
+        "import tensorflow as tf, tf_keras, tf_cg_ops as cg; layer = cg.layers.GradientReversal()\n"
+        "assert isinstance(layer, tf_keras.layers.Layer) and isinstance(layer, tf.keras.layers.Layer)"
+    )
+    run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)})
+
+
+def test_the_layers_are_an_attribute_of_the_package():
+    assert cg.layers is layers_of(keras)
+    with pytest.raises(AttributeError, match=r"^module 'tf_cg_ops' has no attribute 'layer'$"):
+        _ = cg.layer

@@ -1,0 +1,287 @@
+"""The kernel of CustomGradientEmbedGrad for GPUs without CUDA kernels, which composes TensorFlow's own operations.
+
+It is registered for the CPU, too, under a label that only these tests ask for.
+"""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_cg_ops import _library
+
+from ..support import reference
+from ..support.stock_kernels import stock_function, stock_session
+from ..support.tensors import DTYPES, bits, random_array
+from ..support.tolerances import assert_gradient_close
+
+tf1 = tf.compat.v1
+ROLES = ("fx", "gx", "x")
+TIME_LIMIT = tf1.RunOptions(timeout_in_ms=60_000)
+
+
+def random_shapes(rng):
+    """Shapes of fx, gx and x that fit, and the axis; about every third case has a dimension of size 0."""
+    rank = int(rng.integers(0, 5))
+    joint = rng.choice([0, 1, 2, 3, 5] if rng.random() < 0.4 else [1, 2, 3, 5], rank)
+    axis = [i for i in range(rank) if rng.random() < 0.4]
+    shapes = {"fx": [size for i, size in enumerate(joint) if i not in axis]}
+    # A dimension comes from gx where x does not have it, and the other way round.
+    from_x = rng.random(rank) < 0.6
+    shapes["x"] = [int(size) if from_x[i] else 1 for i, size in enumerate(joint)]
+    in_gx = [not from_x[i] or rng.random() < 0.5 for i in range(rank)]
+    shapes["gx"] = [int(size) if in_gx[i] else 1 for i, size in enumerate(joint)]
+    if all(from_x[i] for i in axis) and axis and rng.random() < 0.5:
+        shapes["gx"] = [size for i, size in enumerate(shapes["gx"]) if i not in axis]
+    return shapes, axis
+
+
+class Calls:
+    """Calls of the op in one graph whose shapes are unknown while it is made; run by either kernel."""
+
+    def __init__(self, device="CPU"):
+        self.graph, self.outputs, self.feeds, self._device = tf.Graph(), [], {}, f"/device:{device}:0"
+
+    def add(self, lhs, rhs, shape, wrt="x", **attributes):
+        with self.graph.as_default(), tf.device(self._device):
+            given = [self._fed(array) for array in (lhs, rhs, np.asarray(shape, np.int64))]
+            self.outputs.append(_library.custom_gradient_embed_grad(*given, wrt=wrt, **attributes).name)
+
+    def _fed(self, array):
+        placeholder = tf1.placeholder(array.dtype)
+        self.feeds[placeholder.name] = array
+        return placeholder
+
+    def by_stock_ops(self, **config):
+        with stock_session(self.graph, **config) as session:
+            return session.run(self.outputs, self.feeds, TIME_LIMIT)
+
+    def by_the_usual_kernel(self):
+        with tf1.Session(graph=self.graph) as session:
+            return session.run(self.outputs, self.feeds)
+
+
+def by_stock_ops(*inputs, **attributes):
+    calls = Calls()
+    calls.add(*inputs, **attributes)
+    (result,) = calls.by_stock_ops()
+    return result
+
+
+@pytest.fixture
+def random_calls(device, dtype, rng):
+    """Sixty calls with as many shapes, and for each what it is about."""
+    calls, about = Calls(device), []
+    for i in range(60):
+        shapes, axis = random_shapes(rng)
+        wrt = ROLES[i % 3]
+        arrays = {role: random_array(rng, shape, dtype) for role, shape in shapes.items()}
+        lhs, rhs = (arrays[role] for role in ROLES if role != wrt)
+        calls.add(lhs, rhs, shapes[wrt], wrt, axis=axis)
+        about.append((wrt, lhs, rhs, shapes, axis))
+    return calls, about
+
+
+def test_random_shapes_give_what_the_usual_kernel_gives(random_calls, dtype):
+    calls, about = random_calls
+    summed = broadcast = empty = 0
+    for actual, expected, (wrt, lhs, rhs, shapes, axis) in zip(
+        calls.by_stock_ops(), calls.by_the_usual_kernel(), about, strict=True
+    ):
+        assert actual.dtype == dtype.as_numpy_dtype
+        assert_gradient_close(actual, reference.widen(expected), dtype, scale=20.0)
+        if wrt == "x":
+            assert_gradient_close(actual, reference.vjp(lhs, rhs, shapes["x"], axis), dtype, scale=20.0)
+        summed += lhs.size > actual.size > 0
+        broadcast += actual.size > max(lhs.size, rhs.size)
+        empty += actual.size == 0
+    assert min(summed, broadcast, empty) > 3, "the random shapes leave something out"
+
+
+@pytest.mark.parametrize("n", [1, 1000])
+def test_products_that_are_not_summed_have_the_same_bits(n, dtype, rng):
+    calls = Calls()
+    for wrt in ROLES:
+        calls.add(random_array(rng, [n], dtype), random_array(rng, [n], dtype), [n], wrt)
+    for actual, expected in zip(calls.by_stock_ops(), calls.by_the_usual_kernel(), strict=True):
+        np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+@pytest.mark.parametrize("small", [tf.float16, tf.bfloat16, tf.float32, tf.complex64], ids=lambda d: d.name)
+def test_sums_are_kept_in_the_next_wider_type(small):
+    """One large term and many that are lost, one by one, beside it."""
+    terms = np.full(4097, 0.25)
+    terms[0] = {tf.float16: 1024.0, tf.bfloat16: 256.0}.get(small, 2.0**23)
+    lhs, ones = (np.asarray(array).astype(small.as_numpy_dtype) for array in (terms, np.ones(4097)))
+    assert_gradient_close(by_stock_ops(lhs, ones, []), terms.sum(), small)
+
+
+@pytest.mark.parametrize("axis", [[], [0]])
+@pytest.mark.parametrize("wrt", ["fx", "gx"])
+def test_where_x_stands_for_zero_the_result_is_zero_whatever_the_operands_hold(wrt, axis, dtype):
+    bad = np.asarray([np.inf, np.nan, 1.0]).astype(dtype.as_numpy_dtype)
+    shape = [] if wrt == "fx" and axis else [3]
+    lhs = bad[0] if wrt == "gx" and axis else bad
+    zeros = by_stock_ops(lhs, bad, shape, wrt=wrt, zero_x=True, axis=axis)
+    np.testing.assert_array_equal(bits(zeros), bits(np.zeros(shape, dtype.as_numpy_dtype)))
+
+
+def test_sums_over_nothing_are_zero(dtype):
+    nothing = np.zeros([0, 3], dtype.as_numpy_dtype)
+    np.testing.assert_array_equal(by_stock_ops(nothing, nothing, [3]), np.zeros(3))
+    np.testing.assert_array_equal(by_stock_ops(nothing[:, 0], nothing[:, 0], []), 0)
+    assert by_stock_ops(nothing, nothing, [0, 3]).shape == (0, 3)
+
+
+def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():
+    nothing = np.zeros([0, 2**40])
+    assert by_stock_ops(nothing, nothing, [0, 2**40]).shape == (0, 2**40)
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_operands_of_several_dimensions_none_of_which_goes_with_the_next(pairs, rng):
+    dy, gx = random_array(rng, [2] * 2 * pairs), random_array(rng, [1, 2] * pairs)
+    actual = by_stock_ops(dy, gx, [2, 1] * pairs)
+    np.testing.assert_allclose(actual, reference.vjp(dy, gx, [2, 1] * pairs), rtol=1e-12)
+
+
+def test_more_of_them_than_tensorflow_multiplies_are_an_error(rng):
+    with pytest.raises(tf.errors.UnimplementedError, match="Broadcast between"):
+        by_stock_ops(random_array(rng, [2] * 8), random_array(rng, [1, 2] * 4), [2, 1] * 4)
+
+
+def messages_of(*inputs, **attributes):
+    """The errors of both kernels."""
+    calls = Calls()
+    calls.add(*inputs, **attributes)
+    messages = []
+    for run in (calls.by_the_usual_kernel, calls.by_stock_ops):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            run()
+        # Around it TensorFlow says where in the graph, and in Python, the op is.
+        messages.append(caught.value.message.split("Node: 'CustomGradientEmbedGrad'\n")[1].split("\n")[0])
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "shape", "axis", "says"),
+    [
+        ([3], [4], [3], [], "the shapes do not broadcast together"),
+        ([3], [3, 3], [3, 3], [], "has the wrong shape"),
+        ([3], [3], [4], [], "the shapes do not broadcast together"),
+        ([3], [3], [[3]], [], "shape is not a vector"),
+        ([3], [3], [-3], [], "must be >= 0"),
+        ([3], [3], [3], [1], "axis"),
+    ],
+    ids=str,
+)
+def test_bad_shapes_are_refused_with_the_messages_of_the_kernel_of_the_cpu(lhs, rhs, shape, axis, says):
+    expected, actual = messages_of(np.ones(lhs), np.ones(rhs), shape, axis=axis)
+    assert says in expected
+    assert actual == expected
+
+
+@pytest.mark.parametrize("zero_x", [False, True])
+def test_a_shape_that_int32_cannot_hold_is_refused_with_a_message(zero_x):
+    """Before anything of that size is allocated. The kernel of the CPU would allocate it."""
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        by_stock_ops(np.ones([1]), np.ones([1]), [2**31], wrt="fx", zero_x=zero_x)
+    assert (
+        "CustomGradientEmbedGrad: TensorFlow's own operations cannot make a gradient of this shape; expected "
+        "dimensions of at most 2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
+    ) in caught.value.message
+
+
+def test_it_is_tensorflows_operations_that_run(rng):
+    """And under no other label: else this file would test the kernel of the CPU."""
+
+    def operations(session):
+        metadata = tf1.RunMetadata()
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+        session.run(calls.outputs, calls.feeds, options, metadata)
+        nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
+        return {node.timeline_label.split(" = ")[-1].split("(")[0] for node in nodes}
+
+    calls = Calls()
+    calls.add(random_array(rng, [3, 2], tf.complex64), random_array(rng, [3, 2], tf.complex64), [2])
+    inside = {"Mul", "Sum", "Cast", "Conj"}
+    with stock_session(calls.graph) as session:
+        assert inside <= operations(session)
+    with tf1.Session(graph=calls.graph) as session:
+        assert not inside & operations(session)
+
+
+def test_constants_do_not_need_a_function_library(rng):
+    """TensorFlow's optimiser computes what depends on constants alone by single kernels, without functions."""
+    a, b = random_array(rng, [4, 3]), random_array(rng, [4, 3])
+    with tf.Graph().as_default() as graph:
+        out = _library.custom_gradient_embed_grad(tf.constant(a), tf.constant(b), tf.constant([3]), wrt="x")
+    with stock_session(graph) as session:
+        np.testing.assert_allclose(session.run(out.name), (a * b).sum(0), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"inter_op_parallelism_threads": 1, "intra_op_parallelism_threads": 1, "use_per_session_threads": True},
+        {"experimental": tf1.ConfigProto.Experimental(executor_type="SINGLE_THREADED_EXECUTOR")},
+    ],
+    ids=["one thread", "the executor of one thread"],
+)
+def test_one_thread_is_enough(config, rng):
+    """However many kernels are ready at once, none waits for another thread."""
+    calls, expected = Calls(), []
+    for _ in range(40):
+        a, b = random_array(rng, [30, 20]), random_array(rng, [30, 20])
+        calls.add(a, b, [20])
+        expected.append((a * b).sum(0))
+    for actual, wanted in zip(calls.by_stock_ops(**config), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_many_threads_in_one_session(rng):
+    """Their first calls come together, too, with shapes, dtypes and steps of their own."""
+    calls = Calls()
+    for i in range(24):
+        dtype = DTYPES[i % len(DTYPES)]
+        a, b = random_array(rng, [7, 1 + i], dtype), random_array(rng, [7, 1 + i], dtype)
+        calls.add(a, b, [[7, 1 + i], [1 + i], []][i % 3])
+    expected = calls.by_the_usual_kernel()
+    with stock_session(calls.graph) as session, concurrent.futures.ThreadPoolExecutor(16) as pool:
+
+        def run(i):
+            return session.run(calls.outputs[i % 24], calls.feeds, TIME_LIMIT)
+
+        for i, actual in enumerate(pool.map(run, range(240))):
+            dtype = DTYPES[i % 24 % len(DTYPES)]
+            assert_gradient_close(actual, reference.widen(expected[i % 24]), dtype, scale=20.0)
+
+
+def test_in_a_function_called_from_eager_mode(rng):
+    specs = [tf.TensorSpec(None, tf.float64)] * 2 + [tf.TensorSpec([None], tf.int64)]
+    contract = stock_function(lambda *inputs: _library.custom_gradient_embed_grad(*inputs, wrt="x"), specs)
+    for shape in ([5], [2, 3], [4, 1, 2], [5]):
+        a, b = random_array(rng, shape), random_array(rng, shape)
+        np.testing.assert_allclose(contract(a, b, tf.constant(shape, tf.int64)), a * b, rtol=1e-13)
+        np.testing.assert_allclose(contract(a, b, tf.constant([], tf.int64)), np.sum(a * b), rtol=1e-12)
+
+
+def test_in_loops_and_functions_of_a_session_that_goes_on(control_flow, rng):
+    """Powers of a number, by a loop that calls a function; the gradient op stands in both."""
+    with tf.Graph().as_default() as graph:
+        factor = tf1.placeholder(tf.float32, [None])
+
+        @tf.function(autograph=False)
+        def twice(value):
+            for _ in range(2):
+                value = _library.custom_gradient_embed_grad(value, factor, tf.shape(factor), wrt="x")
+            return value
+
+        body = lambda i, value: (i + 1, twice(value) + 0.0 * tf.reduce_sum(value))  # noqa: E731
+        _, out = tf.while_loop(lambda i, _: i < 10, body, (0, tf.ones_like(factor)), parallel_iterations=4)
+    with stock_session(graph) as session:
+        for n in (1, 4, 4, 9):
+            numbers = rng.uniform(0.9, 1.1, n).astype(np.float32)
+            actual = session.run(out.name, {factor.name: numbers}, TIME_LIMIT)
+            np.testing.assert_allclose(actual, numbers.astype(np.float64) ** 20, rtol=1e-5)

@@ -1,0 +1,153 @@
+"""The arithmetic of `cc/lib` at every length around its vectors, for each kind of vectors, against NumPy in float64."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ..support import contraction
+from ..support.contraction_forms import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
+from ..support.tensors import DTYPES, random_array
+from ..support.tolerances import assert_gradient_close
+
+
+@pytest.fixture(params=contraction.KINDS)
+def vectors(request):
+    if request.param not in contraction.kinds_here():
+        pytest.skip(f"this machine has no {request.param}")
+    return request.param
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_length_at_any_address_within_fences(form, vectors, dtype, rng):
+    assert_every_length_within_fences(
+        lambda lhs, rhs, out, wrt: contraction.contract(lhs, rhs, out, wrt, vectors), form, dtype, rng
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_vectors_and_all_cuts_give_the_same_bits(form, dtype, rng):
+    """Also around 16 columns, up to which rows are packed, and where an output is cut within a row."""
+    shapes, wrt = FORMS[form]
+    for n in (1, 2, 3, 15, 16, 17, 33, 1000):
+        lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes(n)[:2])
+        results = set()
+        for kind, pieces in itertools.product(contraction.kinds_here(), (1, 2, 3, 7)):
+            out = np.zeros(shapes(n)[2], dtype.as_numpy_dtype)
+            contraction.contract(lhs, rhs, out, wrt, kind, pieces)
+            results.add(out.tobytes())
+        assert len(results) == 1
+
+
+@pytest.mark.parametrize(("shape", "out_shape"), [([600, 17], [1, 17]), ([300, 8193], [1, 8193])], ids=str)
+def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dtype, rng):
+    """The sums of a single column could be packed. Those of many are not, on whatever side of a cut they are."""
+    lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
+    results = set()
+    for pieces in (1, 2, shape[1]):
+        out = np.zeros(out_shape, dtype.as_numpy_dtype)
+        contraction.contract(lhs, rhs, out, "x", contraction.kinds_here()[-1], pieces)
+        results.add(out.tobytes())
+    assert len(results) == 1
+
+
+# Shapes at which reductions are cut into blocks and tiles: lhs and rhs, and out.
+LARGE = [
+    ([300_007], [1]),
+    ([40_009, 3], [1, 3]),
+    ([40_009, 3], [40_009, 1]),
+    ([5, 20_011], [1, 20_011]),
+    ([5, 20_011], [5, 1]),
+    ([700, 501], [1, 501]),
+    ([40, 3, 50, 64], [40, 1, 50, 1]),
+    ([40, 3, 50, 64], [1, 3, 1, 64]),
+    ([3, 100, 1001], [3, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("shape", "out_shape"), LARGE, ids=str)
+def test_blocks_and_tiles_leave_no_seam(shape, out_shape, vectors, dtype, rng):
+    lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
+    results = set()
+    for pieces in (1, 5):
+        out = np.zeros(out_shape, dtype.as_numpy_dtype)
+        contraction.contract(lhs, rhs, out, "x", vectors, pieces)
+        results.add(out.tobytes())
+    value, _ = expected(lhs, rhs, out_shape, "x")
+    terms = np.prod(shape) / np.prod(out_shape)
+    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.size == 2], ids=lambda d: d.name)
+def test_16_bit_numbers_are_read_and_written_exactly(dtype, vectors):
+    """All 65,536 of them, with infinities, both zeros and subnormal numbers; a nan stays a nan."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.as_numpy_dtype)
+    out = np.zeros_like(numbers)
+    contraction.contract(numbers, np.ones(1, dtype.as_numpy_dtype), out, "x", vectors)
+    nan = np.isnan(numbers.astype(np.float32))
+    np.testing.assert_array_equal(out.view(np.uint16)[~nan], numbers.view(np.uint16)[~nan])
+    assert np.all(np.isnan(out[nan].astype(np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.size == 2], ids=lambda d: d.name)
+def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, vectors, rng):
+    """float holds them exactly, and NumPy rounds those: all numbers by some, over the whole range of exponents."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.as_numpy_dtype)
+    for factor in [*rng.permutation(numbers[np.isfinite(numbers.astype(np.float32))])[:100], 0.5, 2.0, 1.0 / 3]:
+        factor = np.asarray(factor).astype(dtype.as_numpy_dtype)
+        out = np.zeros_like(numbers)
+        contraction.contract(numbers, factor[None], out, "x", vectors)
+        with np.errstate(all="ignore"):
+            exact = numbers.astype(np.float32) * np.float32(factor)
+            product = exact.astype(dtype.as_numpy_dtype)
+        # bfloat16 has float's exponents: products below them are subnormal as floats and not exact.
+        known = ~np.isnan(exact)
+        np.testing.assert_array_equal(out.view(np.uint16)[known], product.view(np.uint16)[known])
+        assert np.all(np.isnan(out[~known].astype(np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "out_shape"), [([1_000_003], [1]), ([100_003, 2], [1, 2]), ([100_003, 40], [1, 40])], ids=str
+)
+def test_sums_are_more_accurate_than_one_addition_after_the_other(shape, out_shape, dtype, vectors, rng):
+    lhs = rng.uniform(size=shape).astype(dtype)
+    ones = np.ones(shape, dtype)
+    out = np.zeros(out_shape, dtype)
+    contraction.contract(lhs, ones, out, "x", vectors)
+    columns = lhs.reshape(shape[0], -1).T
+    exact = [math.fsum(column) for column in columns]
+    naive = [np.cumsum(column, dtype=dtype)[-1] for column in columns]
+    error = np.max(np.abs(out.ravel().astype(np.float64) - exact))
+    assert error < 0.25 * np.max(np.abs(np.array(naive, np.float64) - exact))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+@pytest.mark.parametrize(
+    "dtype", [d for d in DTYPES if d.name in ("float16", "float32", "complex128")], ids=lambda d: d.name
+)
+def test_large_outputs_are_written_past_the_caches_at_any_address(dtype, offset, vectors, rng):
+    """From 16 MiB on. Odd pieces begin at every alignment."""
+    n = (1 << 24) // dtype.size + 77
+    some = random_array(rng, [1013], dtype)
+    lhs = np.resize(some, n)
+    memory = np.full((n + 16) * dtype.size, UNTOUCHED, np.uint8)
+    out = memory[offset * dtype.size : (offset + n) * dtype.size].view(dtype.as_numpy_dtype)
+    contraction.contract(lhs, some[3:4], out, "x", vectors, pieces=7)
+    small = np.zeros_like(some)
+    contraction.contract(some, some[3:4], small, "x", vectors)
+    np.testing.assert_array_equal(out.view(np.uint8), np.resize(small, n).view(np.uint8))
+    assert np.all(memory[: offset * dtype.size] == UNTOUCHED)
+    assert np.all(memory[(offset + n) * dtype.size :] == UNTOUCHED)
+
+
+@pytest.mark.parametrize("n", [1, 17, 1000])
+def test_out_may_be_an_operand(n, vectors, dtype, rng):
+    lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
+    for place in (0, 1):
+        operands = [lhs.copy(), rhs.copy()]
+        contraction.contract(*operands, operands[place], "x", vectors)
+        check(operands[place], lhs, rhs, "x", dtype)
+        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])

@@ -1,0 +1,167 @@
+"""The kernels for GPUs against NumPy in float64, on the emulated CUDA: where there is no GPU, too."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ..support import contraction, emulated
+from ..support.contraction_forms import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
+from ..support.products import pairs
+from ..support.tensors import DTYPES, random_array
+from ..support.tolerances import assert_gradient_close
+
+
+@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=3))
+def test_every_length_at_any_address_within_fences(form, dtype, rng):
+    assert_every_length_within_fences(emulated.contract, form, dtype, rng)
+
+
+# Some with parts, some with long rows, some with several tiles; lhs, rhs and out.
+LARGE = {
+    "sum": ([70_007], [70_007], [1]),
+    "sum_by_scalar": ([70_007], [1], [1]),
+    "sum_of_many": ([300_000], [300_000], [1]),
+    "few_columns": ([20_009, 3], [20_009, 3], [1, 3]),
+    "short_rows": ([20_009, 3], [20_009, 3], [20_009, 1]),
+    "rows_by_row": ([700, 40], [1, 40], [700, 1]),
+    "wide": ([5, 20_011], [5, 20_011], [1, 20_011]),
+    "long_rows": ([5, 20_011], [5, 20_011], [5, 1]),
+    "aligned_long_rows": ([5, 40_960], [5, 40_960], [5, 1]),
+    "columns": ([700, 501], [700, 501], [1, 501]),
+    "aligned_columns": ([3000, 64], [3000, 64], [1, 64]),
+    "columns_by_column": ([3000, 1], [3000, 64], [1, 64]),
+    "over_1_and_3": ([10, 3, 50, 64], [10, 3, 50, 64], [10, 1, 50, 1]),
+    "over_0_and_2": ([10, 3, 50, 64], [10, 3, 50, 64], [1, 3, 1, 64]),
+    "over_a_tiny_inner_one": ([30, 200, 2], [30, 200, 2], [30, 1, 1]),
+    "product": ([70_007], [70_007], [70_007]),
+    "product_by_row": ([100, 64], [1, 64], [100, 64]),
+    "product_by_odd_row": ([100, 63], [1, 63], [100, 63]),
+}
+
+
+@pytest.mark.parametrize("form", LARGE)
+def test_blocks_tiles_and_parts_leave_no_seam(form, dtype, rng):
+    """In any order of blocks and threads, however many blocks there are, the same bits."""
+    *operands, out_shape = LARGE[form]
+    lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
+    results = set()
+    for order, max_blocks in ((0, emulated.MANY), (1, 3), (2, 1)):
+        out = np.zeros(out_shape, dtype.as_numpy_dtype)
+        emulated.contract(lhs, rhs, out, "x", order, max_blocks)
+        results.add(out.tobytes())
+    value, _ = expected(lhs, rhs, out_shape, "x")
+    terms = np.prod(np.broadcast_shapes(*operands)) / np.prod(out_shape)
+    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
+    assert len(results) == 1
+
+
+def test_sums_are_cut_into_parts_only_where_outputs_are_few():
+    """Of those above: so that both are tried."""
+    parts = {}
+    for form, (*operands, out_shape) in LARGE.items():
+        parts[form] = emulated.parts(*(np.zeros(shape, np.float32) for shape in (*operands, out_shape)))
+    assert {form for form, count in parts.items() if count > 1} == {
+        "sum",
+        "sum_by_scalar",
+        "sum_of_many",
+        "few_columns",
+        "aligned_long_rows",
+        "long_rows",
+        "columns",
+        "aligned_columns",
+        "columns_by_column",
+        "over_0_and_2",
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_addresses_change_no_bit(form, dtype, rng):
+    """Packs that lie across the boundaries of 16 bytes are read number by number, but added up as the others."""
+    shapes, wrt = FORMS[form]
+    memory = [contraction.Fenced(1 << 16) for _ in range(3)]
+    for n in (7, 16, 40):
+        lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes(n)[:2])
+        results = set()
+        for offsets in ((0, 0, 0), (1, 0, 0), (0, 3, 0), (0, 0, 1), (1, 1, 1)):
+            views = [
+                block.at_start(shape, dtype.as_numpy_dtype, offset)
+                for block, shape, offset in zip(memory, shapes(n), offsets, strict=True)
+            ]
+            views[0][...], views[1][...] = lhs, rhs
+            emulated.contract(*views, wrt)
+            results.add(views[2].tobytes())
+        assert len(results) == 1
+
+
+@pytest.mark.parametrize("form", ["same", "scalar_rhs", "column_by_row", "rows_by_row", "strided", "outer"])
+def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
+    shapes, wrt = FORMS[form]
+    for n in (5, 16):
+        lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes(n)[:2])
+        on_gpu, on_cpu = (np.zeros(shapes(n)[2], dtype.as_numpy_dtype) for _ in range(2))
+        emulated.contract(lhs, rhs, on_gpu, wrt)
+        contraction.contract(lhs, rhs, on_cpu, wrt)
+        np.testing.assert_array_equal(on_gpu.view(np.uint8), on_cpu.view(np.uint8))
+
+
+@pytest.mark.parametrize("form", ["sum", "sums_of_rows", "sums_of_columns"])
+def test_what_is_not_there_is_not_read(form, rng):
+    """An infinity times what fills a pack up would be a nan."""
+    shapes, wrt = FORMS[form]
+    lhs, rhs = (np.full(shape, np.inf, np.float32) for shape in shapes(5)[:2])
+    out = np.zeros(shapes(5)[2], np.float32)
+    emulated.contract(lhs, rhs, out, wrt)
+    assert np.all(out == np.inf)
+
+
+def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
+    out = np.full([3, 0], 7, np.float32)
+    emulated.contract(np.zeros([3, 0], np.float32), np.zeros([3, 0], np.float32), out)
+    memory = np.full([4], UNTOUCHED, np.float32)
+    emulated.contract(np.zeros([0, 3], np.float32), np.zeros([0, 3], np.float32), memory[:3].reshape(1, 3))
+    assert memory.tolist() == [0, 0, 0, UNTOUCHED]
+
+
+@pytest.mark.parametrize(("k", "fits"), [(1, True), (20, True), (21, False), (30, False)])
+def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
+    """Three loops each time, of which none can be merged with its neighbours."""
+    shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
+    assert emulated.has_schedule(shapes) == fits
+
+
+@pytest.mark.parametrize("n", [1, 17, 1000])
+def test_out_may_be_an_operand(n, dtype, rng):
+    lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
+    for place in (0, 1):
+        operands = [lhs.copy(), rhs.copy()]
+        emulated.contract(*operands, operands[place], "x", order=2)
+        check(operands[place], lhs, rhs, "x", dtype)
+        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])
+
+
+def test_division_by_multiplication_is_exact(rng):
+    """At the ends of quotients and of 63 bits, for small, large and random divisors."""
+    largest = 2**63 - 1
+    divisors = {1, 2, 3, 5, 7, 641, 2**31 - 1, 2**31, 2**31 + 1, 2**62 - 1, 2**62, 2**62 + 1, largest}
+    divisors |= {int(2**bits) for bits in rng.uniform(0, 63, 300)}
+    for divisor in divisors:
+        quotients = {0, 1, 2, largest // divisor} | {int(q) for q in rng.integers(0, largest // divisor + 1, 20)}
+        for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
+            n = quotient * divisor + offset
+            if 0 <= n <= largest:
+                assert emulated.library().emulated_divide(n, divisor) == n // divisor, (n, divisor)
+
+
+def test_narrow_division_by_multiplication_is_exact(rng):
+    """With 32 bits, for numbers below 2^31."""
+    largest = 2**31 - 1
+    divisors = {1, 2, 3, 5, 7, 641, 2**16 - 1, 2**16, 2**16 + 1, 2**30 - 1, 2**30, 2**30 + 1, largest}
+    divisors |= {int(2**bits) for bits in rng.uniform(0, 31, 300)}
+    for divisor in divisors:
+        quotients = {0, 1, 2, largest // divisor} | {int(q) for q in rng.integers(0, largest // divisor + 1, 20)}
+        for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
+            n = quotient * divisor + offset
+            if 0 <= n <= largest:
+                assert emulated.library().emulated_divide_narrow(n, divisor) == n // divisor, (n, divisor)

@@ -1,0 +1,276 @@
+"""Mixed precision, determinism, checked numerics and random seeds."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.keras_layers import data, sign_layer, train_by_hand
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def keras(request):
+    """Keras 3 and Keras 2, with the policy that was there before put back."""
+    module = importlib.import_module(request.param)
+    yield module
+    module.mixed_precision.set_global_policy("float32")
+
+
+POLICIES = {
+    # The policy, the dtype of its computations, and how far from float64 its 32 steps may end.
+    "mixed_float16": (tf.float16, 1e-3),
+    "mixed_bfloat16": (tf.bfloat16, 8e-3),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
+    compute_dtype, rtol = POLICIES[policy]
+    keras.mixed_precision.set_global_policy(policy)
+    x, y = data()
+    layer = sign_layer(keras)
+    model = keras.Sequential([layer])
+    optimizer = keras.optimizers.SGD(0.2)
+    if policy == "mixed_float16":
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+    history = model.fit(x, y, epochs=8, batch_size=16, shuffle=False, verbose=0)
+    assert layer(tf.constant(x)).dtype == compute_dtype
+    kernel, scale, losses = train_by_hand(0.2, 8, 16)
+    actual_kernel, actual_scale = layer.get_weights()
+    assert actual_kernel.dtype == np.float32
+    np.testing.assert_allclose(actual_kernel, kernel, rtol=rtol)
+    np.testing.assert_allclose(actual_scale, scale, rtol=rtol)
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=rtol)
+    assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
+
+
+@pytest.mark.regime_table(feature="embed_gradient", regime="mixed_precision")
+@pytest.mark.regime_table(feature="custom_gradient", regime="mixed_precision")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_gradients_in_mixed_precision(policy, keras):
+    """The layer alone, under an upstream that is not uniform: its gradients are float32, as its weights are."""
+    keras.mixed_precision.set_global_policy(policy)
+    compute_dtype, rtol = POLICIES[policy]
+    layer = sign_layer(keras)
+    x = tf.cast(data()[0][:4], compute_dtype)
+    layer.build(x.shape)
+    dy = np.array([[1.0], [10.0], [-3.0], [0.5]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = layer(x)
+    gradients = tape.gradient(value, [x, *layer.trainable_variables], output_gradients=tf.cast(dy, compute_dtype))
+    wide = x.numpy().astype(np.float64)
+    z = wide @ np.ones((4, 1))
+    dz = 0.5 * dy / (1 + z * z)
+    assert [tf.as_dtype(g.dtype) for g in gradients] == [compute_dtype, tf.float32, tf.float32]
+    for actual, expected in zip(
+        gradients, [dz @ np.ones((1, 4)), wide.T @ dz, np.sum(dy * np.sign(z), 0)], strict=True
+    ):
+        actual = actual.numpy().astype(np.float64)
+        # A few units in the last place of numbers of the size of the largest.
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * rtol * np.max(np.abs(expected)))
+
+
+DETERMINISM = """
+import hashlib, sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(7)
+w = tf.Variable(tf.random.normal([257]))
+scale = tf.Variable(tf.random.normal([1]))
+x, noise = tf.random.normal([4001, 257]), tf.random.normal([4001])
+
+@cg.custom_gradient
+def scaled(h, s):
+    return h * s, lambda dy: (dy * s * noise, tf.reduce_sum(dy * h, 0, keepdims=True))
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        rows = x * w
+        h = cg.embed_gradient(tf.reduce_sum(rows, -1), tf.cos(rows), rows, axis=-1)
+        h = cg.embed_gradient(h, tf.reduce_mean(x, 0)[None, :] * noise[:, None], w, axis=None)
+        loss = tf.reduce_sum(scaled(h, scale) * noise)
+    gradients = tape.gradient(loss, [w, scale])
+    for variable, gradient in zip([w, scale], gradients):
+        variable.assign_sub(1e-4 * gradient)
+
+start = [w.numpy(), scale.numpy()]
+digests = set()
+for run in range(3):
+    w.assign(start[0])
+    scale.assign(start[1])
+    for _ in range(3):
+        step()
+    assert np.all(np.isfinite(w)) and np.any(w.numpy() != start[0])
+    digests.add(hashlib.sha256(w.numpy().tobytes() + scale.numpy().tobytes()).hexdigest())
+(digest,) = digests
+print(digest)
+"""
+
+
+def test_training_with_reductions_is_equal_bit_by_bit_run_after_run_and_with_more_threads(tmp_path):
+    digests = [
+        run_python(DETERMINISM, threads, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}).stdout.split()[-1]
+        for threads in (1, 2)
+    ]
+    assert digests[0] == digests[1]
+
+
+CHECKED_NUMERICS = """
+import json
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf.debugging.enable_check_numerics()
+fine, infinite, undefined = (tf.constant(n) for n in ([1.0, 2.0], [1.0, np.inf], [np.nan, 1.0]))
+dy = tf.constant([10.0, 3.0])
+
+@cg.custom_gradient
+def rule(fx, gx, x):
+    return fx + 0.0, lambda dy: (None, None, dy * gx)
+
+def differentiate(function, gx, x, with_gradient=True):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(fine, gx, x)
+    gradient = tape.gradient(value, x, output_gradients=dy) if with_gradient else value
+    return value, gradient
+
+def attempt(*arguments):
+    try:
+        return [t.numpy().tolist() for t in run(*arguments)]
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)
+
+found = []
+for run in (differentiate, tf.function(differentiate)):
+    for function in (cg.embed_gradient, rule):
+        found.append([attempt(function, fine, fine), attempt(function, fine, infinite),
+                      attempt(function, undefined, fine, False), attempt(function, undefined, fine)])
+print(json.dumps(found))
+"""
+
+
+def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
+    result = run_python(CHECKED_NUMERICS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    names = ["CustomGradientEmbedGrad", "Mul", "CustomGradientEmbedGrad", "node mul/CheckNumericsV2"]
+    for found, name in zip(json.loads(result.stdout.splitlines()[-1]), names, strict=True):
+        finite, infinite_x, unused, used = found
+        assert finite == [[1.0, 2.0], [10.0, 6.0]]
+        assert infinite_x == [[1.0, 2.0], [10.0, 6.0]]
+        # The value is finite, whatever gx holds.
+        assert unused == [[1.0, 2.0], [1.0, 2.0]]
+        assert "Detected Infinity or NaN in output 0" in used
+        assert name in used
+
+
+def squares():
+    @tf.custom_gradient
+    def stock(x):
+        return x**2, lambda dy: 2.0 * dy * x
+
+    @cg.custom_gradient
+    def ours(x):
+        return x**2, lambda dy: 2.0 * dy * x
+
+    return {
+        "none": tf.square,
+        "stock": stock,
+        "custom_gradient": ours,
+        "embed_gradient": lambda x: cg.embed_gradient(x**2, 2.0 * x, x),
+        "recompute_grad": cg.recompute_grad(tf.square),
+    }
+
+
+def draws(function, traced, with_gradient):
+    """Random numbers around a call: by the global seed, by that and an op's own, and of a generator."""
+    tf.random.set_seed(7)
+    generator = tf.random.Generator.from_seed(3)
+
+    def run(x):
+        drawn = [tf.random.normal([2]), generator.normal([2])]
+        if with_gradient:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = function(x)
+            gradient = tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0]))
+        else:
+            gradient = 2.0 * function(x)
+        return [*drawn, tf.random.normal([2]), tf.random.normal([2], seed=5), generator.normal([2])], gradient
+
+    drawn, gradient = (tf.function(run) if traced else run)(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(gradient, [2.0, 40.0] if with_gradient else [2.0, 8.0])
+    return np.stack(drawn)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True], ids=["value", "gradient"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("name", squares())
+def test_random_numbers_are_the_same_with_and_without_a_call(name, traced, with_gradient):
+    """A graph counts the draws without a seed of their own, and not its operations."""
+    plain = draws(squares()["none"], traced, with_gradient)
+    np.testing.assert_array_equal(draws(squares()[name], traced, with_gradient), plain)
+
+
+def test_the_import_draws_nothing(tmp_path):
+    code = """
+import sys
+import tensorflow as tf
+
+def draw(between):
+    tf.random.set_seed(7)
+    first = tf.random.normal([2])
+    between()
+    return [*first.numpy(), *tf.random.normal([2]).numpy()]
+
+def load():
+    assert "tf_cg_ops" not in sys.modules
+    import tf_cg_ops
+
+assert draw(lambda: None) == draw(load) == draw(lambda: None)
+"""
+    run_python(code, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+
+
+def noise_of_rules(decorator, seed):
+    """What each of two rules in one graph draws, and what the graph itself draws after them."""
+
+    def noisy(x):
+        return x + 0.0, lambda dy: dy * tf.random.normal([3])
+
+    function = decorator(noisy)
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            values = [function(x), function(x)]
+        noise = [tape.gradient(value, x) for value in values]
+        return [*noise, tf.random.normal([3])]
+
+    tf.random.set_seed(seed)
+    return [n.numpy() for n in run(tf.zeros([3]))]
+
+
+def test_each_traced_grad_fn_draws_numbers_of_its_own():
+    """As with tf.custom_gradient: two rules with the same noise would not be independent."""
+    for decorator in (cg.custom_gradient, tf.custom_gradient):
+        first, second, outside = noise_of_rules(decorator, seed=7)
+        assert not np.allclose(first, second)
+        assert not np.allclose(first, outside)
+        assert not np.allclose(second, outside)
+    np.testing.assert_array_equal(noise_of_rules(cg.custom_gradient, 7), noise_of_rules(cg.custom_gradient, 7))
+    assert not np.allclose(noise_of_rules(cg.custom_gradient, 7), noise_of_rules(cg.custom_gradient, 8))

@@ -1,0 +1,185 @@
+"""What every op of the library must have, read from what TensorFlow has registered: so that none is half added."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import kernels, ops
+from tensorflow.python.ops.parallel_for import pfor
+
+import tf_cg_ops as cg
+from tf_cg_ops import _library
+
+from ..support.c_api import add_gradients, registered_ops
+from ..support.tensors import DTYPES, random_array
+from ..support.tolerances import assert_gradient_close
+
+# The wrapper of an op library has two functions for each op: one of the op's name, and one in snake case.
+OPS = sorted(
+    n
+    for n in vars(_library._ops)
+    if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(_library._ops)
+    if n != n.lower()
+)
+DEFINITIONS = registered_ops()
+# It fails wherever it runs, and a graph pass alone makes it.
+REFUSAL = "CustomGradientRefusal"
+OPS.remove(REFUSAL)
+
+EVERY_DTYPE = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
+
+
+def embed(fx, gx, x):
+    return _library.custom_gradient_embed(fx, [gx], [x], fx_gx_manually_stopped=True)
+
+
+def embed_grad(lhs, rhs):
+    return _library.custom_gradient_embed_grad(
+        lhs, rhs, tf.constant([3], tf.int64), wrt="x", fx_gx_manually_stopped=True
+    )
+
+
+def check_shape(x):
+    return _library.custom_gradient_check_shape(x, tf.constant([2, 3], tf.int64), message="")
+
+
+def barrier(x, after):
+    return _library.custom_gradient_barrier([x], [after])[0]
+
+
+@cg.custom_gradient
+def rule(x, y):
+    return x - y, lambda dy: (dy * y, dy + x)
+
+
+# A call of each op by tensors of these shapes, with a gradient by each of them.
+CALLS = {
+    "CustomGradientBarrier": (barrier, [[2, 3], [3]]),
+    "CustomGradientCheckShape": (check_shape, [[2, 3]]),
+    "CustomGradientEmbed": (embed, [[2, 3], [2, 3], [3]]),
+    "CustomGradientEmbedGrad": (embed_grad, [[2, 3], [2, 3]]),
+    "CustomGradientRule": (rule, [[2, 3], [2, 3]]),
+}
+
+
+def test_every_op_has_a_call_below():
+    assert list(CALLS) == OPS
+
+
+def test_the_refusal_fails_with_its_message():
+    with pytest.raises(tf.errors.UnimplementedError, match="the reason"):
+        _library._ops.custom_gradient_refusal([tf.constant(1.0)], Tout=[tf.float32], message="the reason")
+
+
+def dtype_attributes(name):
+    """The attributes that are dtypes, each with the dtypes that the op allows."""
+    for attribute in DEFINITIONS[name].attr:
+        if attribute.type in ("type", "list(type)"):
+            allowed = [tf.as_dtype(dtype) for dtype in attribute.allowed_values.list.type]
+            yield attribute.name, allowed or EVERY_DTYPE
+
+
+def kernels_of(name, device):
+    return [k for k in kernels.get_registered_kernels_for_op(name).kernel if k.device_type == device]
+
+
+def serves(kernel, attribute, dtype):
+    constraints = [c for c in kernel.constraint if c.name == attribute]
+    return all(dtype.as_datatype_enum in c.allowed_values.list.type for c in constraints)
+
+
+@pytest.mark.parametrize("device", ["CPU", "XLA_CPU_JIT"])
+@pytest.mark.parametrize("name", OPS)
+def test_a_kernel_for_every_dtype(name, device):
+    tf.function(lambda x: x + 1, jit_compile=True)(
+        tf.ones([1])
+    )  # TensorFlow registers XLA's kernels when it needs them.
+    for attribute, allowed in dtype_attributes(name):
+        for dtype in allowed:
+            assert any(serves(kernel, attribute, dtype) for kernel in kernels_of(name, device)), (attribute, dtype)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_python_gradient_and_a_pfor_converter(name):
+    assert ops.gradient_registry.lookup(name) is not None
+    assert name in pfor._pfor_converter_registry
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_doc_string_for_the_op_and_for_each_of_its_names(name):
+    definition = DEFINITIONS[name]
+    assert definition.summary.endswith(".")
+    assert definition.description
+    inferred = {attribute for argument in definition.input_arg for attribute in named_by(argument)}
+    for argument in [*definition.input_arg, *definition.output_arg, *definition.attr]:
+        if argument.name not in inferred:
+            assert argument.description.endswith("."), argument.name
+
+
+def named_by(argument):
+    """The attributes that an argument's type consists of, and that callers do not pass."""
+    return {argument.type_attr, argument.type_list_attr, argument.number_attr} - {""}
+
+
+def sources(name, dtype, rng):
+    return [tf.constant(random_array(rng, shape, dtype)) for shape in CALLS[name][1]]
+
+
+def by_python(name, tensors, dy):
+    @tf.function
+    def run(tensors, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = CALLS[name][0](*tensors)
+        return tape.gradient(y, tensors, output_gradients=dy, unconnected_gradients="zero")
+
+    return run(tensors, dy)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", OPS)
+def test_a_gradient_without_python(name, dtype, rng):
+    """By the C interface, which adds a SymbolicGradient: both registries of TensorFlow, and the numbers of Python."""
+    tensors = sources(name, dtype, rng)
+    with tf.Graph().as_default() as graph:
+        fed = [tf.compat.v1.placeholder(dtype, t.shape) for t in tensors]
+        y = CALLS[name][0](*fed)
+        fed_dy = tf.compat.v1.placeholder(dtype, y.shape)
+        assert name in {op.type for op in graph.get_operations()}
+    graph_def, names = add_gradients(graph.as_graph_def(), [y.name], [t.name for t in fed], [fed_dy.name])
+    assert "SymbolicGradient" in {node.op for node in graph_def.node}
+
+    dy = tf.constant(random_array(rng, y.shape, dtype))
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+        feed = {t.name: value.numpy() for t, value in zip([*fed, fed_dy], [*tensors, dy], strict=True)}
+        with tf.compat.v1.Session() as session:
+            found = iter(session.run([name for name in names if name], feed))
+    actual = [next(found) if name else np.zeros(t.shape) for name, t in zip(names, tensors, strict=True)]
+    wide = np.complex128 if dtype.is_complex else np.float64
+    for gradient, expected in zip(actual, by_python(name, tensors, dy), strict=True):
+        assert_gradient_close(gradient, expected.numpy().astype(wide), dtype, scale=4.0)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_gradients_above_are_not_all_zero(name, rng):
+    tensors = sources(name, tf.float64, rng)
+    y = CALLS[name][0](*tensors)
+    assert any(np.any(g != 0) for g in by_python(name, tensors, tf.constant(random_array(rng, y.shape))))
+
+
+def test_the_barrier_hands_each_value_on():
+    values = [tf.constant([1.0, 2.0]), tf.constant("text"), tf.constant([[3]])]
+    for one, other in zip(_library.custom_gradient_barrier(values, [tf.zeros([0])]), values, strict=True):
+        tf.debugging.assert_equal(one, other)
+
+
+def test_the_rule_hands_each_value_on(monkeypatch):
+    """Where it is left in the graph."""
+    monkeypatch.setenv("TF_CG_OPS_DISABLE_PASSES", "1")
+    function = cg.custom_gradient(lambda x: ((x + 1.0, tf.argmax(x), 2.0 * x), lambda a, b, c: a + c))
+    first, second, third = tf.function(function, autograph=False)(tf.constant([1.0, 5.0, 3.0]))
+    np.testing.assert_array_equal(first, [2.0, 6.0, 4.0])
+    assert second == 1
+    np.testing.assert_array_equal(third, [2.0, 10.0, 6.0])

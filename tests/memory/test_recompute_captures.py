@@ -1,0 +1,275 @@
+"""recompute_grad of functions that read Tensors beside their arguments: these have gradients, as in the plain function."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+X, W, DY = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([1.0, 10.0])
+
+
+class Module:
+    """Reads a Tensor of its own, by a method or in a list."""
+
+    def __init__(self, w):
+        self.w = w
+        self.nested = {"list": [w]}
+
+    def method(self, x):
+        return tf.sin(x) * self.w
+
+    def through_a_helper(self, x):
+        return tf.sin(x) * self.helper()
+
+    def helper(self):
+        return self.nested["list"][0]
+
+    def __call__(self, x):
+        return tf.sin(x) * self.w
+
+
+def closure(w):
+    return lambda x: tf.sin(x) * w
+
+
+def default(w):
+    return lambda x, *, w=(w,): tf.sin(x) * w[0]
+
+
+def inner_function(w):
+    def factor():
+        return w
+
+    def function(x):
+        return (lambda: tf.sin(x) * factor())()
+
+    return function
+
+
+def of_a_closed_over_object(w):
+    module = Module(w)
+    return lambda x: module(x)
+
+
+def of_an_object_in_an_object(w):
+    outer = Module(None)
+    outer.inner = Module(w)
+    return lambda x: outer.inner.method(x)
+
+
+MAKERS = {
+    "closure": closure,
+    "default": default,
+    "inner_function": inner_function,
+    "partial": lambda w: functools.partial(lambda w, x: tf.sin(x) * w, w),
+    "method": lambda w: Module(w).method,
+    "helper": lambda w: Module(w).through_a_helper,
+    "callable_object": Module,
+    "closed_over_object": of_a_closed_over_object,
+    "object_in_an_object": of_an_object_in_an_object,
+    "tf_function": lambda w: tf.function(closure(w)),
+    "decorated": lambda w: cg.recompute_grad(closure(w)),
+}
+
+
+def gradients(wrap, make, x, w):
+    with tf.GradientTape() as tape:
+        tape.watch([x, w])
+        y = wrap(make(2.0 * w))(x)
+    return tape.gradient(y, [x, w], output_gradients=DY)
+
+
+MODES = {
+    "eager": lambda function: function,
+    "traced": functools.partial(tf.function, autograph=False),
+    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_tensor_that_the_function_reads_has_the_plain_gradient(name, mode):
+    if name == "tf_function" and mode == "eager":
+        # A small Tensor of eager mode becomes a constant of the function, with TensorFlow's own gradients, too.
+        x, w = tf.ones([200]), tf.fill([200], 3.0)
+        upstream = {"output_gradients": None}
+    else:
+        x, w, upstream = X, W, {"output_gradients": DY}
+
+    def run(wrap, x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = wrap(MAKERS[name](2.0 * w))(x)
+        return tape.gradient(y, [x, w], **upstream)
+
+    plain = MODES[mode](lambda x, w: run(lambda f: f, x, w))(x, w)
+    recomputed = MODES[mode](lambda x, w: run(cg.recompute_grad, x, w))(x, w)
+    for found, expected in zip(recomputed, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def global_function(x):
+    return tf.sin(x) * GLOBAL["w"] * global_helper()
+
+
+def global_helper():
+    return HELPERS[0]
+
+
+GLOBAL, HELPERS = {"w": tf.constant([3.0, 4.0])}, [tf.constant([5.0, 6.0])]
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_a_global_tensor_has_a_gradient(mode):
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([GLOBAL["w"], HELPERS[0]])
+            y = cg.recompute_grad(global_function)(X)
+        return tape.gradient(y, [GLOBAL["w"], HELPERS[0]], output_gradients=DY)
+
+    by_global, by_helper = MODES[mode](run)()
+    np.testing.assert_allclose(by_global, DY * np.sin(X) * [5.0, 6.0], rtol=1e-6)
+    np.testing.assert_allclose(by_helper, DY * np.sin(X) * [3.0, 4.0], rtol=1e-6)
+
+
+def test_a_function_that_is_called_under_a_tape():
+    """Its gradient is asked for after it was traced."""
+    run = tf.function(lambda x, w: cg.recompute_grad(closure(w))(x))
+    with tf.GradientTape() as tape:
+        tape.watch([X, W])
+        y = run(X, W)
+    dx, dw = tape.gradient(y, [X, W], output_gradients=DY)
+    np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
+    np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)
+
+
+def test_a_graph_of_tensorflow_1():
+    with tf.Graph().as_default() as graph:
+        x, w = tf.compat.v1.placeholder(tf.float32, [2]), tf.compat.v1.placeholder(tf.float32, [2])
+        y = cg.recompute_grad(closure(w))(x)
+        gradients = tf.gradients(y, [x, w], grad_ys=DY.numpy())
+        with tf.compat.v1.Session(graph=graph) as session:
+            dx, dw = session.run(gradients, {x: X.numpy(), w: W.numpy()})
+    np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
+    np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
+def test_in_a_loop_and_a_conditional(jit_compile):
+    def loop(wrap, x, w):
+        function = wrap(closure(2.0 * w))
+
+        def body(i, x):
+            return i + 1, tf.cond(x[0] > 0.0, lambda: function(x), lambda: x)
+
+        return tf.while_loop(lambda i, x: i < 3, body, (0, x), maximum_iterations=3)[1]
+
+    @functools.partial(tf.function, jit_compile=jit_compile)
+    def run(x, w):
+        found = []
+        for wrap in (cg.recompute_grad, lambda f: f):
+            with tf.GradientTape() as tape:
+                tape.watch([x, w])
+                y = loop(wrap, x, w)
+            found.append(tape.gradient(y, [x, w], output_gradients=DY))
+        return found
+
+    recomputed, plain = run(X, W)
+    for found, expected in zip(recomputed, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_second_derivatives(mode):
+    def run(wrap):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch([X, W])
+            with tf.GradientTape() as inner:
+                inner.watch([X, W])
+                y = wrap(lambda x: tf.sin(x * W) * W)(X)
+            first = inner.gradient(y, [X, W], output_gradients=DY)
+        return [outer.gradient(d, s) for d in first for s in (X, W)]
+
+    plain, recomputed = MODES[mode](lambda: run(lambda f: f))(), MODES[mode](lambda: run(cg.recompute_grad))()
+    for found, expected in zip(recomputed, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_forward_mode(mode):
+    def run(x, w):
+        with tf.autodiff.ForwardAccumulator(w, DY) as accumulator:
+            y = cg.recompute_grad(closure(w))(x)
+        return accumulator.jvp(y)
+
+    np.testing.assert_allclose(MODES[mode](run)(X, W), DY * np.sin(X), rtol=1e-6)
+
+
+def test_slices_of_a_tensor_that_the_function_reads():
+    table = tf.reshape(tf.range(6.0), [3, 2])
+    with tf.GradientTape() as tape:
+        tape.watch([X, table])
+        y = cg.recompute_grad(lambda x: x * tf.gather(table, [1, 1])[0])(X)
+    dtable = tf.convert_to_tensor(tape.gradient(y, table, output_gradients=DY))
+    np.testing.assert_allclose(dtable, [[0, 0], X * DY, [0, 0]])
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_variables_and_stopped_tensors_beside_it(mode):
+    v = tf.Variable([7.0, 8.0])
+
+    def run(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            stopped = tf.stop_gradient(w)
+            y = cg.recompute_grad(lambda x: x * w * v * stopped)(x)
+        return tape.gradient(y, [x, w, v], output_gradients=DY)
+
+    dx, dw, dv = MODES[mode](run)(X, W)
+    np.testing.assert_allclose(dx, DY * W * [7.0, 8.0] * W)
+    np.testing.assert_allclose(dw, DY * X * [7.0, 8.0] * W)
+    np.testing.assert_allclose(dv, DY * X * W * W)
+
+
+def test_the_same_tensor_as_an_argument_and_in_the_closure():
+    for mode in ("eager", "traced"):
+        (dx, _) = MODES[mode](lambda: gradients(cg.recompute_grad, lambda _: lambda x: x * X, X, W))()
+        np.testing.assert_allclose(dx, 2.0 * DY * X)
+
+
+def test_what_no_tape_watches_is_no_input():
+    """Constants and closed-over Tensors without a tape."""
+    from tf_cg_ops import _captures
+
+    w, mask = tf.constant([3.0, 4.0]), tf.constant([1, 0])
+    function = lambda x: x * w * tf.cast(mask, tf.float32)  # noqa: E731
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        assert _captures.watched_in_eager_mode(function) == []
+        tape.watch(w)
+        assert [t is w for t in _captures.watched_in_eager_mode(function)] == [True]
+
+
+def test_a_saved_model_has_the_gradient_in_a_fresh_process(tmp_path):
+    model = tf.Module()
+    model.f = tf.function(
+        lambda x, w: cg.recompute_grad(closure(w))(x), input_signature=[tf.TensorSpec([2]), tf.TensorSpec([2])]
+    )
+    tf.saved_model.save(model, tmp_path / "model")
+    code = """
+import sys
+import tensorflow as tf, tf_cg_ops
+f, x, w = tf.saved_model.load(sys.argv[1]).f, tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
+with tf.GradientTape() as tape:
+    tape.watch([x, w])
+    y = f(x, w)
+print([d.numpy().tolist() for d in tape.gradient(y, [x, w], output_gradients=tf.constant([1.0, 10.0]))])
+"""
+    dx, dw = eval(run_python(code, tmp_path / "model", cwd=tmp_path).stdout)
+    np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
+    np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)

@@ -1,0 +1,108 @@
+"""The house rules: who may include and import what, style, and what must not be in the repository."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from build_ops import sources
+
+from ..support.sources import ROOT, source_files
+
+
+def test_ruff_finds_nothing():
+    subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "."], cwd=ROOT, check=True)
+
+
+def test_mypy_finds_nothing():
+    subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, check=True)
+
+
+def test_clang_format_changes_nothing():
+    command = [pathlib.Path(sys.executable).with_name("clang-format"), "--dry-run", "-Werror"]
+    subprocess.run(
+        [*command, *source_files("**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c")], cwd=ROOT, check=True
+    )
+
+
+# The folder, and what its files may include beside the standard library and their own folder.
+MAY_INCLUDE = {
+    "cc/lib": r"cc/lib/",
+    "cc/gradients": r"cc/lib/|tensorflow/core/framework/",
+    "cc/graph_gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
+    "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
+    "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
+    "cc/versions": r"tensorflow/compiler/tf2xla/|tensorflow/core/public/version\.h|"
+    r"xla/(client|hlo/builder)/|xla/stream_executor/stream\.h",
+    "cc/passes": r"cc/lib/|"
+    r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
+    r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
+    "cc/kernels": r"cc/lib/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
+    r"tensorflow/core/(framework/|platform/logging\.h|util/work_sharder\.h|"
+    r"common_runtime/input_colocation_exemption_registry\.h)",
+    # nvcc never parses TensorFlow.
+    "cuda": r"cc/lib/",
+    "cuda/check": r"cc/lib/|cuda/contraction\.h",
+}
+
+
+@pytest.mark.parametrize("folder", MAY_INCLUDE)
+def test_includes_keep_to_the_layers(folder):
+    allowed = re.compile(f"{folder}/|{MAY_INCLUDE[folder]}")
+    for path in source_files(f"{folder}/*"):
+        for included in re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE):
+            assert allowed.match(included), f"{path} includes {included}"
+
+
+def test_every_source_is_built():
+    listed = [*sources.SOURCES, *sources.SOURCES_WITH_CC, *sources.CUDA_SOURCES, *sources.WITHOUT_CUDA]
+    files = source_files("cc/**/*.cc", "cuda/*.cc", "cuda/*.cu")
+    assert sorted(set(listed)) == sorted(str(path.relative_to(ROOT)) for path in files)
+
+
+def test_private_names_of_tensorflow_are_in_one_module():
+    for path in source_files("tf_cg_ops/**/*.py"):
+        if path.name != "_tf_internal.py":
+            assert not re.search(r"tensorflow\.python|tf\.__internal__|graph\._", path.read_text()), path
+
+
+def test_only_one_module_opens_the_library():
+    assert [path.name for path in source_files("tf_cg_ops/**/*.py") if "load_op_library" in path.read_text()] == [
+        "_library.py"
+    ]
+
+
+# What is imported where it is used only, by who has it.
+EXTRAS = {
+    "keras3.py": {"keras"},
+    "keras2.py": {"tf_keras"},
+    "__main__.py": {"tf_cg_ops_cli"},
+    "_command_line.py": {"tf_cg_ops_cli"},
+}
+
+
+def test_no_file_is_what_a_process_left_behind():
+    """Such as its memory after a crash. What is larger than the figures belongs to no repository of sources."""
+    folders = ("benchmarks", "cc", "docs", "examples", "qa", "tests", "tf_cg_ops")
+    files = source_files("*", *(f"{folder}/**/*" for folder in folders))
+    assert [path.name for path in files if path.stat().st_size > 1 << 20] == []
+
+
+def test_the_package_needs_only_tensorflow_and_numpy():
+    """The demo aside, which is an extra."""
+    allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
+    for path in source_files("tf_cg_ops/**/*.py"):
+        if "_demo" not in path.parts:
+            for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
+                assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
+
+
+def test_no_path_of_a_machine_is_in_the_repository():
+    folders = "|".join(("home", "root", "work", "tmp"))
+    for path in source_files(
+        "**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"
+    ):
+        assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path

@@ -1,0 +1,389 @@
+"""reverse_gradient, scale_gradient, clip_gradient and straight_through beyond what graph/test_modes.py shows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import DTYPES, address, bits, random_array
+from ..support.tolerances import GRADIENT_RTOL, assert_gradient_close
+
+REAL = [dtype for dtype in DTYPES if not dtype.is_complex]
+
+
+def wide(array):
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_reversal_and_scaling_in_every_dtype(dtype, shape, rng, gradient):
+    x, dy = random_array(rng, shape, dtype), tf.constant(random_array(rng, shape, dtype))
+    for function, factor in ((cg.reverse_gradient, -0.25), (cg.scale_gradient, 0.25)):
+        (dx,) = gradient(lambda x, f=function: f(x, 0.25), [x], dy)
+        assert_gradient_close(dx, factor * wide(dy.numpy()), dtype)
+        assert dx.dtype == dtype
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)])
+def test_a_factor_may_be_one_for_each_element(shape, rng, gradient):
+    x, dy, factor = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=shape)
+    (dx,) = gradient(lambda x: cg.scale_gradient(x, tf.constant(factor)), [x], tf.constant(dy))
+    np.testing.assert_allclose(dx, factor * dy, rtol=1e-15)
+
+
+@pytest.mark.parametrize("function", [cg.reverse_gradient, cg.scale_gradient])
+def test_the_value_is_the_input_bit_for_bit_and_in_its_memory(function):
+    x = tf.constant([-0.0, np.inf, np.nan, 1e-42])
+    y = function(x, 3.0)
+    assert address(y) == address(x)
+    np.testing.assert_array_equal(bits(y.numpy()), bits(x.numpy()))
+
+
+@pytest.mark.parametrize("limit", [{"value": 1.0}, {"norm": 1.0}, {"global_norm": 1.0}])
+def test_the_value_of_clipping_is_the_input_bit_for_bit_and_in_its_memory(limit):
+    x = tf.constant([-0.0, np.inf, np.nan, 1e-42])
+    y = cg.clip_gradient(x, **limit)
+    assert address(y) == address(x)
+    np.testing.assert_array_equal(bits(y.numpy()), bits(x.numpy()))
+
+
+def traced_gradient(function, x, dy):
+    """The gradient as a tf.function of what it reads, and how often it was traced."""
+    traces = []
+
+    @tf.function
+    def run(factor):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, factor)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    return run, traces
+
+
+X, DY = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 10.0, -100.0])
+
+NUMBERS = {
+    "reverse_gradient": (cg.reverse_gradient, lambda f: -f * DY),
+    "scale_gradient": (cg.scale_gradient, lambda f: f * DY),
+    "clip by value": (lambda x, f: cg.clip_gradient(x, value=f), lambda f: np.clip(DY, -f, f)),
+    "clip by norm": (lambda x, f: cg.clip_gradient(x, norm=f), lambda f: DY * min(1, f / np.linalg.norm(DY))),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_variable_or_a_tensor_changes_without_a_new_trace(name):
+    function, expected = NUMBERS[name]
+    variable = tf.Variable(2.0, trainable=False)
+    by_variable, traces_by_variable = traced_gradient(lambda x, _: function(x, variable), X, DY)
+    by_tensor, traces_by_tensor = traced_gradient(function, X, DY)
+    for number in (2.0, 0.5, 1000.0):
+        variable.assign(number)
+        np.testing.assert_allclose(by_variable(0.0), expected(number), rtol=1e-6)
+        np.testing.assert_allclose(by_tensor(tf.constant(number, tf.float64)), expected(number), rtol=1e-6)
+    assert len(traces_by_variable) == len(traces_by_tensor) == 1
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_number_itself_has_no_gradient(name):
+    function, _ = NUMBERS[name]
+    number = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        y = function(X, number)
+    assert tape.gradient(y, number, output_gradients=DY) is None
+
+
+def test_the_number_is_read_when_the_value_is_computed():
+    number = tf.Variable(2.0, trainable=False)
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = cg.scale_gradient(cg.clip_gradient(X, value=number), number)
+    number.assign(1000.0)
+    np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), np.clip(2 * DY, -2, 2))
+
+
+def shrink(dy, norm, limit):
+    return dy * np.where(norm > limit, limit / np.where(norm > limit, norm, 1), 1)
+
+
+@pytest.mark.parametrize("axes", [None, -1, 0, (0, 1)])
+@pytest.mark.parametrize("limit", [0.0, 0.5, 1.5, 100.0])
+def test_clipping_by_norm(axes, limit, dtype, rng, gradient):
+    x, dy = random_array(rng, (4, 3), dtype), random_array(rng, (4, 3), dtype)
+    dy[1] = 0  # A row without a norm.
+    (dx,) = gradient(lambda x: cg.clip_gradient(x, norm=limit, axes=axes), [x], tf.constant(dy))
+    norm = np.sqrt(np.sum(np.abs(wide(dy)) ** 2, axis=axes, keepdims=True))
+    assert_gradient_close(dx, shrink(wide(dy), norm, limit), dtype)
+
+
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_clipping_by_global_norm_of_a_structure_of_dtypes(limit, rng, gradient):
+    dtypes = [tf.float16, tf.float32, tf.float64, tf.complex64]
+    xs = [random_array(rng, shape, dtype) for shape, dtype in zip([(2,), (), (3, 1), (2,)], dtypes, strict=True)]
+    dys = [random_array(rng, np.shape(x), dtype) for x, dtype in zip(xs, dtypes, strict=True)]
+
+    def function(*xs):
+        y = cg.clip_gradient({"a": list(xs[:2]), "b": (xs[2], xs[3])}, global_norm=limit)
+        assert isinstance(y["b"], tuple)
+        return [*y["a"], *y["b"]]
+
+    dxs = gradient(function, xs, [tf.constant(dy) for dy in dys])
+    norm = np.sqrt(sum(np.sum(np.abs(wide(dy)) ** 2) for dy in dys))
+    for dx, dy, dtype in zip(dxs, dys, dtypes, strict=True):
+        assert_gradient_close(dx, shrink(wide(dy), norm, limit), dtype)
+
+
+def test_norms_do_not_overflow_in_16_bits(gradient):
+    dy = np.full([4], 3e4, np.float16)
+    (dx,) = gradient(lambda x: cg.clip_gradient(x, norm=1.0), [np.ones([4], np.float16)], tf.constant(dy))
+    np.testing.assert_allclose(dx, [0.5] * 4, rtol=GRADIENT_RTOL[tf.float16])
+
+
+def test_an_upstream_that_is_not_finite_is_not_hidden(gradient):
+    for limit in ({"norm": 1.0}, {"global_norm": 1.0}):
+        (dx,) = gradient(lambda x, limit=limit: cg.clip_gradient(x, **limit), [np.ones(2)], np.array([np.inf, 1.0]))
+        assert np.isnan(dx).any()
+    (dx,) = gradient(lambda x: cg.clip_gradient(x, value=1.0), [np.ones(2)], np.array([np.nan, np.inf]))
+    np.testing.assert_array_equal(dx, [np.nan, 1.0])
+
+
+def test_second_derivatives_of_clipping_are_finite_at_zero_and_right_elsewhere():
+    """d(n * dy / |dy|) has the projection away from dy as its Jacobian."""
+    for dy, limit in ((np.zeros(3), 1.0), (np.array([3.0, -4.0, 0.5]), 2.0)):
+        upstream = tf.constant(dy)
+        with tf.GradientTape() as outer:
+            outer.watch(upstream)
+            with tf.GradientTape() as inner:
+                x = tf.ones([3], tf.float64)
+                inner.watch(x)
+                y = cg.clip_gradient(x, norm=limit)
+            dx = inner.gradient(y, x, output_gradients=upstream)
+            weighted = tf.reduce_sum(dx * [1.0, 10.0, -3.0])
+        second = outer.gradient(weighted, upstream)
+        norm = np.linalg.norm(dy)
+        jacobian = limit / norm * (np.eye(3) - np.outer(dy, dy) / norm**2) if norm else np.eye(3)
+        np.testing.assert_allclose(second, [1.0, 10.0, -3.0] @ jacobian, rtol=1e-12)
+
+
+def test_sparse_upstreams_are_clipped(gradient):
+    (dx,) = gradient(lambda x: tf.gather(cg.clip_gradient(x, value=2.0), [2, 2]), [np.ones(3)], np.array([1.5, 5.0]))
+    np.testing.assert_allclose(dx, [0.0, 0.0, 2.0])
+
+
+SURROGATES = {
+    "identity": lambda x, slope: np.ones_like(x),
+    "hard_tanh": lambda x, slope: (np.abs(slope * x) <= 1).astype(float),
+    "sigmoid": lambda x, slope: slope * np.exp(-slope * x) / (1 + np.exp(-slope * x)) ** 2,
+    "fast_sigmoid": lambda x, slope: 1 / (1 + slope * np.abs(x)) ** 2,
+}
+
+
+@pytest.mark.parametrize("slope", [0.5, 1, 32.0])
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
+def test_surrogates(surrogate, slope, dtype, rng, gradient):
+    x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
+    # Where hard tanh ends, both sides count.
+    x[:2] = 1 / slope, -1 / slope
+    function = cg.straight_through(tf.sign, surrogate, slope)
+    np.testing.assert_array_equal(function(tf.constant(x)).numpy().astype(float), np.sign(x.astype(float)))
+    (dx,) = gradient(function, [x], tf.constant(dy))
+    rounding = 20 if surrogate in ("sigmoid", "fast_sigmoid") else 1
+    np.testing.assert_allclose(
+        wide(dx.numpy()),
+        SURROGATES[surrogate](wide(x), slope) * wide(dy),
+        rtol=rounding * GRADIENT_RTOL[dtype],
+        atol=GRADIENT_RTOL[dtype],
+    )
+
+
+def test_far_from_zero_the_derivative_of_the_sigmoid_is_not_rounded_to_zero(gradient):
+    (dx,) = gradient(cg.straight_through(tf.sign, "sigmoid"), [np.array([-50.0, 50.0])], np.array([1.0, 10.0]))
+    np.testing.assert_allclose(dx, np.exp(-50.0) * np.array([1, 10]), rtol=1e-12)
+
+
+def test_a_surrogate_may_be_a_function_and_the_value_of_another_dtype(gradient):
+    spike = cg.straight_through(lambda v: v > 1.0, lambda v: 3.0 * v)
+    x = np.array([0.5, 1.5])
+    y = spike(tf.constant(x))
+    assert y.dtype == tf.float64
+    np.testing.assert_array_equal(y, [0.0, 1.0])
+    (dx,) = gradient(spike, [x], np.array([1.0, 10.0]))
+    np.testing.assert_allclose(dx, [1.5, 45.0])
+
+
+def test_arrays_and_numbers_are_taken_too():
+    stepped = cg.straight_through(lambda v: v > 1.0, "hard_tanh")
+    np.testing.assert_array_equal(stepped(np.array([0.5, 1.5])), [0.0, 1.0])
+    assert stepped(1.5).numpy() == 1.0
+
+
+def test_the_surrogate_is_not_computed_without_a_gradient():
+    calls = []
+    spike = cg.straight_through(tf.sign, lambda v: calls.append(1) or v)
+    spike(X)
+    assert not calls
+
+
+def test_it_decorates_functions_and_methods_with_further_arguments_and_variables(gradient):
+    class Quantiser:
+        def __init__(self):
+            self.step = tf.Variable(0.5, dtype=tf.float64)
+
+        @cg.straight_through(surrogate="hard_tanh", slope=0.5)
+        def __call__(self, x, offset, *, mode="nearest"):
+            assert mode == "nearest"
+            return self.step * tf.round(x / self.step) + offset
+
+    quantiser = Quantiser()
+    x, offset = np.array([0.6, 2.6]), np.array([1.0, 2.0])
+    np.testing.assert_allclose(quantiser(tf.constant(x), offset), [1.5, 4.5])
+    dx, d_offset = gradient(lambda x, o: quantiser(x, o, mode="nearest"), [x, offset], np.array([1.0, 10.0]))
+    np.testing.assert_allclose(dx, [1.0, 0.0])
+    assert d_offset is None
+    with tf.GradientTape() as tape:
+        y = quantiser(tf.constant(x), offset)
+    assert tape.gradient(y, quantiser.step) is None
+
+
+V = tf.constant([1.0, 2.0])
+FLOATS = "float16, bfloat16, float32, float64, complex64, complex128"
+
+WRONG = {
+    "x of integers": (
+        lambda: cg.reverse_gradient(tf.constant([1, 2])),
+        TypeError,
+        f"reverse_gradient: the dtype of x has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
+        "with tf.cast(x, tf.float32).",
+    ),
+    "text as a factor": (
+        lambda: cg.reverse_gradient(V, "0.5"),
+        TypeError,
+        "reverse_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        "'0.5'. Convert it before the call.",
+    ),
+    "a bool as a factor": (
+        lambda: cg.scale_gradient(V, True),
+        TypeError,
+        "scale_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        "True. Convert it before the call.",
+    ),
+    "a complex factor": (
+        lambda: cg.scale_gradient(V, tf.constant(1j)),
+        TypeError,
+        "scale_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got a "
+        "Tensor of dtype complex128. Convert it before the call.",
+    ),
+    "a schedule instead of its value": (
+        lambda: cg.scale_gradient(V, lambda step: 1.0 / step),
+        TypeError,
+        "scale_gradient: factor is not a dense tensor; expected a Tensor or what converts to one, got ",
+    ),
+    "a factor that does not broadcast": (
+        lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),
+        ValueError,
+        "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
+        "(2,), got (3,). Give it one number for all, or one for each element of x.",
+    ),
+    "a factor that is larger than x": (
+        lambda: cg.scale_gradient(V, tf.ones([3, 2])),
+        ValueError,
+        "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
+        "(2,), got (3, 2). Give it one number for all, or one for each element of x.",
+    ),
+    "no limit": (
+        lambda: cg.clip_gradient(V),
+        ValueError,
+        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
+        "clip in two ways.",
+    ),
+    "two limits": (
+        lambda: cg.clip_gradient(V, value=1.0, norm=2.0),
+        ValueError,
+        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got value and norm. Nest two "
+        "calls to clip in two ways.",
+    ),
+    "a negative limit": (
+        lambda: cg.clip_gradient(V, norm=-1.0),
+        ValueError,
+        "clip_gradient: norm is negative; expected a number that is at least 0, got -1.0. Pass its size.",
+    ),
+    "a limit that is nan": (
+        lambda: cg.clip_gradient(V, norm=np.nan),
+        ValueError,
+        "clip_gradient: norm is negative; expected a number that is at least 0, got nan. Pass its size.",
+    ),
+    "a limit for each element": (
+        lambda: cg.clip_gradient(V, value=[1.0, 2.0]),
+        ValueError,
+        "clip_gradient: value is no scalar; expected a single number, got the shape (2,). Reduce it.",
+    ),
+    "axes without a norm": (
+        lambda: cg.clip_gradient(V, value=1.0, axes=-1),
+        ValueError,
+        "clip_gradient: axes are those of a norm; expected norm together with axes, got value. Leave axes out, or clip "
+        "by norm.",
+    ),
+    "complex by value": (
+        lambda: cg.clip_gradient(tf.constant([1j]), value=1.0),
+        TypeError,
+        "clip_gradient: complex numbers are not ordered; expected a real x to clip by value, got complex128. Clip by "
+        "norm.",
+    ),
+    "nothing to clip": (
+        lambda: cg.clip_gradient([], norm=1.0),
+        ValueError,
+        "clip_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to clip.",
+    ),
+    "an integer in a structure": (
+        lambda: cg.clip_gradient([V, tf.constant(1)], norm=1.0),
+        TypeError,
+        f"clip_gradient: the dtype of x[1] has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
+        "with tf.cast(x[1], tf.float32).",
+    ),
+    "an unknown surrogate": (
+        lambda: cg.straight_through(tf.sign, "tanh"),
+        ValueError,
+        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "'fast_sigmoid', or a function of x that returns the derivative, got 'tanh'. Pass one of those names.",
+    ),
+    "a slope of zero": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope=0),
+        ValueError,
+        "straight_through: the slope is no positive number; expected a number above 0, got 0. Pass its size.",
+    ),
+    "no function": (
+        lambda: cg.straight_through(V),
+        TypeError,
+        "straight_through: it decorates functions; expected a function or another callable, got an EagerTensor. Pass the "
+        "function itself, and its arguments to what comes back.",
+    ),
+    "a first argument of integers": (
+        lambda: cg.straight_through(tf.sign)(tf.constant([1, 2])),
+        TypeError,
+        "straight_through: 'sign' has nothing to be differentiated by; expected real numbers as its first argument, got "
+        "a Tensor of dtype int32. Pass x, a Tensor or Variable of a floating dtype, first.",
+    ),
+    "a first argument that is no tensor": (
+        lambda: cg.straight_through(lambda mode, x: x)("nearest", V),
+        TypeError,
+        "straight_through: '<lambda>' has nothing to be differentiated by; expected real numbers as its first argument, "
+        "got 'nearest'. Pass x, a Tensor or Variable of a floating dtype, first.",
+    ),
+    "a value of another shape": (
+        lambda: cg.straight_through(tf.argmax)(V),
+        ValueError,
+        "straight_through: 'argmax_v2' does not keep the shape of x; expected (2,), got (). The gradient goes straight "
+        "through to where it came from: use custom_gradient for anything else.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_uses_say_what_to_do(name):
+    wrong, kind, message = WRONG[name]
+    with pytest.raises(kind) as error:
+        wrong()
+    assert str(error.value).startswith(message)

@@ -1,0 +1,347 @@
+"""Solvers, arguments and layers with implicit_root, and what it refuses."""
+
+import functools
+import logging
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import MODES, assert_orders, derivative, eager_orders
+from ..support.regimes import eager, traced
+from ..support.roots import (
+    DY,
+    RIDGE_INPUTS,
+    A,
+    X,
+    coupled,
+    coupled_by_hand,
+    coupled_residual,
+    cubic_newton,
+    cubic_residual,
+    ridge,
+    ridge_gradient,
+    scipy_root,
+)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "around_traced", "tf1"])
+def test_a_solver_of_scipy(mode):
+    assert_orders(MODES[mode](cg.implicit_root(coupled_residual, scipy_root), X, DY), coupled_by_hand())
+
+
+def test_a_solver_that_returns_an_array():
+    function = cg.implicit_root(coupled_residual, lambda x: scipy_root(x).numpy())
+    assert_orders(eager_orders(function, X, DY), coupled_by_hand())
+
+
+def test_a_solver_with_a_tape_of_its_own():
+    """Newton's method with the Jacobian from a tape."""
+
+    @cg.implicit_root(coupled_residual)
+    def solve(x):
+        y = tf.zeros_like(x)
+        for _ in range(12):
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(y)
+                r = coupled_residual(y, x)
+            y -= tf.linalg.solve(tape.jacobian(r, y, experimental_use_pfor=False), r[:, None])[:, 0]
+        return y
+
+    for mode in ("eager", "traced"):
+        assert_orders(MODES[mode](solve, X, DY), coupled_by_hand())
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_the_solver_runs_once(traced):
+    calls = []
+
+    def solve(x):
+        calls.append(1)
+        return scipy_root(x)
+
+    def counted(x):
+        return tf.numpy_function(lambda x: solve(tf.constant(x)).numpy(), [x], x.dtype)
+
+    function = cg.implicit_root(coupled_residual, lambda x: tf.ensure_shape(counted(x), [3]))
+
+    def run(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = function(x)
+            dx = inner.gradient(y, x, output_gradients=DY)
+        return y, dx, outer.gradient(dx, x, output_gradients=DY)
+
+    assert_orders((tf.function(run) if traced else run)(tf.constant(X)), coupled_by_hand())
+    assert len(calls) == 1
+
+
+def richardson(vjp, dy, steps=200):
+    """Richardson's iteration."""
+    return tf.while_loop(
+        lambda i, _: i < steps, lambda i, u: (i + 1, u + (dy - vjp(u)) / 12), (0, dy / 12), maximum_iterations=steps
+    )[1]
+
+
+@pytest.mark.parametrize("mode", ["eager", "jit", "unknown_shape"])
+def test_an_iterative_linear_solver(mode):
+    """Its iterations are differentiated for the second order."""
+    function = cg.implicit_root(coupled_residual, lambda x: coupled(tf.ensure_shape(x, [3])), linear_solve=richardson)
+    for actual, expected in zip(MODES[mode](function, X, DY), coupled_by_hand(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_variables_structures_and_keywords(traced):
+    """y**3 + a y = b x, with a Variable that only the residual reads, one as an argument, and a ragged x."""
+    a, b = tf.Variable(X**2, dtype=tf.float64), tf.Variable(DY)
+    read_by_the_solver = tf.Variable(tf.ones([], tf.float64))
+
+    def residual(y, tree, mode, *, power):
+        assert mode == "cubic"
+        assert not isinstance(tree["b"], tf.Variable)
+        return y**power + a * y - tree["b"] * tree["x"].values
+
+    def solve(tree, mode, *, power):
+        assert isinstance(tree["b"], tf.Variable)
+
+        def body(y):
+            x = tree["x"].values
+            return y - (y**power + a * y - tree["b"] * x) / (3 * y**2 + a)
+
+        y = tree["x"].values * read_by_the_solver
+        for _ in range(60):
+            y = body(y)
+        return y
+
+    function = cg.implicit_root(residual, solve, batched=True)
+    x, dy = tf.constant([0.5, 1.0, -2.0], tf.float64), tf.constant([1.0, 10.0, -7.0], tf.float64)
+
+    def run(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                tree = {"x": tf.RaggedTensor.from_row_lengths(x, [1, 2]), "b": b}
+                y = function(tree, mode="cubic", power=3)
+            found = inner.gradient(y, [x, a, b, read_by_the_solver], output_gradients=dy)
+        return y, found[:3], outer.gradient(found[0], [x, a, b], output_gradients=dy), found[3]
+
+    y, found, second, nothing = (tf.function(run) if traced else run)(x)
+    assert nothing is None
+    y, a_, b_, x_, dy = y.numpy(), a.numpy(), b.numpy(), x.numpy(), dy.numpy()
+    np.testing.assert_allclose(y**3 + a_ * y, b_ * x_, rtol=1e-12)
+    s = 3 * y**2 + a_
+    for actual, expected in zip(found, (dy * b_ / s, -dy * y / s, dy * x_ / s), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-11)
+    # dx = dy b / s; ds = 6 y dy + da.
+    by_x = -6 * y * b_ / s * dy**2 * b_ / s**2
+    by_a = (6 * y**2 / s - 1) * dy**2 * b_ / s**2
+    by_b = dy**2 / s - 6 * y * x_ / s * dy**2 * b_ / s**2
+    for actual, expected in zip(second, (by_x, by_a, by_b), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
+def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
+    """y = tanh(y W + x), against gradient descent by hand."""
+
+    class Equilibrium(keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=(shape[-1], shape[-1]), initializer="zeros", name="w")
+
+        def step(self, y, x):
+            return tf.tanh(y @ tf.convert_to_tensor(self.w) + x)
+
+        def call(self, x):
+            def solve(x):
+                return tf.while_loop(
+                    lambda i, _: i < 40, lambda i, y: (i + 1, self.step(y, x)), (0, x), maximum_iterations=40
+                )[1]
+
+            return cg.implicit_root(lambda y, x: self.step(y, x) - y, solve, batched=True)(x)
+
+    x = rng.normal(size=(4, 2)).astype(np.float32)
+    target = 0.3 * rng.normal(size=(4, 2)).astype(np.float32)
+    model = keras.Sequential([keras.layers.Input((2,)), Equilibrium()])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", jit_compile=True)
+    model.fit(x, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], equilibrium_weights(x, target, 0.1, 3), rtol=1e-4)
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
+
+
+def equilibrium_weights(x, target, learning_rate, steps):
+    """Gradient descent by hand: for y = tanh(z), dz = (1 - y**2) (dy + dz W^T), dW = y^T dz."""
+    w = np.zeros((2, 2))
+    for _ in range(steps):
+        y = np.tanh(x.astype(float))
+        for _ in range(200):
+            y = np.tanh(y @ w + x)
+        dy = 2 * (y - target) / y.size
+        dz = np.zeros_like(y)
+        for row, slope in enumerate(1 - y**2):
+            dz[row] = np.linalg.solve(np.eye(2) - np.diag(slope) @ w, slope * dy[row])
+        w = w - learning_rate * y.T @ dz
+    return w
+
+
+@pytest.mark.parametrize("run", [eager, traced])
+def test_a_residual_of_numpy(run):
+    """In a graph, too, the black box is called once for the value and once for the gradient."""
+    calls = []
+
+    @functools.partial(cg.from_numpy, output=tf.TensorSpec([3], tf.float64))
+    def residual(y, x):
+        calls.append(1)
+        return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]
+
+    value, (dx,) = run(cg.implicit_root(residual, scipy_root), [X], DY)
+    for actual, expected in zip((value, dx), coupled_by_hand()[:2], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_integers_among_the_arguments_and_nothing_to_differentiate_by(traced, caplog):
+    def root(x, n):
+        return x ** (1 / tf.cast(n, x.dtype))
+
+    power = cg.implicit_root(lambda y, x, n: y ** tf.cast(n, y.dtype) - x, root)
+    two = cg.implicit_root(lambda y: y - 2.0, lambda: tf.constant(2.0))
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = power(x, tf.constant(3))
+        return tape.gradient(y, x), two()
+
+    with caplog.at_level(logging.WARNING, "tensorflow"):
+        dx, constant = (tf.function(run) if traced else run)(tf.constant([8.0, 27.0]))
+    np.testing.assert_allclose(dx, [1 / 12, 1 / 27], rtol=1e-5)
+    assert float(constant) == 2.0
+    assert not caplog.records
+
+
+def test_a_singular_jacobian_is_what_the_linear_solver_makes_of_it():
+    function = cg.implicit_root(lambda y, x: y**2 - x, tf.sqrt)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+        derivative(function)(tf.constant([0.0, 1.0]))
+
+
+def f(x):
+    return 2.0 * x
+
+
+CALLS = {
+    "structure": (
+        lambda: cg.implicit_root(cubic_residual, lambda x: [x, x])(tf.constant(X)),
+        TypeError,
+        "implicit_root: '<lambda>' did not return a root; expected one Tensor of floating-point or complex numbers, got "
+        "[<tf.Tensor",
+    ),
+    "integers": (
+        lambda: cg.implicit_root(cubic_residual, lambda x: tf.constant([1]))(tf.constant(X)),
+        TypeError,
+        "implicit_root: '<lambda>' did not return a root; expected one Tensor of floating-point or complex numbers, got a "
+        "Tensor of dtype int32. Concatenate several unknowns into one Tensor.",
+    ),
+    "no_batch": (
+        lambda: cg.implicit_root(cubic_residual, f, batched=True)(tf.constant(1.0)),
+        ValueError,
+        "implicit_root: 'f' did not return a batch; expected a leading dimension for the batch, got a scalar. Leave out "
+        "batched=True for a single system.",
+    ),
+    "residual_dtype": (
+        lambda: cg.implicit_root(lambda y, x: tf.cast(y, tf.float32), f)(tf.constant(X)),
+        TypeError,
+        "implicit_root: the residual '<lambda>' of 'f' is not like the root; expected a Tensor of dtype float64, got a "
+        "Tensor of dtype float32. Return one equation for each unknown, in their dtype.",
+    ),
+    "residual_shape": (
+        lambda: cg.implicit_root(lambda y, x: tf.reduce_sum(y - x), f)(tf.constant(X)),
+        ValueError,
+        "implicit_root: the residual '<lambda>' of 'f' has the wrong shape; expected (3,) (the shape of the root), got "
+        "(). Return one equation for each unknown.",
+    ),
+    "linear_solve": (
+        lambda: derivative(cg.implicit_root(cubic_residual, f, linear_solve=lambda vjp, dy: dy[:2]))(tf.constant(X)),
+        ValueError,
+        "implicit_root: the linear_solve for 'f' returned no solution; expected float64 of shape (3,), got float64 of "
+        "shape (2,). Return the u with vjp(u) = dy.",
+    ),
+    "arguments": (
+        lambda: cg.implicit_root(cubic_residual, f)(tf.constant(X), 1),
+        TypeError,
+        "implicit_root: the arguments do not fit 'f'; expected f(x), got a call for which Python says: too many positional "
+        "arguments. Pass what the signature asks for.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_calls_are_checked(case, traced):
+    call, kind, message = CALLS[case]
+    with pytest.raises(kind, match=re.escape(message)):
+        (tf.function(call, autograph=False) if traced else call)()
+
+
+def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
+    function = cg.implicit_root(lambda y, x: x[:2], cubic_newton)
+    run = tf.function(derivative(function), input_signature=[tf.TensorSpec([None], tf.float64)])
+    message = (
+        "implicit_root: the residual '<lambda>' of 'cubic_newton' has the wrong shape; expected [3] (the shape of the "
+        "root), got [2]. Return one equation for each unknown."
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run(tf.constant(X))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: cg.implicit_root(3, f),
+            "implicit_root: it decorates functions; expected a function or another callable",
+        ),
+        (
+            lambda: cg.implicit_root(f, 3),
+            "implicit_root: it decorates functions; expected a function or another callable",
+        ),
+        (
+            lambda: cg.implicit_root(f, f, linear_solve=3),
+            "implicit_root: it decorates functions; expected a function or",
+        ),
+        (
+            lambda: cg.implicit_root(f, f, batched=1),
+            "implicit_root: batched is not a bool; expected True or False, got 1.",
+        ),
+    ],
+)
+def test_the_decoration_is_checked(make, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make()
+
+
+def test_a_residual_with_a_tape_has_no_tangent_in_eager_mode_and_has_one_in_a_graph():
+    """Forward mode lets no tape record in a gradient function: docs/limits.md."""
+    function = cg.implicit_root(ridge_gradient, ridge)
+    penalty, targets = tf.constant(0.7, tf.float64), tf.constant(np.arange(7.0))
+
+    def jvp(penalty):
+        with tf.autodiff.ForwardAccumulator(penalty, tf.ones_like(penalty)) as accumulator:
+            w = function(penalty, targets)
+        return w, accumulator.jvp(w)
+
+    w, tangent = tf.function(jvp)(penalty)
+    matrix = RIDGE_INPUTS.T @ RIDGE_INPUTS + 0.7 * np.eye(3)
+    np.testing.assert_allclose(tangent, -np.linalg.solve(matrix, w), rtol=1e-11)
+    with pytest.raises(TypeError, match="implicit_root: the residual 'ridge_gradient' of 'ridge' is not like the root"):
+        jvp(penalty)

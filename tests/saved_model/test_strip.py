@@ -1,0 +1,327 @@
+"""strip: the stripped model computes the same, where the library is not installed, and holds nothing for gradients."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.stripped import assert_same, bodies_of, contents, ops_of, proto_of, save_and_strip, strip
+from ..support.without_library import make_site, run_without_library
+from ..support.without_python import CASES, FAILURES, MODULE
+
+# Everything that can be saved and gives a value; of those whose gradients fail without Python, the values.
+VALUES = CASES | {
+    name: case for name, (case, _) in FAILURES.items() if name not in ("random", "assigned", "wrong_shape", "map_fn")
+}
+
+VALUES_OF_A_MODEL = """
+import json
+model = tf.saved_model.load(sys.argv[1])
+inputs = json.loads(sys.argv[2])
+for name, signature in model.signatures.items():
+    names = sorted(signature.structured_input_signature[1])
+    given = {n: tf.constant(value, tf.float64) for n, value in zip(names, inputs[name])}
+    values = {n: t.numpy().tolist() for n, t in signature(**given).items()}
+    by_function = model.saved[name](*given.values())
+    assert values == {n: t.numpy().tolist() for n, t in by_function.items()}
+    inputs[name] = values
+print(json.dumps(inputs))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return make_site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory, site):
+    """For each case the values before stripping, those of the stripped model without the library, and the report."""
+    folder = tmp_path_factory.mktemp("values")
+    MODULE.saved = {name: case.save() for name, case in VALUES.items()}
+    report = save_and_strip(MODULE, folder, signatures=MODULE.saved)
+    source = tf.saved_model.load(folder / "source")
+    inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
+    before = {name: source.saved[name](*map(f64, inputs[name])) for name in VALUES}
+    before = {name: {n: t.numpy().tolist() for n, t in outputs.items()} for name, outputs in before.items()}
+    result = run_without_library(site, VALUES_OF_A_MODEL, folder / "target", json.dumps(inputs), cwd=folder)
+    return before, json.loads(result.stdout.splitlines()[-1]), {c.name: c.verdict for c in report.comparisons}
+
+
+def f64(value):
+    return tf.constant(value, tf.float64)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_the_same_bits_where_the_library_is_not_installed(values, name):
+    before, after, verdicts = values
+    assert after[name] == before[name]
+    assert verdicts[name] == "equal, bit for bit"
+
+
+@pytest.mark.regime_table(feature="embed_gradient", regime="op_free")
+@pytest.mark.regime_table(feature="custom_gradient", regime="op_free")
+@pytest.mark.regime_table(feature="custom_vjp", regime="op_free")
+@pytest.mark.regime_table(feature="recompute_grad", regime="op_free")
+@pytest.mark.regime_table(feature="grad_pass_through", regime="op_free")
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_computed_by_hand(values, name):
+    _, after, _ = values
+    expected = CASES[name].by_hand()
+    for i in range(len(after[name])):
+        np.testing.assert_allclose(after[name][f"y{i}"], expected[i], rtol=1e-12, atol=1e-12)
+
+
+class ReadingForGradients(tf.Module):
+    """`seen` is read by the value; `unseen` by the gradient alone, once outside of grad_fn and once inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.unseen = tf.Variable([2.0, 3.0]), tf.Variable([5.0, 7.0])
+        self.frozen = tf.Variable(1.0, trainable=False)
+
+    def spike(self, x):
+        @cg.custom_gradient
+        def spike(x):
+            factor = tf.exp(self.unseen + 1.0)
+            return tf.sign(x) * tf.stop_gradient(self.seen), lambda dy, variables: (
+                dy * factor * self.unseen,
+                [None for _ in variables],
+            )
+
+        return spike(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def plain(self, x):
+        return self.spike(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def looped(self, x):
+        return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, self.spike(y) + x), (0, x))[1]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def written(self, x):
+        """A read for the gradient stands between two writes, which keep their order."""
+
+        @cg.custom_gradient
+        def spike(x):
+            factor = tf.exp(self.frozen)
+            return tf.sign(x), lambda dy: dy * factor
+
+        self.frozen.assign(2.0)
+        y = spike(x)
+        self.frozen.assign(3.0)
+        return y
+
+
+def reading_nodes(path, function):
+    bodies = bodies_of(path)
+    (name,) = [name for name in bodies if name.startswith(f"__inference_{function}_")]
+    return [node for node in bodies[name] if node.op == "ReadVariableOp"]
+
+
+def test_what_only_gradients_read_is_dropped(tmp_path):
+    module = ReadingForGradients()
+    report = save_and_strip(module, tmp_path)
+    assert len(reading_nodes(tmp_path / "source", "plain")) > 1
+    assert len(reading_nodes(tmp_path / "target", "plain")) == 1
+    assert "Exp" in ops_of(tmp_path / "source")
+    assert "Exp" not in ops_of(tmp_path / "target")
+    assert not [name for name in bodies_of(tmp_path / "target") if "rule" in name]
+    assert report.nodes_dropped > 0
+    assert report.functions_dropped > 0
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = tf.constant([[1.0, -1.0]])
+    for name in ("plain", "looped", "written"):
+        assert_same(getattr(loaded, name)(x), getattr(module, name)(x))
+
+
+def nodes_of_written(proto):
+    library = proto.meta_graphs[0].graph_def.library
+    (function,) = [f for f in library.function if f.signature.name.startswith("__inference_written_")]
+    return function.node_def
+
+
+def test_order_of_writes_stays_where_a_read_between_them_is_dropped(tmp_path):
+    """Here the second write waits for the read alone, and the read for the first write."""
+    tf.saved_model.save(ReadingForGradients(), tmp_path / "source")
+    proto = proto_of(tmp_path / "source")
+    first, second = [node for node in nodes_of_written(proto) if node.op == "AssignVariableOp"]
+    (read,) = [node for node in nodes_of_written(proto) if node.op == "ReadVariableOp"]
+    assert "^" + first.name in read.input
+    assert "^" + read.name in second.input
+    second.input.remove("^" + first.name)
+    (tmp_path / "source" / "saved_model.pb").write_bytes(proto.SerializeToString())
+
+    strip(tmp_path / "source", tmp_path / "target")
+    nodes = {node.name: node for node in nodes_of_written(proto_of(tmp_path / "target"))}
+    assert read.name not in nodes
+    assert "^" + first.name in nodes[second.name].input
+    loaded = tf.saved_model.load(tmp_path / "target")
+    loaded.written(tf.ones([1, 2]))
+    assert float(loaded.frozen) == 3.0
+
+
+# In a process of its own: freezing takes functions away from TensorFlow that it then misses.
+FREEZE = """
+import sys
+import tensorflow as tf
+import tf_cg_ops
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+source, target = map(tf.saved_model.load, sys.argv[1:])
+try:
+    convert_variables_to_constants_v2(source.signatures["serving_default"])
+except ValueError as error:
+    print(error)
+frozen = convert_variables_to_constants_v2(target.signatures["serving_default"])
+assert not frozen.variables
+print(frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist())
+"""
+
+
+def test_a_loop_whose_gradient_reads_variables_can_be_frozen_after_stripping_and_not_before(tmp_path):
+    module = ReadingForGradients()
+    save_and_strip(module, tmp_path, signatures=module.looped)
+    output = run_python(FREEZE, tmp_path / "source", tmp_path / "target", cwd=tmp_path).stdout
+    assert "resource" in output.splitlines()[0]
+    assert json.loads(output.splitlines()[-1]) == module.looped(tf.constant([[1.0, -1.0]])).numpy().tolist()
+
+
+class Training(tf.Module):
+    """A saved training step: its gradients are computed in the graph, by axis, lists, broadcasting and recomputation."""
+
+    def __init__(self, dtype=tf.float32):
+        super().__init__()
+        self.dtype = dtype
+        self.w = tf.Variable(tf.cast([[0.5, -1.0], [2.0, 0.25], [1.5, 3.0]], dtype))
+        self.b = tf.Variable(tf.cast(0.5, dtype))
+
+    def loss(self, x):
+        h = cg.embed_gradient(tf.sign(x @ self.w), tf.exp(-tf.abs(x @ self.w)), x @ self.w)
+        h = cg.recompute_grad(lambda t: tf.sin(t) * t)(h + self.b)
+        summed = cg.embed_gradient(tf.reduce_sum(h, 1), 3.0 * h, h, axis=-1)
+        both = cg.embed_gradient(summed, [summed, 2.0 * summed], [self.b, summed])
+        return tf.reduce_sum(both * tf.cast(tf.range(1, tf.shape(x)[0] + 1), self.dtype))
+
+    @tf.function
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = self.loss(x)
+        variables = [self.w, self.b]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(tf.cast(0.01, self.dtype) * gradient)
+        return loss
+
+
+STEPS = """
+model = tf.saved_model.load(sys.argv[1])
+with np.load(sys.argv[2]) as arrays:
+    x = tf.cast(arrays["x"], model.w.dtype)
+losses = [float(model.step(x)) for _ in range(20)]
+np.savez(sys.argv[3], losses=losses, w=tf.cast(model.w, tf.float64), b=tf.cast(model.b, tf.float64))
+"""
+
+
+def test_a_saved_training_step_trains_equally_without_the_library(tmp_path, site, rng):
+    x = rng.normal(size=[4, 3])
+    np.savez(tmp_path / "x.npz", x=x)
+    module = Training(tf.float64)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], tf.float64))
+    report = save_and_strip(module, tmp_path)
+    assert report.replaced["CustomGradientEmbedGrad"] >= 4
+    assert report.replaced["CustomGradientBarrier"] == 1
+    (comparison,) = report.comparisons
+    assert comparison.name == ".step"
+    assert comparison.verdict.startswith("equal")
+    run_without_library(site, STEPS, tmp_path / "target", tmp_path / "x.npz", tmp_path / "found.npz", cwd=tmp_path)
+    losses = [float(module.step(tf.constant(x))) for _ in range(20)]
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_allclose(found["losses"], losses, rtol=1e-9)
+        np.testing.assert_allclose(found["w"], module.w, rtol=1e-9)
+        np.testing.assert_allclose(found["b"], module.b, rtol=1e-9)
+    assert len(set(losses)) == 20
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("jit", [False, True], ids=["", "xla"])
+def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
+    module = Training(dtype)
+    module.step = tf.function(Training.step.python_function.__get__(module), jit_compile=jit)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], dtype))
+    report = save_and_strip(module, tmp_path)
+    assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+
+def test_a_recomputation_still_waits_for_the_upstream_gradient(tmp_path):
+    module = Training()
+    module.step.get_concrete_function(tf.TensorSpec([None, 3]))
+    save_and_strip(module, tmp_path)
+    nodes = [node for body in bodies_of(tmp_path / "target").values() for node in body]
+    waiting = [node for node in nodes if "CustomGradientBarrier" in node.name]
+    assert waiting
+    for node in waiting:
+        assert node.op == "Identity"
+        assert len([name for name in node.input if not name.startswith("^")]) == 1
+        assert [name for name in node.input if name.startswith("^")]
+
+
+def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
+    """The gradients then stand in functions of their own, which get what they need from the forward pass."""
+    module = Training()
+
+    def step(x):
+        def body(i, y):
+            y = cg.embed_gradient(tf.sin(y), tf.sign(y) * module.b, y, fx_gx_manually_stopped=True)
+            return i + 1, tf.cond(module.b > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * module.w[0, 0], lambda: y)
+
+        with tf.GradientTape() as tape:
+            called = tf.function(lambda x: tf.sin(cg.embed_gradient(tf.sign(x), x, x * module.b)))
+            loss = tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, body, (0, x))[1] * x) + tf.reduce_sum(called(x))
+        variables = [module.w, module.b]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    module.step = tf.function(step, input_signature=[tf.TensorSpec([None, 3])])
+    report = save_and_strip(module, tmp_path)
+    assert report.replaced["CustomGradientEmbedGrad"] >= 3
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = tf.constant([[0.5, -1.0, 2.0], [3.0, -0.25, 1.0]])
+    for _ in range(5):
+        np.testing.assert_allclose(loaded.step(x), module.step(x), rtol=1e-5)
+    np.testing.assert_allclose(loaded.w, module.w, rtol=1e-5)
+    np.testing.assert_allclose(loaded.b, module.b, rtol=1e-5)
+    assert not np.allclose(module.b, 0.5)
+
+
+def test_what_was_stripped_can_be_stripped_and_saved_again(tmp_path):
+    module = Training()
+    module.step.get_concrete_function(tf.TensorSpec([None, 3]))
+    save_and_strip(module, tmp_path)
+    report = strip(tmp_path / "target", tmp_path / "again")
+    assert report.replaced == {}
+    assert (report.nodes_dropped, report.functions_dropped) == (0, 0)
+    assert contents(tmp_path / "again") == contents(tmp_path / "target")
+    tf.saved_model.save(tf.saved_model.load(tmp_path / "target"), tmp_path / "saved")
+    assert not [op for op in ops_of(tmp_path / "saved") if op.startswith("CustomGradient")]
+    x = tf.constant([[1.0, 2.0, -1.0]])
+    loaded = tf.saved_model.load(tmp_path / "saved")  # Its functions need its variables.
+    assert_same(loaded.step(x), module.step(x))
+
+
+def test_it_may_be_called_while_a_function_is_traced(tmp_path):
+    module = Training()
+    module.step.get_concrete_function(tf.TensorSpec([None, 3]))
+    tf.saved_model.save(module, tmp_path / "source")
+
+    @tf.function(autograph=False)
+    def traced():
+        report = cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
+        assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+    assert not traced.get_concrete_function().graph.get_operations()
