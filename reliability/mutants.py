@@ -42,7 +42,7 @@ TIME_LIMIT = 300
 PACKAGE = "tf_cg_ops"
 CORES = len(os.sched_getaffinity(0))
 # Programs and generated files, which no test knows line by line.
-LEFT_OUT = ("_demo/", "_version.py", "_build_info.py")
+LEFT_OUT = ("_src/demo/", "_version.py", "_build_info.py")
 
 EMBED = (
     "embed_gradient_value",
@@ -84,37 +84,38 @@ TESTING = ("testing", "testing_errors", "testing_numeric", "testing_faults")
 TESTS = {
     "__init__.py": ("import", "functional_models"),
     "__main__.py": ("command_line", "command_line_stopped"),
-    "_captures.py": ("recompute_captures", "variants"),
-    "_checks.py": (*EMBED, *DECORATOR),
-    "_clipping.py": READY_MADE,
-    "_command_line.py": ("command_line", "command_line_stopped"),
-    "_convert.py": (*EMBED, *DECORATOR),
-    "_decorator.py": DECORATOR,
-    "_deferred.py": (*EMBED, "vectorize"),
-    "_dynamic_shapes.py": (*EMBED, "numerics", "xla"),
-    "_eager.py": EMBED,
-    "_embed.py": EMBED,
-    "_errors.py": (*EMBED, *DECORATOR),
-    "_from_numpy.py": FROM_NUMPY,
-    "_gradients.py": (*EMBED, "raw_ops", "forward_mode"),
-    "_implicit_root.py": ("implicit_root", "implicit_root_solvers"),
-    "_inline.py": (*DECORATOR, "control_flow"),
-    "_library.py": ("import", "build_library", "stock_ops"),
-    "_python_call.py": FROM_NUMPY,
-    "_rule.py": (*DECORATOR, *RULES, "raw_ops", "forward_mode"),
-    "_scaling.py": READY_MADE,
-    "_slices.py": ("slices",),
-    "_stock_ops.py": ("stock_ops", "stock_kernel"),
-    "_straight_through.py": READY_MADE,
-    "_structure.py": DECORATOR,
-    "_tapes.py": (*EMBED, *DECORATOR),
-    "_terms.py": (*DECORATOR, "ready_made_gradient_errors"),
-    "_tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
-    "_traced_rule.py": (*DECORATOR, *RULES),
-    "_variants.py": ("variants", "recompute_captures", "ready_made_gradient_errors"),
-    "_vectorize.py": ("vectorize",),
+    "_src/memory/captured_tensors.py": ("recompute_captures", "variants"),
+    "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR),
+    "_src/command_line.py": ("command_line", "command_line_stopped"),
+    "_src/core/convert.py": (*EMBED, *DECORATOR),
+    "_src/embed_gradient/lazy_gx.py": (*EMBED, "vectorize"),
+    "_src/embed_gradient/dynamic_axis.py": (*EMBED, "numerics", "xla"),
+    "_src/errors.py": (*EMBED, *DECORATOR),
+    "_src/ops/": (*EMBED, "raw_ops", "forward_mode", "vectorize"),
+    "_src/ready_made/implicit_root.py": ("implicit_root", "implicit_root_solvers"),
+    "_src/custom_gradient/inline.py": (*DECORATOR, "control_flow"),
+    "_src/core/library.py": ("import", "build_library", "stock_ops"),
+    "_src/custom_gradient/graph_rule.py": (*DECORATOR, *RULES, "raw_ops", "forward_mode"),
+    "_src/core/slices.py": ("slices",),
+    "_src/ops/composed.py": ("stock_ops", "stock_kernel"),
+    "_src/core/tapes.py": (*EMBED, *DECORATOR),
+    "_src/custom_gradient/wording.py": (*DECORATOR, "ready_made_gradient_errors"),
+    "_src/core/tf_internal.py": ("tf_internal", *EMBED, *DECORATOR),
+    "_src/custom_gradient/traced_rule.py": (*DECORATOR, *RULES),
+    "_src/custom_gradient/custom_vjp.py": ("variants", "ready_made_gradient_errors"),
+    "_src/custom_gradient/pass_through.py": ("variants", "ready_made_gradient_errors"),
+    "_src/memory/recompute_grad.py": ("variants", "recompute_captures", "ready_made_gradient_errors"),
     "sysconfig.py": ("gpu_kernels_query", "import"),
-    "_keras/": KERAS,
+    "_src/embed_gradient/alignment.py": (*EMBED, "stock_ops", "vectorize"),
+    "_src/": ("import",),
+    "_src/core/": (*EMBED, *DECORATOR),
+    "_src/custom_gradient/": DECORATOR,
+    "_src/embed_gradient/": EMBED,
+    "_src/external/": FROM_NUMPY,
+    "_src/memory/": ("variants", "recompute_captures", "ready_made_gradient_errors"),
+    "_src/ready_made/": READY_MADE,
+    "_src/keras/": KERAS,
+    "_src/layers/": KERAS,
     "compat/": ("compat_tfp_math", "compat_bayesflow", "functional_models"),
     "layers/": ("layers",),
     "saved_model/": SAVED_MODEL,
@@ -139,7 +140,7 @@ class Mutant(NamedTuple):
 
 def tests_for(module: str) -> tuple[str, ...]:
     """The files of tests for a module."""
-    names = TESTS.get(module) or TESTS[module.split("/")[0] + "/"]
+    names = TESTS.get(module) or TESTS[module.rpartition("/")[0] + "/"]
     return tuple(f"test_{name}.py" for name in names)
 
 

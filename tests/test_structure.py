@@ -65,13 +65,13 @@ def test_every_source_is_built():
 
 def test_private_names_of_tensorflow_are_in_one_module():
     for path in source_files("tf_cg_ops/**/*.py"):
-        if path.name != "_tf_internal.py":
+        if path.name != "tf_internal.py":
             assert not re.search(r"tensorflow\.python|tf\.__internal__|graph\._", path.read_text()), path
 
 
 def test_only_one_module_opens_the_library():
     assert [path.name for path in source_files("tf_cg_ops/**/*.py") if "load_op_library" in path.read_text()] == [
-        "_library.py"
+        "library.py"
     ]
 
 
@@ -85,7 +85,7 @@ EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
     "__main__.py": {"tf_cg_ops_cli"},
-    "_command_line.py": {"tf_cg_ops_cli"},
+    "command_line.py": {"tf_cg_ops_cli"},
 }
 
 
@@ -100,7 +100,7 @@ def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
     for path in source_files("tf_cg_ops/**/*.py"):
-        if "_demo" not in path.parts:
+        if "demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
+
 from . import _errors
 
 _GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
@@ -33,7 +34,7 @@ def read(api: str, path: pathlib.Path) -> Any:
         got = f"a file of {file.stat().st_size} bytes, more than a message of protobuf may have"
         raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got))
     try:
-        proto = _tf_internal.parse_saved_model(str(path))
+        proto = tf_internal.parse_saved_model(str(path))
     except (OSError, UnicodeDecodeError) as error:
         got = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got)) from error
@@ -107,7 +108,7 @@ def copy_with(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) 
 
 def _write_fingerprint(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
     try:
-        _tf_internal.write_fingerprint(str(target))
+        tf_internal.write_fingerprint(str(target))
     except ValueError as error:
         reason = str(error).strip().splitlines()[-1].rstrip(".")  # Before it stands where the file was to be.
         raise ValueError(_errors.FINGERPRINT_REFUSED.format(api=api, path=source, got=reason)) from error

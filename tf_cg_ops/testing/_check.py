@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _structure, _tf_internal
+from tf_cg_ops._src.core import pytree, tf_internal
+
 from . import _errors, _modes
 from ._compare_modes import ModeComparisons
 from ._exceptions import in_one_line, mixes_precisions
@@ -16,7 +17,7 @@ from ._references import RandomNumbers, intended_gradients, numeric_gradients, n
 from ._report import GradientReport, Tolerances
 
 
-@_tf_internal.autograph_artifact
+@tf_internal.autograph_artifact
 def check_gradient(
     f: Callable[..., Any],
     args: Sequence[Any],
@@ -131,7 +132,7 @@ def check_gradient(
     check_options(f, modes, like, intended_gradient, forward_mode)
     check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
-    function = _structure.name_of(f)
+    function = pytree.name_of(f)
     problem = arguments.problem(f, step)
     values = _values_of(function, problem)
     numbers = RandomNumbers(seed)
