@@ -98,7 +98,7 @@ def test_no_file_is_what_a_process_left_behind():
 
 def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
-    allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
+    allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
         if "demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
@@ -111,3 +111,32 @@ def test_no_path_of_a_machine_is_in_the_repository():
         "**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"
     ):
         assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path
+
+
+# The folders of the package, each with those that it may import from.
+LAYERS = {
+    "core": (),
+    "keras": ("core",),
+    "embed_gradient": ("core", "keras"),
+    "custom_gradient": ("core", "keras"),
+    "ops": ("core", "embed_gradient", "custom_gradient"),
+    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient"),
+    "memory": ("core", "custom_gradient"),
+    "external": ("core", "embed_gradient", "custom_gradient"),
+    "layers": ("core", "keras", "embed_gradient", "ready_made"),
+}
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_go_one_way(folder):
+    for path in source_files(f"tf_cg_ops/_src/{folder}/*.py"):
+        imported = re.findall(r"^\s*from tf_cg_ops\._src\.(\w+)[. ]", path.read_text(), re.MULTILINE)
+        assert set(imported) <= {folder, *LAYERS[folder]}, path
+        assert not re.search(
+            r"^\s*(from tf_cg_ops import (?!_build_info)|import tf_cg_ops\b)", path.read_text(), re.M
+        ), path
+
+
+def test_each_folder_of_the_package_has_its_place_among_the_layers():
+    folders = {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")}
+    assert folders == {*LAYERS, "demo"}

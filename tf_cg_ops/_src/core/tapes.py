@@ -38,3 +38,12 @@ def _probes() -> list[tf.Tensor]:
     """Two tensors that no other tape watches."""
     with tf.init_scope():
         return [tf.constant(0.0), tf.constant(0.0)]
+
+
+def unrecorded_identity(tensor: tf.Tensor) -> tf.Tensor:
+    """Another EagerTensor of the same value and buffer, of which no tape knows; TypeError for a Tensor of a graph."""
+    if type(tensor) is not tf_internal.EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
+        with tf_internal.stop_recording():
+            return tf.identity(tensor)  # What a handle refers to has a shape and dtype that go along.
+    recorded = tf_internal.could_possibly_record()
+    return (tf_internal.execute_unrecorded if recorded else tf_internal.execute)("Identity", tensor)

@@ -15,7 +15,6 @@ import tensorflow as tf
 from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import pytree, tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import checks, graph_rule, wording
-from tf_cg_ops._src.embed_gradient import eager
 from tf_cg_ops._src.keras import dispatch, scopes
 
 
@@ -227,7 +226,7 @@ def run(
         return result
     if eagerly:
         # Unrecorded, or forward mode would take the tangent of `y`.
-        flat_outputs = [eager.identity(tensor) for tensor in flat_results]
+        flat_outputs = [tapes.unrecorded_identity(tensor) for tensor in flat_results]
         tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
     else:
         flat_outputs = graph_rule.attach(terms, name, flat_results, flat_inputs, backward)

@@ -43,15 +43,6 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
     return h
 
 
-def identity(tensor: tf.Tensor) -> tf.Tensor:
-    """Another EagerTensor of the same value and buffer, of which no tape knows; TypeError for a Tensor of a graph."""
-    if type(tensor) is not EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
-        with tf_internal.stop_recording():
-            return tf.identity(tensor)  # What a handle refers to has a shape and dtype that go along.
-    recorded = tf_internal.could_possibly_record()
-    return (tf_internal.execute_unrecorded if recorded else tf_internal.execute)("Identity", tensor)
-
-
 def embed(
     fx: tf.Tensor,
     gx: Sequence[tf.Tensor | Callable[[], tf.Tensor]],

@@ -1,7 +1,6 @@
 """The layers for tf_keras, which is Keras 2."""
 
-import tf_keras as keras
-
+from tf_cg_ops._src.keras.keras2 import keras  # Which knows the functions by then.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins
 

@@ -1,7 +1,6 @@
 """The layers for Keras 3."""
 
-import keras
-
+from tf_cg_ops._src.keras.keras3 import keras  # Which knows the functions by then.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins
 
