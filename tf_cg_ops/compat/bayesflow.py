@@ -134,11 +134,18 @@ def _broadcast(
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
-        message = errors.BAYESFLOW_SHAPES.format(api=api, fx=fx.shape, gx=gx.shape, batch=static_batch)
+        message = (
+            f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape "
+            f"{fx.shape}, gx of shape {gx.shape} and reduce_sum(x, axis) of shape {static_batch}. Reshape fx and "
+            "gx to the shape of reduce_sum(x, axis)."
+        )
         raise ValueError(message) from error
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
-    message = errors.BAYESFLOW_SHAPES_FOLLOW.format(api=api)
+    message = (
+        f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
+        "reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of reduce_sum(x, axis)."
+    )
     shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))
     shape = dynamic_axis.broadcast_shapes(message, shape, dynamic_batch())
     return tf.ensure_shape(tf.broadcast_to(fx, shape), static_shape)

@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices
 
-from . import _errors
-
 API = "check_gradient"
 Arrays = list[np.ndarray]
 
@@ -76,7 +74,10 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None) -> None:
         if not isinstance(args, (list, tuple)):
-            raise TypeError(_errors.CHECK_ARGS.format(api=API, got=type(args).__name__))
+            raise TypeError(
+                f"{API}: args holds the arguments of the function; expected a list or a tuple, got "
+                f"{type(args).__name__}. Pass [x] for one."
+            )
         self._structure = (list(args), dict(kwargs or {}))
         self._leaves = [_in_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
         places, places_by_name = tf.nest.pack_sequence_as(self._structure, list(range(len(self._leaves))))

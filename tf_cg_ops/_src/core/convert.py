@@ -26,9 +26,15 @@ def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]
     if gx_is_list != x_is_list or len(gx) != len(x):
-        raise ValueError(errors.LISTS_DIFFER.format(api=api, gx=_describe_length(gx), x=_describe_length(x)))
+        raise ValueError(
+            f"{api}: gx and x do not pair up; expected one gx for each x, got {_describe_length(gx)} for gx and "
+            f"{_describe_length(x)} for x. Pass two lists of the same length, or a single gx with a single x."
+        )
     if not x:
-        raise ValueError(errors.LIST_EMPTY.format(api=api, kind=type(x).__name__))
+        raise ValueError(
+            f"{api}: x is empty; expected at least one x, got an empty {type(x).__name__}. Return fx itself where "
+            "nothing is embedded."
+        )
     return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
 
 
@@ -51,7 +57,10 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     first, dtype = _common_dtype(api, names, values)
     if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
-        raise TypeError(errors.DTYPE_UNSUPPORTED.format(api=api, argument=first, supported=supported, dtype=dtype.name))
+        raise TypeError(
+            f"{api}: the dtype of {first} has no gradient; expected one of {supported}, got {dtype.name}. Cast "
+            f"it, for example with tf.cast({first}, tf.float32)."
+        )
     for name, value in zip(names, values, strict=True):
         # NumPy would drop the imaginary part, with no more than a warning.
         if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
@@ -96,13 +105,21 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
     """The error for a value that is no dense tensor."""
-    remedy = errors.REMEDY_CALL if callable(value) else errors.REMEDY_CONVERT
-    return TypeError(errors.NOT_CONVERTIBLE.format(api=api, argument=name, value=describe(value), remedy=remedy))
+    remedy = (
+        ("Pass the value of the function, and not the function itself.")
+        if callable(value)
+        else ("Convert it before the call.")
+    )
+    return TypeError(
+        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {describe(value)}. "
+        f"{remedy}"
+    )
 
 
 def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
     return TypeError(
-        errors.DTYPES_DIFFER.format(api=api, first=first, first_dtype=dtype.name, argument=name, dtype=other.name)
+        f"{api}: the dtypes differ; expected {dtype.name} for all arguments, which {first} has, got "
+        f"{other.name} for {name}. Cast one of the two with tf.cast."
     )
 
 
@@ -134,7 +151,10 @@ def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
 def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
     """The flag as a bool, or TypeError."""
     if not isinstance(fx_gx_manually_stopped, _BOOLS):
-        raise TypeError(errors.STOPPED_IS_NO_BOOL.format(api=api, value=describe(fx_gx_manually_stopped)))
+        raise TypeError(
+            f"{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got "
+            f"{describe(fx_gx_manually_stopped)}. Pass a Python bool."
+        )
     return bool(fx_gx_manually_stopped)
 
 

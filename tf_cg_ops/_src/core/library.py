@@ -28,12 +28,13 @@ def _check_version() -> None:
 
     if _minor(tf.__version__) != _minor(_build_info.TENSORFLOW_VERSION):
         raise ImportError(
-            errors.IMPORT_OTHER_TENSORFLOW.format(
-                built=_minor(_build_info.TENSORFLOW_VERSION),
-                built_full=_build_info.TENSORFLOW_VERSION,
-                distribution=_build_info.TENSORFLOW_DISTRIBUTION,
-                installed=tf.__version__,
-            )
+            "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow "
+            f"{_minor(_build_info.TENSORFLOW_VERSION)} (what it was compiled against, "
+            f"{_build_info.TENSORFLOW_DISTRIBUTION} {_build_info.TENSORFLOW_VERSION}), got TensorFlow "
+            f"{tf.__version__}. Install {_build_info.TENSORFLOW_DISTRIBUTION} "
+            f"{_minor(_build_info.TENSORFLOW_VERSION)}, or build tf_cg_ops against another one of 2.18 to "
+            "2.21, in its source folder, with: pip install --no-build-isolation --force-reinstall --no-deps "
+            "."
         )
 
 

@@ -87,7 +87,10 @@ def _bind(
     except TypeError as error:
         name = name_of(function)
         shown = f"{name.rpartition('.')[2]}{signature}"
-        message = errors.WRONG_ARGUMENTS.format(api=api, function=name, signature=shown, error=error)
+        message = (
+            f"{api}: the arguments do not fit '{name}'; expected {shown}, got a call for which Python says: "
+            f"{error}. Pass what the signature asks for."
+        )
         raise TypeError(message) from None
 
 

@@ -169,7 +169,10 @@ def no_reference_variables(
     """Refuses TensorFlow 1's reference variables, which TensorFlow does not tell when they are read."""
     names = pytree.reference_variables(operations, arguments.values)
     if names:
-        raise TypeError(errors.REFERENCE_VARIABLES.format(api=api, function=function, names=_quoted(names)))
+        raise TypeError(
+            f"{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got "
+            f"{_quoted(names)}. Make them with use_resource=True, or pass them as arguments."
+        )
 
 
 def describe_answer(answer: Any) -> str:

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import pytree, tf_internal
 from tf_cg_ops._src.custom_gradient import checks, decorator, wording
 
@@ -53,7 +52,10 @@ def custom_vjp(
       TypeError: As `custom_gradient`; at the call, where `forward` returns no pair.
     """
     if not callable(backward):
-        raise TypeError(errors.BACKWARD_NOT_A_FUNCTION.format(got=checks.describe_answer(backward)))
+        raise TypeError(
+            "custom_vjp: backward is not a function; expected a function or another callable, got "
+            f"{checks.describe_answer(backward)}. Pass the function itself: backward(residuals, *dys)."
+        )
     nondiff_argnames = pytree.check_names("custom_vjp", forward, nondiff_argnames)
     parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
     terms = wording.Terms(

@@ -199,7 +199,11 @@ def run(
     is_tensor = isinstance(result, tf.Tensor)
     leaves = [result] if is_tensor else tf.nest.flatten(result)
     if not is_tensor and dispatch.package_of_keras_tensors(leaves):  # Behind a closure, or in an object.
-        raise TypeError(errors.KERAS_TENSOR_IN_RESULT.format(api=api, function=name))
+        raise TypeError(
+            f"{api}: '{name}' computes with KerasTensors that are not among its arguments as far as can be seen, "
+            "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
+            "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
+        )
     outputs = [pytree.to_output(leaf) for leaf in leaves]
     components = [pytree.tensors_for_gradients(leaf) for leaf in outputs]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import slices, tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import inline, traced_rule, wording
 
@@ -158,7 +157,10 @@ def _check_positions(op: Any) -> None:
         positions = op.get_attr(name)
         is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
         if is_repeated or not known.issuperset(positions):
-            raise ValueError(errors.RULE_POSITIONS.format(attribute=name, expected=sorted(known), got=positions))
+            raise ValueError(
+                f"CustomGradientRule: {name} names a position that is not there, or one twice; expected positions "
+                f"among {sorted(known)}, got {positions}. Load the graph as it was saved."
+            )
 
 
 def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
@@ -166,7 +168,10 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     name = op.get_attr("rule").name
     function = tf_internal.find_function(op.graph, name)
     if function is None:
-        raise ValueError(errors.RULE_NOT_THERE.format(rule=name))
+        raise ValueError(
+            f"CustomGradientRule: the gradient rule is not there; expected a function named '{name}' in the "
+            "graph, got none. Import the functions of a graph with its nodes."
+        )
     signature = tf_internal.definition_of(function).signature
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
     returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
@@ -187,4 +192,7 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"
             for before, after in ((arguments, expected), (parameters, returned))
         )
-        raise ValueError(errors.RULE_SIGNATURE.format(rule=name, expected=expected_text, got=got_text))
+        raise ValueError(
+            f"CustomGradientRule: the function '{name}' is no gradient rule of this op; expected {expected_text}, "
+            f"got {got_text}. Load the graph as it was saved."
+        )

@@ -64,7 +64,11 @@ def derivative(order: int) -> Iterator[None]:
 def trace(terms: wording.Terms, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: an error belongs to whoever asks for a gradient."""
     if current_order() >= MAX_ORDER:
-        return _without_rule(errors.RULE_ORDER.format(api=terms.api, function=name, orders=MAX_ORDER))
+        return _without_rule(
+            f"{terms.api}: the graph holds no gradient rule of '{name}' for a derivative of this order; expected "
+            f"orders up to {MAX_ORDER} in a loaded model and in tf.vectorized_map, got a higher one. Compute it "
+            "in the program that traced it."
+        )
     try:
         with derivative(current_order() + 1):
             return _trace(name, results, backward)

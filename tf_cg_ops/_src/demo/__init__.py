@@ -5,8 +5,6 @@ import os
 import pathlib
 import sys
 
-from tf_cg_ops._src import errors
-
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "SciPy", "matplotlib": "Matplotlib"}
 
 
@@ -14,7 +12,13 @@ def run(output: pathlib.Path) -> int:
     """Runs all parts, prints what was shown, and returns the exit status: 1 if any of it failed."""
     missing = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        print(errors.DEMO_NEEDS.format(missing=" and no ".join(missing)), file=sys.stderr)
+        print(
+            (
+                "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no "
+                f"{' and no '.join(missing)}. Install them with: pip install 'tf_cg_ops[demo]'"
+            ),
+            file=sys.stderr,
+        )
         return 1
     # Keras serves the optimiser and the progress bar; it reads this when it is imported.
     os.environ["KERAS_BACKEND"] = "tensorflow"

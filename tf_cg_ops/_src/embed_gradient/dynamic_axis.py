@@ -32,7 +32,11 @@ def move_domain_last(
 
     # Both get the domain that they broadcast to, since flattening would hide that a dimension is 1 in one of them.
     x_domain, gx_domain = tf.gather(x_shape, domain_dims), tf.gather(gx_shape, extra + domain_dims)
-    message = errors.DOMAINS_DIFFER.format(api=api, gx="gx" + suffix, x="x" + suffix)
+    message = (
+        f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that "
+        f"axis names, got these sizes in {'gx' + suffix} and {'x' + suffix}. Reshape {'gx' + suffix} to the shape "
+        f"of {'x' + suffix}."
+    )
     domain = broadcast_shapes(message, gx_domain, x_domain)
     domain_size = tf.reduce_prod(domain, keepdims=True)
 
@@ -54,7 +58,11 @@ def move_domain_last(
 def domain_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf.Tensor:
     """For each dimension of x, whether `axis` names it; fails at run time where it names none, or one twice."""
     if tf_internal.is_compiled_by_xla(tf.compat.v1.get_default_graph()):
-        raise ValueError(errors.AXIS_UNDER_XLA.format(api=api, got=axis))
+        raise ValueError(
+            f"{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
+            f"sequence of ints under jit_compile=True, got {axis}. Pass Python ints, or make the axis a Python "
+            "argument of the tf.function."
+        )
     rank = tf.size(x_shape, out_type=tf.int64)
     axis = tf.reshape(axis, [-1])
     # In float64 no integer type wraps around: what is too large stays too large.
@@ -65,7 +73,9 @@ def domain_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> t
     is_named = tf.equal(dimensions[:, None], tf.range(rank)[None, :])
     hits = tf.reduce_sum(tf.cast(is_named, tf.int32), 0)
     is_valid = is_in_range & tf.reduce_all(hits <= 1)
-    message = errors.AXIS_VALUE_INVALID.format(api=api, x=x_name, got=errors.AXIS_VALUE_FOLLOWS.format(x=x_name))
+    message = errors.AXIS_VALUE_INVALID.format(
+        api=api, x=x_name, got=(f"the axis and the shape of {x_name} that follow")
+    )
     with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, axis, x_shape])]):
         return tf.identity(hits > 0)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert, library, tf_internal
 from tf_cg_ops._src.embed_gradient import eager
 from tf_cg_ops._src.keras import dispatch
@@ -26,7 +25,10 @@ def call_if_due(api: str, fx: Any, gx: Any, x: Any, stopped: Any) -> Any:
     """The value of `gx`, or `gx` itself where calling it can wait."""
     for function in gx if isinstance(gx, (list, tuple)) else [gx]:
         if callable(function) and not _takes_nothing(function):
-            raise TypeError(errors.GX_TAKES_ARGUMENTS.format(api=api, value=convert.describe(function)))
+            raise TypeError(
+                f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
+                f"arguments, got {convert.describe(function)}. Bind them, as in lambda: f(x)."
+            )
     # What is differentiated itself has to be there when it is recorded.
     is_differentiated = convert.to_bool(api, stopped) and tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, x)):

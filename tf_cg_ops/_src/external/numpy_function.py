@@ -136,7 +136,11 @@ def _check_output(output: Any) -> tf.TensorSpec | None:
     good = isinstance(output, tf.TensorSpec) and output.shape.rank is not None and output.dtype in convert.DTYPES
     if not good:
         supported = ", ".join(dtype.name for dtype in convert.DTYPES)
-        raise TypeError(errors.OUTPUT_SPEC.format(api=_API, supported=supported, got=convert.describe(output)))
+        raise TypeError(
+            f"{_API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
+            f"{supported}, got {convert.describe(output)}. Write for example output=tf.TensorSpec([3], "
+            "tf.float64), or leave it out for a function of single elements."
+        )
     return output
 
 
@@ -246,4 +250,8 @@ def _to_rows(x: tf.Tensor, rank: int) -> tf.Tensor:
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
 def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
-    raise NotImplementedError(errors.NUMPY_SAVED.format(api=_API))
+    raise NotImplementedError(
+        f"{_API}: the operation that TensorFlow names is Python code, which a graph cannot hold; expected "
+        "TensorFlow operations in what is saved, got a function of this process. Save the weights, and build the "
+        "model from its Python code where they are loaded."
+    )

@@ -143,8 +143,18 @@ class PythonCall:
     def _check_shape(self, kind: str, got: tuple[int, ...], expected: tuple[int | None, ...]) -> None:
         if tf.TensorShape(expected).is_compatible_with(got):
             return
-        remedy = errors.REMEDY_BATCHED if self.batched else errors.REMEDY_NOT_BATCHED
+        remedy = (
+            (
+                "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + "
+                "x.shape[1:]."
+            )
+            if self.batched
+            else ("The value has output.shape and a gradient output.shape + x.shape.")
+        )
         if self.elementwise:
-            remedy = errors.REMEDY_ELEMENTWISE
+            remedy = (
+                "Without an output, value and gradients have the shape to which the inputs broadcast: for "
+                "anything else pass output=tf.TensorSpec(shape, dtype)."
+            )
         where = self._where | {"kind": kind, "expected": tf.TensorShape(expected), "got": tf.TensorShape(got)}
         raise ValueError(errors.NUMPY_SHAPE.format(**where, remedy=remedy))

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tf_cg_ops._src.keras import errors
-
 # The module that makes the call a part of a functional model, by the package that the KerasTensor comes from.
 _SERVED_BY = {"keras": "keras3", "tf_keras": "keras2"}
 
@@ -86,7 +84,11 @@ def config_of(function: Callable[..., Any]) -> dict[str, str]:
     names = [keras.saving.get_registered_name(function) for keras in loaded()]
     name = next((name for name in names if name != own), own)
     if name == own and not own.isidentifier():
-        raise ValueError(errors.FUNCTION_WITHOUT_NAME.format(name=name))
+        raise ValueError(
+            "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made "
+            f"with def, got {name!r}. Decorate a named function, and register it with "
+            "@keras.saving.register_keras_serializable() on top."
+        )
     return {"function": name}
 
 
@@ -99,7 +101,11 @@ def function_of(config: dict[str, Any]) -> Callable[..., Any]:
         function = keras.saving.get_registered_object(name)
         if function is not None:
             return function
-    raise ValueError(errors.FUNCTION_NOT_FOUND.format(name=name))
+    raise ValueError(
+        f"tf_cg_ops: the model calls a function that Keras does not know; expected {name!r} among the registered "
+        "ones, got none. Run the code that decorates it with @keras.saving.register_keras_serializable() first, "
+        f"or pass custom_objects={{{name!r}: the function}}."
+    )
 
 
 def loaded() -> list[Any]:

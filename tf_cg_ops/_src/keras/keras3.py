@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_cg_ops._src.keras import errors, node, registration
+from tf_cg_ops._src.keras import node, registration
 
 
 @keras.saving.register_keras_serializable(registration.PACKAGE)
@@ -46,5 +46,9 @@ registration.register(keras)
 def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The call as a part of the functional model."""
     if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(errors.KERAS_BACKEND.format(function=function.__name__, got=keras.backend.backend()))
+        raise RuntimeError(
+            f"{function.__name__}: Keras does not compute with TensorFlow here; expected the backend "
+            f"'tensorflow', got {keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow in the environment, "
+            "before Keras is imported."
+        )
     return node.call(FunctionCall, function, args, kwargs)

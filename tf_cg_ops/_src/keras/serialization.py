@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.keras import errors
-
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -42,7 +40,11 @@ def encode(function: str, arguments: Any) -> dict[str, Any]:
     try:
         return {"args": [_encode(value) for value in args], "kwargs": {k: _encode(v) for k, v in kwargs.items()}}
     except _NotSavedError as error:
-        raise TypeError(errors.ARGUMENT_NOT_SAVED.format(function=function, got=error)) from None
+        raise TypeError(
+            f"tf_cg_ops: an argument of '{function}' would not come back from a file as what it is; expected "
+            f"numbers, strings, dense Tensors, arrays, and lists, tuples and dictionaries of them, got {error}. "
+            "Pass it in the call() of a keras.layers.Layer."
+        ) from None
 
 
 class _NotSavedError(Exception):

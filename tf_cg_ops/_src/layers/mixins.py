@@ -31,7 +31,11 @@ class _Layer:
     def _hold(self, name: str, value: Any) -> None:
         """Keeps a number, or an array of them, as a weight, and a Variable or a Tensor as it is."""
         if getattr(value, "trainable", False):
-            raise ValueError(errors.NUMBER_TRAINABLE.format(layer=type(self).__name__, argument=name))
+            raise ValueError(
+                f"layers.{type(self).__name__}: {name} has no gradient, and would count among what is trained; "
+                "expected a number or a Variable that is not trainable, got one that is. Make it with "
+                "trainable=False."
+            )
         known = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
         if known is None:
             self._number = value
@@ -54,7 +58,10 @@ class _Layer:
             return self._initial
         known = tf.get_static_value(tf.convert_to_tensor(self._number))
         if known is None:
-            raise ValueError(errors.NUMBER_NOT_KNOWN.format(layer=type(self).__name__, argument=name))
+            raise ValueError(
+                f"layers.{type(self).__name__}: {name} has no value to be saved; expected a number or a Variable, "
+                "got a Tensor of a graph. Pass the Tensor with each call, or hold its value in a Variable."
+            )
         return known.tolist()
 
     @property
@@ -351,7 +358,10 @@ class StraightThrough(_Layer):
         super().__init__(**kwargs)
         if isinstance(function, str) and function not in _FUNCTIONS:
             known = ", ".join(map(repr, _FUNCTIONS))
-            raise ValueError(errors.FUNCTION_UNKNOWN.format(known=known, got=repr(function)))
+            raise ValueError(
+                f"layers.StraightThrough: the function is not known by this name; expected one of {known}, or a "
+                f"function, got {function!r}. Pass the function itself."
+            )
         to_derivative(surrogate, slope)
         self._function, self._surrogate, self._slope = function, surrogate, float(slope)
         applied = _FUNCTIONS[function] if isinstance(function, str) else function

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.embed_gradient import dynamic_axis
 from tf_cg_ops._src.embed_gradient.alignment import Sizes, pad_sizes, spread_sizes
@@ -49,7 +48,11 @@ class Aligned:
     def of(cls, pfor_input: Any, fx: Sizes | None, gx: Sizes | None, x: Sizes | None) -> "Aligned":
         """Aligns the dimensions of one member of the batch."""
         if fx is None or gx is None or x is None:
-            message = errors.RANK_UNKNOWN_TO_PFOR.format(api="embed_gradient")
+            message = (
+                "embed_gradient: a rank is unknown inside tf.vectorized_map or a jacobian; expected fx, gx and x "
+                "of known rank, got one that is not known while tracing. Name it with tf.ensure_shape, or allow "
+                "the fallback to a while loop."
+            )
             raise tf_internal.ConversionNotImplementedError(message)
         rank = len(x)
         named = {axis % rank for axis in pfor_input.get_attr("axis")}

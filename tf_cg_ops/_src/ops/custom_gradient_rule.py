@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import graph_rule
 
@@ -14,7 +13,10 @@ from tf_cg_ops._src.custom_gradient import graph_rule
 def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
     """What the function that the op names returns."""
     if type(op.outputs[0]) is tf_internal.EagerTensor:
-        raise ValueError(errors.RULE_OUTSIDE_OF_A_GRAPH)
+        raise ValueError(
+            "CustomGradientRule: the op was called in eager mode; expected an op of a graph, which holds its "
+            "rule, got one on a tape. Use tf_cg_ops.custom_gradient."
+        )
     return graph_rule.gradients(op.outputs[0].op, dys)  # The op itself: a tape passes an imitation without its graph.
 
 

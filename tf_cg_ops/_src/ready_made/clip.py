@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert
 from tf_cg_ops._src.custom_gradient import decorator, wording
 from tf_cg_ops._src.keras import dispatch
@@ -74,20 +73,32 @@ def clip_gradient(
     given = {"value": value, "norm": norm, "global_norm": global_norm}
     given = {name: limit for name, limit in given.items() if limit is not None}
     if len(given) != 1:
-        raise ValueError(errors.LIMITS.format(api=_API, got=" and ".join(given) or "none"))
+        raise ValueError(
+            f"{_API}: it clips in one way; expected one of value, norm and global_norm, got "
+            f"{' and '.join(given) or 'none'}. Nest two calls to clip in two ways."
+        )
     [(way, limit)] = given.items()
     if axes is not None and way != "norm":
-        raise ValueError(errors.AXES_WITHOUT_NORM.format(api=_API, got=way))
+        raise ValueError(
+            f"{_API}: axes are those of a norm; expected norm together with axes, got {way}. Leave axes out, or "
+            "clip by norm."
+        )
     limit = to_limit(way, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
     tensors = [
         convert.to_tensors(_API, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)
     ]
     if not tensors:
-        raise ValueError(errors.CLIP_NOTHING.format(api=_API, got=convert.describe(x)))
+        raise ValueError(
+            f"{_API}: x holds no Tensor; expected at least one, got {convert.describe(x)}. Pass the values whose "
+            "gradients to clip."
+        )
     for tensor in tensors:
         if way == "value" and tensor.dtype.is_complex:
-            raise TypeError(errors.CLIP_COMPLEX.format(api=_API, got=tensor.dtype.name))
+            raise TypeError(
+                f"{_API}: complex numbers are not ordered; expected a real x to clip by value, got "
+                f"{tensor.dtype.name}. Clip by norm."
+            )
 
     def identity(*tensors: tf.Tensor) -> Any:
         return list(tensors), lambda *dys: _clip(way, dys, limit, axes)
@@ -99,10 +110,15 @@ def to_limit(way: str, limit: Any) -> tf.Tensor:
     """The limit in float64, from which it is cast to what it limits; TypeError or ValueError if it is none."""
     tensor = convert.to_real(_API, way, limit, tf.float64)
     if tensor.shape.rank not in (0, None):
-        raise ValueError(errors.LIMIT_SHAPE.format(api=_API, argument=way, got=tensor.shape))
+        raise ValueError(
+            f"{_API}: {way} is no scalar; expected a single number, got the shape {tensor.shape}. Reduce it."
+        )
     known = tf.get_static_value(tensor)
     if known is not None and not known >= 0:
-        raise ValueError(errors.LIMIT_NEGATIVE.format(api=_API, argument=way, got=np.asarray(known).item()))
+        raise ValueError(
+            f"{_API}: {way} is negative; expected a number that is at least 0, got {np.asarray(known).item()}. "
+            "Pass its size."
+        )
     return tensor
 
 

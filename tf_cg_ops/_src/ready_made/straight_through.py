@@ -168,17 +168,23 @@ def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.T
             return x
         first = x
     got = convert.describe(first) if leaves else "no argument"
-    raise TypeError(errors.STRAIGHT_THROUGH_NO_TENSOR.format(api=_API, function=pytree.name_of(function), got=got))
+    raise TypeError(
+        f"{_API}: '{pytree.name_of(function)}' has nothing to be differentiated by; expected real numbers as its "
+        f"first argument, got {got}. Pass x, a Tensor or Variable of a floating dtype, first."
+    )
 
 
 def to_derivative(surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
     """The derivative as a function of x."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
-        raise ValueError(errors.SLOPE.format(api=_API, got=repr(slope)))
+        raise ValueError(
+            f"{_API}: the slope is no positive number; expected a number above 0, got {slope!r}. Pass its size."
+        )
     if isinstance(surrogate, str) and surrogate in SURROGATES:
         return lambda x: SURROGATES[surrogate](x, float(slope))
     if callable(surrogate):
         return surrogate
     raise ValueError(
-        errors.SURROGATE_UNKNOWN.format(api=_API, known=", ".join(map(repr, SURROGATES)), got=repr(surrogate))
+        f"{_API}: the surrogate is not known; expected one of {', '.join(map(repr, SURROGATES))}, or a "
+        f"function of x that returns the derivative, got {surrogate!r}. Pass one of those names."
     )
