@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import pytree
+from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core.variables import as_variable
 
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
@@ -111,7 +112,7 @@ def not_convertible(api: str, name: str, value: Any) -> TypeError:
         else ("Convert it before the call.")
     )
     return TypeError(
-        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {describe(value)}. "
+        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {text.describe(value)}. "
         f"{remedy}"
     )
 
@@ -123,28 +124,18 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
     )
 
 
-def describe(value: Any) -> str:
-    """The value for a message: its kind where that tells more than its contents."""
-    if isinstance(value, tf.Tensor):
-        return f"a Tensor of dtype {value.dtype.name}"
-    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
-        return f"a {type(value).__name__}"
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
-
-
 def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
     """A real number, Variable or Tensor of any real dtype, cast to `dtype`; TypeError for everything else."""
     if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=text.describe(value)))
     # As it is kept: inside of a Keras layer, reading a Variable might round it to 16 bits.
-    variable = pytree.as_variable(value)
+    variable = as_variable(value)
     value = value if variable is None else variable
     # A number is rounded once, to the dtype that is wanted.
     wanted = dtype.real_dtype if isinstance(value, (int, float)) else None
     tensor = _to_tensor(api, name, value, wanted)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
-        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=text.describe(value)))
     return tf.cast(tensor, dtype)
 
 
@@ -153,7 +144,7 @@ def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
     if not isinstance(fx_gx_manually_stopped, _BOOLS):
         raise TypeError(
             f"{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got "
-            f"{describe(fx_gx_manually_stopped)}. Pass a Python bool."
+            f"{text.describe(fx_gx_manually_stopped)}. Pass a Python bool."
         )
     return bool(fx_gx_manually_stopped)
 
@@ -174,13 +165,13 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     else:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
     if any(isinstance(entry, _BOOLS) for entry in entries):
-        raise TypeError(errors.AXIS_IS_BOOL.format(api=api, value=describe(axis)))
+        raise TypeError(errors.AXIS_IS_BOOL.format(api=api, value=text.describe(axis)))
     try:
         if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
             return tf.stack([_to_int64(entry) for entry in entries])
         dimensions = [operator.index(entry) for entry in entries]
     except TypeError as error:
-        raise TypeError(errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error
+        raise TypeError(errors.AXIS_IS_NO_INT.format(api=api, value=text.describe(axis))) from error
     return _check_int64(api, dimensions)
 
 
@@ -195,7 +186,7 @@ def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
     is_integer = isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer
     if not is_integer:
         message = errors.AXIS_IS_BOOL if axis.dtype.is_bool else errors.AXIS_IS_NO_INT
-        raise TypeError(message.format(api=api, value=describe(axis)))
+        raise TypeError(message.format(api=api, value=text.describe(axis)))
     axis = tf.convert_to_tensor(axis)
     if axis.shape.rank is not None and axis.shape.rank > 1:
         raise ValueError(errors.AXIS_RANK.format(api=api, shape=axis.shape))

@@ -1,15 +1,15 @@
 """The arguments and results of a decorated function as flat lists, with names for messages."""
 
 import functools
-import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.core.signature import bind, signature_of
+from tf_cg_ops._src.core.variables import as_variable
 
 
 class Leaves:
@@ -23,11 +23,6 @@ class Leaves:
     def names(self) -> list[str]:
         """Found where they are first needed: it takes longer than a call."""
         return self._find_names()
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What messages call a function: its name, with that of its class but not of the functions around it."""
-    return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
 
 
 def flatten_arguments(
@@ -48,23 +43,15 @@ def flatten_arguments(
     return Leaves(values, lambda: names)
 
 
-def check_arguments(api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raises TypeError if the arguments do not fit the signature."""
-    _flatten(api, function, args, kwargs, ())
-
-
 def _flatten(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
 ) -> tuple[list[Any], list[str]]:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Some callables written in C have none.
-        signature = None
+    signature = signature_of(function)
     if signature is None:
         named: list[tuple[str, Any]] = [(f"argument {i}", arg) for i, arg in enumerate(args)]
         named += sorted(kwargs.items())
     else:
-        named = list(_bind(api, function, signature, args, kwargs).arguments.items())
+        named = list(bind(api, function, signature, args, kwargs).arguments.items())
     all_values: list[Any] = []
     all_names: list[str] = []
     for name, value in named:
@@ -77,56 +64,6 @@ def _flatten(
         all_values.extend(values)
         all_names.extend(names)
     return all_values, all_names
-
-
-def _bind(
-    api: str, function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
-) -> inspect.BoundArguments:
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        name = name_of(function)
-        shown = f"{name.rpartition('.')[2]}{signature}"
-        message = (
-            f"{api}: the arguments do not fit '{name}'; expected {shown}, got a call for which Python says: "
-            f"{error}. Pass what the signature asks for."
-        )
-        raise TypeError(message) from None
-
-
-def refusing_signature(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> inspect.Signature | None:
-    """The signature, if it does not take these arguments; None if it does, or there is none."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Some callables written in C have none.
-        return None
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return signature
-    return None
-
-
-def check_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
-    """The names as a tuple, or ValueError if they are not all arguments of the function."""
-    known = list(inspect.signature(function).parameters) if names else []
-    if isinstance(names, str) or any(name not in known for name in names):
-        message = errors.NONDIFF_ARGNAMES
-        raise ValueError(message.format(api=api, function=name_of(function), names=known, got=repr(names)))
-    return tuple(names)
-
-
-def named_arguments(
-    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
-) -> dict[str, Any]:
-    """The arguments of these names, however they were passed."""
-    if not names:
-        return {}
-    bound = _bind(api, function, inspect.signature(function), args, kwargs)
-    bound.apply_defaults()
-    return {name: bound.arguments[name] for name in names}
 
 
 def _paths(name: str, value: Any) -> Any:
@@ -153,11 +90,11 @@ def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
     return tf_internal.get_flat_tensors_for_gradients([value])
 
 
-def upstream_of(outputs: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
+def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> list[Any]:
     """The upstream gradient of each output; None for what is no tensor."""
     if all(isinstance(output, tf.Tensor) for output in outputs):
-        return [slices.UpstreamSlices.of(dy) for dy in tensors]
-    replaced = replace_tensors(outputs, components, [slices.to_dense(dy) for dy in tensors])
+        return [slices.UpstreamSlices.of(dy) for dy in dys]
+    replaced = replace_tensors(outputs, components, [slices.to_dense(dy) for dy in dys])
     return [dy if own else None for dy, own in zip(replaced, components, strict=True)]
 
 
@@ -199,35 +136,7 @@ def to_output(leaf: Any) -> Any:
     return tf.convert_to_tensor(leaf) if is_number or as_variable(leaf) is not None else leaf
 
 
-def as_variable(value: Any) -> tf.Variable | None:
-    """The tf.Variable behind a Variable of TensorFlow or Keras."""
-    if isinstance(value, tf.Variable):
-        return value
-    inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras") else None
-    return inner if isinstance(inner, tf.Variable) else None
-
-
-def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
-    """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
-    if not watched:
-        return []
-    passed = {i for variable in map(as_variable, arguments) if variable is not None for i in _identities(variable)}
-    return [variable for variable in watched if not passed & _identities(variable)]
-
-
-def _identities(variable: tf.Variable) -> set[int]:
-    identities = {id(variable)}
-    try:
-        identities.add(id(variable.handle))
-    except AttributeError:
-        pass  # A reference variable.
-    except ValueError:
-        # A distributed variable has no handle outside of a replica: what is read there is one of its components.
-        identities.update(map(id, tf.distribute.get_strategy().experimental_local_results(variable)))
-    return identities
-
-
-def replace_all(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
+def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
     """The structure with other Tensors in the place of its own; Variables and what is no tensor stay."""
     leaves = tf.nest.flatten(structure)
     places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
@@ -238,13 +147,3 @@ def replace_all(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf
         for place, leaf in zip(places, new, strict=True):
             leaves[place] = leaf
     return tf.nest.pack_sequence_as(structure, leaves)
-
-
-def reference_variables(operations: Sequence[tf.Operation], arguments: Sequence[Any]) -> list[str]:
-    """The names of TensorFlow 1's reference variables that the operations make or read, but for the arguments."""
-    passed = {variable.op.name for variable in map(as_variable, arguments) if variable is not None}
-    tensors = [tensor for op in operations for tensor in (*op.inputs, *op.outputs)]
-    # What a reference variable is read by stands beside it, made when the variable was.
-    tensors += [source for tensor in tensors if tensor.op.type == "Identity" for source in tensor.op.inputs]
-    found = {tensor.op.name for tensor in tensors if tensor.dtype != tensor.dtype.base_dtype}
-    return sorted(found - passed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, tf_internal
+from tf_cg_ops._src.core import convert, library, text, tf_internal
 from tf_cg_ops._src.embed_gradient import eager
 from tf_cg_ops._src.keras import dispatch
 
@@ -27,7 +27,7 @@ def call_if_due(api: str, fx: Any, gx: Any, x: Any, stopped: Any) -> Any:
         if callable(function) and not _takes_nothing(function):
             raise TypeError(
                 f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
-                f"arguments, got {convert.describe(function)}. Bind them, as in lambda: f(x)."
+                f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
             )
     # What is differentiated itself has to be there when it is recorded.
     is_differentiated = convert.to_bool(api, stopped) and tf_internal.could_possibly_record()
