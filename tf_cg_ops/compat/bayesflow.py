@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert
 from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
@@ -87,7 +87,7 @@ def custom_gradient(
         extra = gx.shape.rank - len(batch)
         for dimension in domain:
             gx = tf.expand_dims(gx, extra + dimension)
-    return embed(fx, [gx], [x], static_axis, stopped, name)
+    return embed_tensors(fx, [gx], [x], static_axis, stopped, name)
 
 
 def _domain(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
@@ -124,7 +124,7 @@ def _with_dynamic_axis(
     if isinstance(axis, tf.Tensor):
         gx, x = dynamic_axis.move_domain_last(api, "", fx, gx, x, axis)
         axis = [-1]
-    return embed(fx, [gx], [x], axis, stopped, name)
+    return embed_tensors(fx, [gx], [x], axis, stopped, name)
 
 
 def _broadcast(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert
 from tf_cg_ops._src.embed_gradient import dynamic_axis
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 _API = "compat.tfp_math.custom_gradient"
@@ -71,12 +71,12 @@ def custom_gradient(
     leading = [_is_leading_part(fx.shape, t.shape) for t in x]
     ranks = {t.shape.rank for t in x}
     if all(leading) and fx.shape.rank == 0:
-        return embed(fx, gx, x, None, stopped, name)
+        return embed_tensors(fx, gx, x, None, stopped, name)
     if all(leading) and len(ranks) == 1:
-        return embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
+        return embed_tensors(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
     # One call takes one axis, so the pairs are brought to one form, of which the domain is the last dimension.
     pairs = [_with_domain_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
-    return embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
+    return embed_tensors(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
 
 def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
@@ -133,7 +133,7 @@ def _with_domain_last(
         shape = tf.concat([fx_shape, tf.reduce_prod(x_shape[rank:], keepdims=True)], 0)
         return tf.reshape(gx, shape), tf.reshape(x, shape)
     if is_leading is False:
-        function = embed(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
+        function = embed_tensors(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
         return _divide_by_size(fx, function, False)
     # Both at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)), where z has the shape of fx and the weight is
     # 1 if that leads the shape of x, and z is a single number and the weight 1 / size of fx if not.
@@ -143,7 +143,9 @@ def _with_domain_last(
     batch = tf.where(leads, fx_shape, tf.ones_like(fx_shape))
     domain_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
     shape = tf.concat([batch, [domain_size]], 0)
-    functions = embed(tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None)
+    functions = embed_tensors(
+        tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
+    )
     return _divide_by_size(fx, functions, leads)
 
 
@@ -154,5 +156,5 @@ def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, is_one: bool | tf.Tenso
     size = tf.cast(tf.maximum(tf.size(fx, out_type=tf.int64), 1), tf.float64)
     weight = tf.cast(tf.where(is_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)
     for _ in range(steps - 1):
-        functions = embed(tf.zeros_like(functions), [weight], [functions], [], False, None)
+        functions = embed_tensors(tf.zeros_like(functions), [weight], [functions], [], False, None)
     return weight, functions[..., None]

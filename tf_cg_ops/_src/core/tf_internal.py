@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 # The identity of a Python object as an argument of tf.function, which otherwise takes the object in its __wrapped__.
-from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeOfAnObject
+from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
 # Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
 from tensorflow.python.autograph.impl import api as _autograph
@@ -158,7 +158,7 @@ def find_function(graph: Any, name: str) -> Any:
     return None
 
 
-def definition_of(function: Any) -> Any:
+def function_def_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
 
@@ -181,7 +181,7 @@ _substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.Wea
 # The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
 # further outside, and that of a loop no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
 @contextlib.contextmanager
-def capturing_instead(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
+def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
     """Lets the default graph capture other tensors, those of the graph `forward`, for the tensors with these ids."""
     graph = ops.get_default_graph()
     if not substitutes or graph is forward or not isinstance(graph, FuncGraph):
@@ -240,7 +240,7 @@ def add_python_function(graph: Any, token: str, function: Callable[..., Any]) ->
 
 
 # Only the contexts of TensorFlow 1's control flow tell an op in a branch from one outside.
-def is_in_conditional_of_tensorflow_1(op: Any) -> bool:
+def is_in_v1_conditional(op: Any) -> bool:
     """Whether an op stands between a Switch and a Merge."""
     flow = op._get_control_flow_context()
     while flow is not None:
@@ -251,13 +251,13 @@ def is_in_conditional_of_tensorflow_1(op: Any) -> bool:
 
 
 # What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.
-def is_compiled_by_xla(graph: Any) -> bool:
+def is_traced_for_xla(graph: Any) -> bool:
     """Whether a graph is being made for tf.function(jit_compile=True)."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 # Where TensorFlow looks for the body of a loop or a branch before it makes it anew from its definition.
-def keep_graphs_of_control_flow(op: Any) -> None:
+def cache_control_flow_graphs(op: Any) -> None:
     """Gives an imported loop or conditional graphs of its own, as those have that Python functions made.
 
     Each differentiation would otherwise make new ones, in which it does not find what the last one accumulated, and
@@ -277,11 +277,11 @@ def keep_graphs_of_control_flow(op: Any) -> None:
     for name, graph in zip(names, graphs, strict=True):
         setattr(op, name, graph)
         for inner in graph.get_operations():
-            keep_graphs_of_control_flow(inner)
+            cache_control_flow_graphs(inner)
 
 
 # The registry of gradients is what tf.gradients looks into; a tape can be given an op only together with its rule.
-def gradient_function_of(op: Any) -> Any:
+def find_gradient_function(op: Any) -> Any:
     """The registered gradient function of an op; None if it has no gradient, or is of a kind that has none."""
     try:
         return ops.get_gradient_function(op)

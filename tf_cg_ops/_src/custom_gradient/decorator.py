@@ -131,7 +131,7 @@ class CustomGradient:
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """As an argument of a tf.function it is itself, and not the function in __wrapped__."""
-        return tf_internal.TraceTypeOfAnObject(weakref.ref(self))
+        return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
         """Itself, as of a function."""

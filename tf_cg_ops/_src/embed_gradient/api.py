@@ -155,10 +155,10 @@ def _embed_gradient(fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped:
         ]
         gx, x = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         static_axis = [-1]
-    return embed(fx, gx, x, static_axis, stopped, name)
+    return embed_tensors(fx, gx, x, static_axis, stopped, name)
 
 
-def embed(
+def embed_tensors(
     fx: tf.Tensor, gx: list[tf.Tensor], x: list[tf.Tensor], axis: list[int] | None, stopped: bool, name: str | None
 ) -> tf.Tensor:
     """Calls the op with arguments that are converted already."""

@@ -57,7 +57,7 @@ def move_domain_last(
 
 def domain_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf.Tensor:
     """For each dimension of x, whether `axis` names it; fails at run time where it names none, or one twice."""
-    if tf_internal.is_compiled_by_xla(tf.compat.v1.get_default_graph()):
+    if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
             f"sequence of ints under jit_compile=True, got {axis}. Pass Python ints, or make the axis a Python "

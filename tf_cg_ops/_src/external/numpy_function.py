@@ -13,7 +13,7 @@ from tf_cg_ops._src.core import convert, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient import decorator
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.external.python_call import Input, PythonCall
 
 _API = "from_numpy"
@@ -215,7 +215,7 @@ def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.
 def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
     where = {"api": _API, "function": text.name_of(call.function)}
-    if tf_internal.is_compiled_by_xla(graph):
+    if tf_internal.is_traced_for_xla(graph):
         raise NotImplementedError(errors.NUMPY_UNDER_XLA.format(**where))
     # The number makes it the only one in the world: another process must not find a function of its own there.
     token = errors.NUMPY_OTHER_PROCESS.format(**where, number=uuid.uuid4().hex)
@@ -237,7 +237,7 @@ def _with_gradients(
         axis: list[int] | None = [] if call.elementwise else None
         if call.batched:
             rows, axis = [_to_rows(tensor, call.output.shape.rank) for tensor in rows], [-1]
-        value = embed(value, gradients, rows, axis, stopped=False, name=None)
+        value = embed_tensors(value, gradients, rows, axis, stopped=False, name=None)
     return value if value.dtype == call.output.dtype else tf.cast(tf.math.real(value), call.output.dtype)
 
 
