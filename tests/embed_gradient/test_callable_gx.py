@@ -325,7 +325,7 @@ WRONG_ANSWERS = {
         lambda: None,
         V,
         TypeError,
-        r"embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got None",
+        r"embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got None",
     ),
     "a_list_for_one_x": (
         lambda: [V],

@@ -70,13 +70,13 @@ AT_THE_CALL = {
     "text": (
         lambda: cg.embed_gradient(V, "2 * x", V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "'2 * x'. Convert it before the call.",
     ),
     "none": (
         lambda: cg.embed_gradient(V, [V, None], [V, V]),
         TypeError,
-        "embed_gradient: gx[1] is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: gx[1] is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "None. Convert it before the call.",
     ),
     "function": (
@@ -88,7 +88,7 @@ AT_THE_CALL = {
     "sparse": (
         lambda: cg.embed_gradient(V, tf.SparseTensor([[0]], [1.0], [3]), V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got a "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got a "
         "SparseTensor. Convert it before the call.",
     ),
     "flag_that_is_no_bool": (
@@ -148,19 +148,19 @@ AT_THE_CALL = {
     "nothing": (
         lambda: cg.embed_gradient(None, None, None),
         TypeError,
-        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: fx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "None. Convert it before the call.",
     ),
     "ragged_list": (
         lambda: cg.embed_gradient([[1.0], [1.0, 2.0]], 1.0, 1.0),
         TypeError,
-        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: fx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "[[1.0], [1.0, 2.0]]. Convert it before the call.",
     ),
     "thing_with_an_attribute_dtype": (
         lambda: cg.embed_gradient(V, types.SimpleNamespace(dtype="nonsense"), V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got a "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got a "
         "SimpleNamespace. Convert it before the call.",
     ),
     "float_axis": (

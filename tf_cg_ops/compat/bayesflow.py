@@ -41,7 +41,7 @@ def custom_gradient(
         dx = dy * conj(gx), summed down to the shape of sum_x, and the same for every element of one event
 
     Args:
-      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
       gx: The derivative, in the dtype of `fx`, broadcastable with `fx` and `reduce_sum(x, axis)`.
       x: The variable of the derivative, in the dtype of `fx`.
       axis: The event dimensions of `x`: an int, a sequence of ints or an integer Tensor. `()`: none, each element is an

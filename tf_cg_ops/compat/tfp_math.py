@@ -39,7 +39,7 @@ def custom_gradient(
     Only shapes decide: if `x` is square, an `fx` of one dimension is always a function of its rows.
 
     Args:
-      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
       gx: The derivative: a Tensor of the shape of `x`, or a list of them if `x` is a list. As in TFP, a scalar goes
         with an `x` of one dimension and the other way round, and so do `[n]` and `[n, ..., n]`: `gx` is broadcast to
         the shape of `x`, or summed down to it.

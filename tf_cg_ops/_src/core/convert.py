@@ -111,8 +111,8 @@ def not_convertible(api: str, name: str, value: Any) -> TypeError:
         else "Convert it before the call."
     )
     return TypeError(
-        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {text.describe(value)}. "
-        f"{hint}"
+        f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
+        f"{text.describe(value)}. {hint}"
     )
 
 

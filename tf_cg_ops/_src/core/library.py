@@ -67,7 +67,7 @@ _AROUND_A_MESSAGE = re.compile(r"^\{\{function_node \S+\}\} | \[Op:\w+\](?: name
 
 
 def run_op(op: Callable[..., tf.Tensor], *inputs: Any, **attributes: Any) -> tf.Tensor:
-    """Runs an op of the library; in eager mode its errors have the op's own message alone."""
+    """Runs an op of the library; in eager mode its errors have only the message of the op."""
     try:
         return op(*inputs, **attributes)
     except tf.errors.OpError as error:

@@ -31,8 +31,7 @@ def bind(
     except TypeError as error:
         name = text.name_of(function)
         raise TypeError(
-            f"{api}: the arguments do not fit '{name}'; expected {name.rpartition('.')[2]}{signature}, got a call for "
-            f"which Python says: {error}. Pass what the signature asks for."
+            f"{api}: the arguments do not fit '{name}': {error}. Call it as {name.rpartition('.')[2]}{signature}."
         ) from None
 
 

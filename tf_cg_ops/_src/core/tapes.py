@@ -44,6 +44,6 @@ def unrecorded_identity(tensor: tf.Tensor) -> tf.Tensor:
     """Another EagerTensor with the same value and buffer, which no tape knows; TypeError for a Tensor of a graph."""
     if type(tensor) is not tf_internal.EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
         with tf_internal.stop_recording():
-            return tf.identity(tensor)  # This keeps the shape and dtype of what a handle refers to.
+            return tf.identity(tensor)  # This keeps the shape and dtype behind a handle.
     recorded = tf_internal.could_possibly_record()
     return (tf_internal.execute_unrecorded if recorded else tf_internal.execute)("Identity", tensor)

@@ -98,7 +98,7 @@ shape_of = EagerTensor._shape_tuple
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
-# TensorFlow's own has no types, and users would not see the signatures of public functions.
+# TensorFlow's decorator has no types, and would hide the signatures of public functions from type checkers.
 def autograph_artifact(function: Marked) -> Marked:
     """Decorates a public function or class whose code AutoGraph must not translate."""
     return _autograph.autograph_artifact(function)
@@ -207,8 +207,8 @@ def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[N
             del _substitutes[graph]
 
 
-# A captured tensor is kept whole for the gradient, in a loop once for each step. TensorFlow's gradient of a loop keeps
-# only the shape (tensorflow/python/ops/while_v2.py) if the gradient function is in Python.
+# A captured tensor is stored whole for the gradient, in a loop once for each step. TensorFlow's gradient of a loop
+# stores only the shape (tensorflow/python/ops/while_v2.py) if the gradient function is in Python.
 class RuleGraph(FuncGraph):
     """The graph of a function; if it reads only the shape of an outer tensor, it captures the shape."""
 

@@ -35,8 +35,8 @@ def embed_gradient(
 
         dx = sum_to_shape_of_x(dy * conj(gx))
 
-    The forward pass moves no data: the result shares the buffer of `fx`, whatever `x` and `gx` hold. `gx` is not read
-    before a gradient is asked for.
+    The forward pass moves no data: the result shares the buffer of `fx`, even if `x` or `gx` is not finite. `gx` is not
+    read before a gradient is asked for.
 
     `axis` names the event dimensions of `x`: those that one element of `fx` depends on. The other dimensions of `x` are
     the batch. Shapes align from the right and broadcast, as in NumPy:
@@ -51,8 +51,8 @@ def embed_gradient(
     event, a wrong `axis` looks like a right one.
 
     Args:
-      fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
-        one. Python numbers and NumPy arrays take the dtype of the Tensors among the arguments.
+      fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a value that
+        converts to one. Python numbers and NumPy arrays take the dtype of the Tensors among the arguments.
       gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple if `x` is one. Or a function
         without arguments that returns the derivative, or a list or tuple with such functions for single `x`: see below.
       x: The variable of the derivative, in the dtype of `fx`. A Tensor or Variable, or a list or tuple of them.

@@ -63,7 +63,7 @@ class AlignedSizes:
         if not fx:
             if not all(is_event):
                 scalar_fx_fits = tf.constant(False) if gx_has_leading else _broadcasts_to(aligned["gx"], aligned["x"])
-            # A scalar is a function of all of x, whatever the axis. Beside a batch the axis has to say so.
+            # A scalar is a function of all of x with any axis. Beside a batch the axis has to say so.
             is_event = [True] * rank
         return cls(fx, aligned["gx"], aligned["x"], is_event, scalar_fx_fits)
 

@@ -26,7 +26,7 @@ def embed_grad(
 ) -> tf.Tensor:
     """Computes CustomGradientEmbedGrad from the inputs and attributes of that op.
 
-    It does not reject all shapes that the op rejects, and those that it does with TensorFlow's own messages.
+    It accepts some shapes that the op rejects; for others TensorFlow raises the error.
     """
     if zero_x:
         return tf.zeros(shape, lhs.dtype)

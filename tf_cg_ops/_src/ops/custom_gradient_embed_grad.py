@@ -12,12 +12,12 @@ from tf_cg_ops._src.ops.batching import AlignedSizes, reshape_members
 
 
 @tf.RegisterGradient("CustomGradientEmbedGrad")
-def _custom_gradient_embed_grad(op: Any, upstream: Any) -> Sequence[Any]:
+def _custom_gradient_embed_grad(op: Any, dy: Any) -> Sequence[Any]:
     """Differentiates the gradient of L: the same op with other roles."""
     attributes = trilinear_form.alignment_attributes(op)
     wrt = tf.compat.as_str(op.get_attr("wrt"))
     roles = trilinear_form.roles_of_operands(wrt)
-    operands = dict(zip(roles, op.inputs, strict=False)) | {wrt: tf.convert_to_tensor(upstream)}
+    operands = dict(zip(roles, op.inputs, strict=False)) | {wrt: tf.convert_to_tensor(dy)}
     gradients: list[Any] = [None, None, None]  # For lhs, rhs and shape.
     for index, role in enumerate(roles):
         is_constant = role == "gx" and not attributes["fx_gx_manually_stopped"]
