@@ -13,8 +13,8 @@ def get_lib() -> str:
     >>> cg.sysconfig.get_lib().endswith("_ops.so")
     True
 
-    A program without Python loads the library before it opens a SavedModel with the ops: from C with `TF_LoadLibrary`,
-    from C++ with `tensorflow::Env::LoadDynamicLibrary`. Of TensorFlow the library needs only
+    A program without Python loads the library before it opens a SavedModel with the ops: with `TF_LoadLibrary` in C,
+    with `tensorflow::Env::LoadDynamicLibrary` in C++. Of TensorFlow the library needs only
     `libtensorflow_framework.so.2`.
 
     Returns:
