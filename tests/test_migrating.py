@@ -1,4 +1,4 @@
-"""What docs/moving.md says about the upstream functions and no other test shows, beside what holds here."""
+"""What docs/migrating.md says about the upstream functions and no other test shows, beside what holds here."""
 
 import numpy as np
 import pytest
