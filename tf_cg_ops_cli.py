@@ -120,10 +120,10 @@ def main() -> int:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
-    from tf_cg_ops import _command_line
+    from tf_cg_ops._src import command_line
 
-    _command_line.catch_signals()
-    return _command_line.run(options)
+    command_line.catch_signals()
+    return command_line.run(options)
 
 
 if __name__ == "__main__":

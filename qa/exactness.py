@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.sources import ROOT
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 RESULTS = ROOT / "docs" / "reliability" / "exactness.json"
 # The bits of the significand, and the least exponent of a normal number.
@@ -121,7 +121,7 @@ def ours(dy: tf.Tensor, gx: tf.Tensor, layout: Layout) -> tf.Tensor:
     """By the kernel of this library."""
     target = tf.constant(layout.result, tf.int64, [len(layout.result)])
     # Not an axis of functions: the last operand has the shape of the result and is broadcast.
-    return _library.custom_gradient_embed_grad(dy, gx, target, wrt="x")
+    return library.custom_gradient_embed_grad(dy, gx, target, wrt="x")
 
 
 def theirs(dy: tf.Tensor, gx: tf.Tensor, layout: Layout) -> tf.Tensor:

@@ -7,31 +7,30 @@ loaded already is told about the layers and functions: a model file that holds t
 import importlib as _importlib
 import typing as _typing
 
-# Before all that may not even be imported under a TensorFlow which the library was not built for.
-from . import _library as _library  # isort: split
+from tf_cg_ops import compat as compat
+from tf_cg_ops import saved_model as saved_model
+from tf_cg_ops import sysconfig as sysconfig
+from tf_cg_ops import testing as testing
+from tf_cg_ops._src import layers as _layers
+from tf_cg_ops._src import ops as _ops  # noqa: F401
 
-from . import _gradients as _gradients
-from . import _keras as _keras
-from . import _vectorize as _vectorize
-from . import compat as compat
-from . import saved_model as saved_model
-from . import sysconfig as sysconfig
-from . import testing as testing
-from ._clipping import clip_gradient as clip_gradient
-from ._decorator import custom_gradient as custom_gradient
-from ._embed import embed_gradient as embed_gradient
-from ._from_numpy import from_numpy as from_numpy
-from ._implicit_root import implicit_root as implicit_root
-from ._scaling import reverse_gradient as reverse_gradient
-from ._scaling import scale_gradient as scale_gradient
-from ._straight_through import straight_through as straight_through
-from ._variants import custom_vjp as custom_vjp
-from ._variants import grad_pass_through as grad_pass_through
-from ._variants import recompute_grad as recompute_grad
-from ._version import __version__ as __version__
+# The first import: under a TensorFlow which the library was not built for, nothing else may run.
+from tf_cg_ops._src.core import library as _library  # noqa: F401  # isort: split
+from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
+from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
+from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
+from tf_cg_ops._src.embed_gradient.api import embed_gradient as embed_gradient
+from tf_cg_ops._src.external.numpy_function import from_numpy as from_numpy
+from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_grad
+from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
+from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
+from tf_cg_ops._src.ready_made.scale import reverse_gradient as reverse_gradient
+from tf_cg_ops._src.ready_made.scale import scale_gradient as scale_gradient
+from tf_cg_ops._src.ready_made.straight_through import straight_through as straight_through
+from tf_cg_ops._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
-    from . import layers as layers
+    from tf_cg_ops import layers as layers
 
 __all__ = [
     "__version__",
@@ -53,7 +52,7 @@ __all__ = [
     "testing",
 ]
 
-_keras.loaded()
+_layers.register_with_loaded_keras()
 
 
 def __getattr__(name: str) -> _typing.Any:

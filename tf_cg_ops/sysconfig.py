@@ -2,10 +2,10 @@
 
 import ctypes
 
-from . import _library, _tf_internal
+from tf_cg_ops._src.core import library, tf_internal
 
 
-@_tf_internal.autograph_artifact
+@tf_internal.autograph_artifact
 def get_lib() -> str:
     """Returns the path of the op library.
 
@@ -22,7 +22,7 @@ def get_lib() -> str:
     Returns:
       The absolute path of the shared library, a str.
     """
-    return str(_library.PATH)
+    return str(library.PATH)
 
 
 def get_lib_with_cc() -> str:
@@ -40,7 +40,7 @@ def get_lib_with_cc() -> str:
     Returns:
       The absolute path of the shared library, a str.
     """
-    return str(_library.PATH_WITH_CC)
+    return str(library.PATH_WITH_CC)
 
 
 def gpu_kernels() -> str:

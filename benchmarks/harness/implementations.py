@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from .names import DECORATOR, EMBED, FORMULA, RAW_OP, TF, TFP
 
@@ -21,7 +21,7 @@ def raw_op(fx: tf.Tensor, gx: tf.Tensor) -> Function:
     gx_list = [gx]
 
     def function(x: tf.Tensor) -> tf.Tensor:
-        return _library.custom_gradient_embed(
+        return library.custom_gradient_embed(
             fx, gx_list, [x], fx_gx_manually_stopped=False, axis=[], all_axes=False, name=None
         )
 

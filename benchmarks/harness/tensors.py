@@ -19,10 +19,10 @@ def tensors(*shapes: Sequence[int], dtype: tf.DType = tf.float32) -> list[tf.Ten
 
 def raw_gradient(dy: tf.Tensor, gx: tf.Tensor, shape: Sequence[int], **attributes: Any) -> Any:
     """A call of the gradient op as the registered gradient makes it: the kernel and next to nothing else."""
-    from tf_cg_ops import _library
+    from tf_cg_ops._src.core import library
 
     target = tf.constant(shape, tf.int64, [len(shape)])
-    return lambda: _library.custom_gradient_embed_grad(dy, gx, target, wrt="x", **attributes)
+    return lambda: library.custom_gradient_embed_grad(dy, gx, target, wrt="x", **attributes)
 
 
 def memory(tensor: tf.Tensor) -> np.ndarray:

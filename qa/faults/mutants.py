@@ -42,7 +42,7 @@ TIME_LIMIT = 300
 PACKAGE = "tf_cg_ops"
 CORES = len(os.sched_getaffinity(0))
 # Programs and generated files, which no test knows line by line.
-LEFT_OUT = ("_demo/", "_version.py", "_build_info.py")
+LEFT_OUT = ("_src/demo/", "_version.py", "_build_info.py")
 
 EMBED = (
     "embed_gradient/test_value.py",
@@ -105,41 +105,55 @@ TESTING = (
 TESTS = {
     "__init__.py": ("graph/test_import.py", "keras/test_functional_models.py"),
     "__main__.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
-    "_captures.py": ("memory/test_recompute_captures.py", "custom_gradient/test_variants.py"),
-    "_checks.py": (*EMBED, *DECORATOR),
-    "_clipping.py": READY_MADE,
-    "_command_line.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
-    "_convert.py": (*EMBED, *DECORATOR),
-    "_decorator.py": DECORATOR,
-    "_deferred.py": (*EMBED, "graph/test_vectorized_map.py"),
-    "_dynamic_shapes.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
-    "_eager.py": EMBED,
-    "_embed.py": EMBED,
-    "_errors.py": (*EMBED, *DECORATOR),
-    "_from_numpy.py": FROM_NUMPY,
-    "_gradients.py": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py"),
-    "_implicit_root.py": ("ready_made/test_implicit_root.py", "ready_made/test_implicit_root_solvers.py"),
-    "_inline.py": (*DECORATOR, "graph/test_control_flow.py"),
-    "_library.py": ("graph/test_import.py", "packaging/test_build_library.py", "kernels/test_built_in_ops.py"),
-    "_python_call.py": FROM_NUMPY,
-    "_rule.py": (*DECORATOR, *RULES, "kernels/test_raw_ops.py", "graph/test_forward_mode.py"),
-    "_scaling.py": READY_MADE,
-    "_slices.py": ("custom_gradient/test_indexed_slices.py",),
-    "_stock_ops.py": ("kernels/test_built_in_ops.py", "kernels/test_built_in_kernel.py"),
-    "_straight_through.py": READY_MADE,
-    "_structure.py": DECORATOR,
-    "_tapes.py": (*EMBED, *DECORATOR),
-    "_terms.py": (*DECORATOR, "custom_gradient/test_variant_errors.py"),
-    "_tf_internal.py": ("packaging/test_tf_internal.py", *EMBED, *DECORATOR),
-    "_traced_rule.py": (*DECORATOR, *RULES),
-    "_variants.py": (
+    "_src/memory/captured_tensors.py": ("memory/test_recompute_captures.py", "custom_gradient/test_variants.py"),
+    "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR),
+    "_src/command_line.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
+    "_src/core/convert.py": (*EMBED, *DECORATOR),
+    "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),
+    "_src/embed_gradient/dynamic_axis.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
+    "_src/errors.py": (*EMBED, *DECORATOR),
+    "_src/ops/": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py", "graph/test_vectorized_map.py"),
+    "_src/ready_made/implicit_root.py": (
+        "ready_made/test_implicit_root.py",
+        "ready_made/test_implicit_root_solvers.py",
+    ),
+    "_src/custom_gradient/inline.py": (*DECORATOR, "graph/test_control_flow.py"),
+    "_src/core/library.py": ("graph/test_import.py", "packaging/test_build_library.py", "kernels/test_built_in_ops.py"),
+    "_src/custom_gradient/graph_rule.py": (*DECORATOR, *RULES, "kernels/test_raw_ops.py", "graph/test_forward_mode.py"),
+    "_src/core/slices.py": ("custom_gradient/test_indexed_slices.py",),
+    "_src/ops/composed.py": ("kernels/test_built_in_ops.py", "kernels/test_built_in_kernel.py"),
+    "_src/core/tapes.py": (*EMBED, *DECORATOR),
+    "_src/custom_gradient/wording.py": (*DECORATOR, "custom_gradient/test_variant_errors.py"),
+    "_src/core/tf_internal.py": ("packaging/test_tf_internal.py", *EMBED, *DECORATOR),
+    "_src/custom_gradient/traced_rule.py": (*DECORATOR, *RULES),
+    "_src/custom_gradient/custom_vjp.py": (
+        "custom_gradient/test_variants.py",
+        "custom_gradient/test_variant_errors.py",
+    ),
+    "_src/custom_gradient/pass_through.py": (
+        "custom_gradient/test_variants.py",
+        "custom_gradient/test_variant_errors.py",
+    ),
+    "_src/memory/recompute_grad.py": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_captures.py",
         "custom_gradient/test_variant_errors.py",
     ),
-    "_vectorize.py": ("graph/test_vectorized_map.py",),
     "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
-    "_keras/": KERAS,
+    "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
+    "_src/": ("graph/test_import.py",),
+    "_src/core/": (*EMBED, *DECORATOR),
+    "_src/custom_gradient/": DECORATOR,
+    "_src/embed_gradient/": EMBED,
+    "_src/external/": FROM_NUMPY,
+    "_src/memory/": (
+        "custom_gradient/test_variants.py",
+        "memory/test_recompute_captures.py",
+        "custom_gradient/test_variant_errors.py",
+    ),
+    "_src/ready_made/": READY_MADE,
+    "_src/keras/": KERAS,
+    "_src/layers/": KERAS,
     "compat/": ("compat/test_tfp_math.py", "compat/test_bayesflow.py", "keras/test_functional_models.py"),
     "layers/": ("keras/test_layers.py",),
     "saved_model/": SAVED_MODEL,
@@ -164,7 +178,7 @@ class Mutant(NamedTuple):
 
 def tests_for(module: str) -> tuple[str, ...]:
     """The files of tests for a module."""
-    return TESTS.get(module) or TESTS[module.split("/")[0] + "/"]
+    return TESTS.get(module) or TESTS[module.rpartition("/")[0] + "/"]
 
 
 def modules() -> list[str]:

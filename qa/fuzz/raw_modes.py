@@ -8,22 +8,22 @@ import os
 
 import tensorflow as tf
 
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from . import node_defs
 from .raw_calls import dtype_of, is_differentiable
 from .raw_inputs import Handle
 
 _WRAPPERS = {
-    "CustomGradientEmbed": lambda groups, **kw: [_library.custom_gradient_embed(groups[0][0], *groups[1:], **kw)],
+    "CustomGradientEmbed": lambda groups, **kw: [library.custom_gradient_embed(groups[0][0], *groups[1:], **kw)],
     "CustomGradientEmbedGrad": lambda groups, **kw: [
-        _library.custom_gradient_embed_grad(*(group[0] for group in groups), **kw)
+        library.custom_gradient_embed_grad(*(group[0] for group in groups), **kw)
     ],
     "CustomGradientCheckShape": lambda groups, **kw: [
-        _library.custom_gradient_check_shape(*(group[0] for group in groups), **kw)
+        library.custom_gradient_check_shape(*(group[0] for group in groups), **kw)
     ],
-    "CustomGradientBarrier": lambda groups, **kw: _library.custom_gradient_barrier(*groups, **kw),
-    "CustomGradientRule": lambda groups, **kw: _library.custom_gradient_rule(*groups, **kw),
+    "CustomGradientBarrier": lambda groups, **kw: library.custom_gradient_barrier(*groups, **kw),
+    "CustomGradientRule": lambda groups, **kw: library.custom_gradient_rule(*groups, **kw),
 }
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 from qa.sanitize.model import model, square
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 tf1 = tf.compat.v1
 X = np.linspace(-1.0, 1.0, 3 * 40 * 64, dtype=np.float32).reshape(3, 40, 64)
@@ -41,7 +41,7 @@ def refused():
     """Errors have messages to free."""
     for shape in ([4], [2, 2]):
         try:
-            _library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([3]), tf.constant(shape), wrt="x")
+            library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([3]), tf.constant(shape), wrt="x")
         except tf.errors.InvalidArgumentError:
             continue
         raise AssertionError("nothing was refused")
@@ -52,7 +52,7 @@ compiled = tf.function(lambda x: square(x) + cg.embed_gradient(x, x, x), autogra
 for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128):
     x = tf.cast(X, dtype)
     for shape in ([3, 40, 64], [3, 40, 1], [1, 40, 64], [1, 1, 1]):
-        _library.custom_gradient_embed_grad(x, x, tf.constant(shape), wrt="x")
+        library.custom_gradient_embed_grad(x, x, tf.constant(shape), wrt="x")
 folder = tempfile.mkdtemp()
 save(folder)
 for _ in range(3):

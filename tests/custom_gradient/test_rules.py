@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.modes import MODES, assert_orders
 
@@ -108,7 +108,7 @@ def gradient_of_an_op(**attributes):
         product.add_to_graph(tf.compat.v1.get_default_graph())
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (y,) = _library.custom_gradient_rule([x], [x], [tf.constant([5.0, 7.0])], **named)
+            (y,) = library.custom_gradient_rule([x], [x], [tf.constant([5.0, 7.0])], **named)
         return tape.gradient(y, x)
 
     return run(tf.ones([2]))
@@ -144,7 +144,7 @@ def test_the_op_of_eager_mode_has_no_gradient():
     x = tf.ones([2])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        (y,) = _library.custom_gradient_rule(
+        (y,) = library.custom_gradient_rule(
             [x], [x], [], rule="product", differentiated_results=[0], differentiated_inputs=[0]
         )
     with pytest.raises(ValueError, match="CustomGradientRule: the op was called in eager mode"):

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import tf_cg_ops_cli
-from tf_cg_ops import _command_line
-from tf_cg_ops._demo.report import Report
+from tf_cg_ops._src import command_line
+from tf_cg_ops._src.demo.report import Report
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def test_a_failing_demo_exits_with_1(tmp_path, monkeypatch):
     """The same program with an accuracy that cannot be reached."""
     code = (
         "import sys\n"
-        "from tf_cg_ops._demo import report\n"
+        "from tf_cg_ops._src.demo import report\n"
         "add = report.Report.add\n"
         "report.Report.add = lambda self, *args: add(self, *args[:-1], args[-1] + (9 if args[-2] == 'at least' else 0))\n"
-        "from tf_cg_ops._demo import digits\n"
+        "from tf_cg_ops._src.demo import digits\n"
         "digits.EPOCHS = 1\n"
         "import tf_cg_ops_cli\n"
         "sys.argv[1:] = ['demo', '--output', 'out']\n"
@@ -85,10 +85,10 @@ def test_a_failing_demo_exits_with_1(tmp_path, monkeypatch):
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
-    from tf_cg_ops import _demo
+    from tf_cg_ops._src import demo
 
-    monkeypatch.setitem(_demo._PACKAGES, "no_such_module", "NoSuchPackage")
-    assert _command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
+    monkeypatch.setitem(demo._PACKAGES, "no_such_module", "NoSuchPackage")
+    assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
         "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no NoSuchPackage. "
         "Install them with: pip install 'tf_cg_ops[demo]'\n"

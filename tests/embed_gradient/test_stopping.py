@@ -108,16 +108,16 @@ def test_a_forward_pass_adds_one_op_and_no_gradient_op():
 
 
 def test_the_eager_tape_computes_no_gradient_that_nobody_asked_for(monkeypatch):
-    from tf_cg_ops import _library
+    from tf_cg_ops._src.core import library
 
     computed = []
-    original = _library.custom_gradient_embed_grad
+    original = library.custom_gradient_embed_grad
 
     def counting(*args, **kwargs):
         computed.append(kwargs["wrt"])
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(_library, "custom_gradient_embed_grad", counting)
+    monkeypatch.setattr(library, "custom_gradient_embed_grad", counting)
     a, b, g = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([5.0, 6.0])
     with tf.GradientTape() as tape:
         tape.watch(b)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry, ops  # Only a test may look inside.
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.processes import run_python
 
@@ -114,8 +114,8 @@ def test_the_public_names_are_these_and_no_others():
     "name", ["CustomGradientEmbed", "CustomGradientEmbedGrad", "CustomGradientRule", "CustomGradientBarrier"]
 )
 def test_every_op_has_a_gradient_and_a_documentation(name):
-    assert ops.gradient_registry.lookup(name).__module__ == "tf_cg_ops._gradients"
-    documentation = getattr(_library, op_name_in_python(name)).__doc__
+    assert ops.gradient_registry.lookup(name).__module__.startswith("tf_cg_ops._src.ops.")
+    documentation = getattr(library, op_name_in_python(name)).__doc__
     for argument in op_def_registry.get(name).input_arg:
         assert f"{argument.name}: " in documentation
 

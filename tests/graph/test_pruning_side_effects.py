@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.inference import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
@@ -48,7 +48,7 @@ def before_gx(x):
 def before_the_op(x):
     fx, gx = tf.sin(x), counted(tf.cos(x))
     with tf1.control_dependencies([effect(x)]):
-        return _library.custom_gradient_embed(fx, [gx], [x])
+        return library.custom_gradient_embed(fx, [gx], [x])
 
 
 def in_a_branch_behind_gx(x):
@@ -165,7 +165,7 @@ def test_a_reference_is_read_before_it_is_assigned():
 
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
+        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
         with tf1.control_dependencies([h]):
             assigned = tf1.assign_add(variable, X)
         with tf1.control_dependencies([assigned]):
@@ -182,7 +182,7 @@ def test_a_reference_is_read_before_it_is_assigned():
 def test_a_value_read_from_a_reference_stays_where_the_variable_gets_another_tensor():
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = _library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
+        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
         before = -h
         with tf1.control_dependencies([before]):
             assigned = tf1.assign(variable, [7.0, 8.0], validate_shape=False)
@@ -343,7 +343,7 @@ def test_a_value_behind_a_gate_stays_behind_it(taken):
 
     def fetch(x):
         other, slope = tf.raw_ops.Switch(data=x, pred=tf.equal(x[0] > 0, taken))
-        h = _library.custom_gradient_embed(tf.sin(x), [slope * 2.0], [x])
+        h = library.custom_gradient_embed(tf.sin(x), [slope * 2.0], [x])
         return tf.raw_ops.Merge(inputs=[h, other * 3.0])
 
     for _ in range(5):

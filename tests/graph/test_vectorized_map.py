@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support import reference
 from ..support.products import pairs
@@ -324,7 +324,7 @@ def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
     gx, x = random_array(rng, [3, 4]), random_array(rng, [4])
     shapes = tf.constant([[3]] * N)
     found = tf.vectorized_map(
-        lambda shape: _library.custom_gradient_embed_grad(gx, x, shape, wrt="fx", all_axes=True),
+        lambda shape: library.custom_gradient_embed_grad(gx, x, shape, wrt="fx", all_axes=True),
         shapes,
         fallback_to_while_loop=False,
     )

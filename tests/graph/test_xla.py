@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.reference import vjp
 from ..support.tensors import DTYPES, random_array
@@ -71,7 +71,7 @@ def test_the_kernel_equals_that_of_the_cpu(wrt, dtype, rng):
     lhs, rhs = (tf.constant(random_array(rng, shape, dtype)) for role, shape in shapes.items() if role != wrt)
 
     def run(lhs, rhs):
-        return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shapes[wrt], tf.int64), wrt=wrt)
+        return library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shapes[wrt], tf.int64), wrt=wrt)
 
     expected = run(lhs, rhs)
     wide = np.complex128 if dtype.is_complex else np.float64
@@ -81,7 +81,7 @@ def test_the_kernel_equals_that_of_the_cpu(wrt, dtype, rng):
 def test_sums_of_16_bits_are_kept_in_32(rng):
     """4,096 ones: bfloat16 would stop at 256."""
     ones = tf.ones([4096], tf.bfloat16)
-    total = jit(lambda: _library.custom_gradient_embed_grad(ones, ones, tf.constant([], tf.int64), wrt="x"))()
+    total = jit(lambda: library.custom_gradient_embed_grad(ones, ones, tf.constant([], tf.int64), wrt="x"))()
     assert float(total) == 4096
 
 
@@ -147,18 +147,18 @@ def test_a_loop_whose_shapes_are_unknown_while_tracing(rng):
 
 
 MISFITS = {
-    "shapes": (lambda x, y: _library.custom_gradient_embed(x, [y], [x]), "embed_gradient: "),
-    "axis": (lambda x, y: _library.custom_gradient_embed(x, [x], [x], axis=[7]), "axis names no dimension of x"),
+    "shapes": (lambda x, y: library.custom_gradient_embed(x, [y], [x]), "embed_gradient: "),
+    "axis": (lambda x, y: library.custom_gradient_embed(x, [x], [x], axis=[7]), "axis names no dimension of x"),
     "gradient": (
-        lambda x, y: _library.custom_gradient_embed_grad(x, y, tf.shape(x), wrt="x"),
+        lambda x, y: library.custom_gradient_embed_grad(x, y, tf.shape(x), wrt="x"),
         "CustomGradientEmbedGrad: ",
     ),
     "gradient_shape": (
-        lambda x, y: _library.custom_gradient_embed_grad(x, x, tf.shape(y), wrt="x"),
+        lambda x, y: library.custom_gradient_embed_grad(x, x, tf.shape(y), wrt="x"),
         "CustomGradientEmbedGrad: ",
     ),
     "checked_shape": (
-        lambda x, y: _library.custom_gradient_check_shape(x, tf.shape(y), message="f: {expected}, not {got}."),
+        lambda x, y: library.custom_gradient_check_shape(x, tf.shape(y), message="f: {expected}, not {got}."),
         "f: [7], not [3].",
     ),
 }
@@ -176,7 +176,7 @@ def test_shapes_that_do_not_fit_when_xla_compiles(case):
 def test_a_shape_that_depends_on_numbers_is_refused():
     @jit
     def run(x, n):
-        return _library.custom_gradient_embed_grad(x, x, n[None], wrt="x")
+        return library.custom_gradient_embed_grad(x, x, n[None], wrt="x")
 
     np.testing.assert_array_equal(run(tf.ones([3]), tf.constant(3)), tf.ones([3]))  # XLA compiles for each n.
     with pytest.raises(tf.errors.InvalidArgumentError, match="CustomGradientEmbedGrad: "):
@@ -201,7 +201,7 @@ def test_narrow_products_are_summed_up_in_float32(rng, dtype):
     """In 16 bits a sum of this many positive numbers stays far below what it is."""
     dy, gx = (rng.uniform(0.1, 0.9, [5, 20_000]).astype(dtype.as_numpy_dtype) for _ in range(2))
     shape = tf.constant([5, 1], tf.int64)
-    result = jit(lambda dy, gx: _library.custom_gradient_embed_grad(dy, gx, shape, wrt="x"))(dy, gx)
+    result = jit(lambda dy, gx: library.custom_gradient_embed_grad(dy, gx, shape, wrt="x"))(dy, gx)
     expected = np.sum(dy.astype(np.float64) * gx.astype(np.float64), 1, keepdims=True)
     rounding = 2.0**-10 if dtype == tf.float16 else 2.0**-7
     np.testing.assert_allclose(result.numpy().astype(np.float64), expected, rtol=rounding)
@@ -213,10 +213,10 @@ def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
     v = tf.ones([3])
 
     def gradient(shape):
-        return _library.custom_gradient_embed_grad(v, v, shape, wrt="x")
+        return library.custom_gradient_embed_grad(v, v, shape, wrt="x")
 
     def checked(shape):
-        return _library.custom_gradient_check_shape(v, shape, message="")
+        return library.custom_gradient_check_shape(v, shape, message="")
 
     for function in (gradient, checked):
         compiled = tf.function(function, [tf.TensorSpec([None], tf.int64)], jit_compile=True, autograph=False)
@@ -230,7 +230,7 @@ def test_a_barrier_on_every_dtype():
     """Value and gradient of a recomputation, whatever it hands on and waits for."""
     dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]
     values = [tf.cast([0, 1, 2], dtype) for dtype in dtypes]
-    outputs = jit(lambda *v: _library.custom_gradient_barrier(list(v), [tf.zeros([0]), *v]))(*values)
+    outputs = jit(lambda *v: library.custom_gradient_barrier(list(v), [tf.zeros([0]), *v]))(*values)
     for value, output in zip(values, outputs, strict=True):
         assert output.dtype == value.dtype
         np.testing.assert_array_equal(output, value)
@@ -263,7 +263,7 @@ def huge_gradient(*shapes, out):
     @jit
     def run(fx_shape, x_shape, out_shape):
         fx, x = tf.zeros(fx_shape, tf.half), tf.zeros(x_shape, tf.half)
-        return _library.custom_gradient_embed_grad(fx, x, out_shape, wrt="gx", all_axes=True)
+        return library.custom_gradient_embed_grad(fx, x, out_shape, wrt="gx", all_axes=True)
 
     return run(*(tf.constant(shape, tf.int64) for shape in (*shapes, out)))
 
@@ -294,9 +294,7 @@ def test_a_shape_to_check_that_is_none_is_refused(shape, match):
 
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
     def run(x, start):
-        return _library.custom_gradient_check_shape(
-            x, start if shape == 3 else tf.constant(shape, tf.int64), message=""
-        )
+        return library.custom_gradient_check_shape(x, start if shape == 3 else tf.constant(shape, tf.int64), message="")
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=match):
         run(tf.ones([3]), tf.constant(3, tf.int64))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support import reference
 from ..support.stock_kernels import stock_function, stock_session
@@ -46,7 +46,7 @@ class Calls:
     def add(self, lhs, rhs, shape, wrt="x", **attributes):
         with self.graph.as_default(), tf.device(self._device):
             given = [self._fed(array) for array in (lhs, rhs, np.asarray(shape, np.int64))]
-            self.outputs.append(_library.custom_gradient_embed_grad(*given, wrt=wrt, **attributes).name)
+            self.outputs.append(library.custom_gradient_embed_grad(*given, wrt=wrt, **attributes).name)
 
     def _fed(self, array):
         placeholder = tf1.placeholder(array.dtype)
@@ -216,7 +216,7 @@ def test_constants_do_not_need_a_function_library(rng):
     """TensorFlow's optimiser computes what depends on constants alone by single kernels, without functions."""
     a, b = random_array(rng, [4, 3]), random_array(rng, [4, 3])
     with tf.Graph().as_default() as graph:
-        out = _library.custom_gradient_embed_grad(tf.constant(a), tf.constant(b), tf.constant([3]), wrt="x")
+        out = library.custom_gradient_embed_grad(tf.constant(a), tf.constant(b), tf.constant([3]), wrt="x")
     with stock_session(graph) as session:
         np.testing.assert_allclose(session.run(out.name), (a * b).sum(0), rtol=1e-13)
 
@@ -260,7 +260,7 @@ def test_many_threads_in_one_session(rng):
 
 def test_in_a_function_called_from_eager_mode(rng):
     specs = [tf.TensorSpec(None, tf.float64)] * 2 + [tf.TensorSpec([None], tf.int64)]
-    contract = stock_function(lambda *inputs: _library.custom_gradient_embed_grad(*inputs, wrt="x"), specs)
+    contract = stock_function(lambda *inputs: library.custom_gradient_embed_grad(*inputs, wrt="x"), specs)
     for shape in ([5], [2, 3], [4, 1, 2], [5]):
         a, b = random_array(rng, shape), random_array(rng, shape)
         np.testing.assert_allclose(contract(a, b, tf.constant(shape, tf.int64)), a * b, rtol=1e-13)
@@ -275,7 +275,7 @@ def test_in_loops_and_functions_of_a_session_that_goes_on(control_flow, rng):
         @tf.function(autograph=False)
         def twice(value):
             for _ in range(2):
-                value = _library.custom_gradient_embed_grad(value, factor, tf.shape(factor), wrt="x")
+                value = library.custom_gradient_embed_grad(value, factor, tf.shape(factor), wrt="x")
             return value
 
         body = lambda i, value: (i + 1, twice(value) + 0.0 * tf.reduce_sum(value))  # noqa: E731

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _library, _stock_ops
+from tf_cg_ops._src.core import library
+from tf_cg_ops._src.ops import composed
 
 from ..embed_gradient.test_shape_table import ROWS
 from ..support import reference
@@ -78,8 +79,8 @@ REGIMES = {
 def test_every_layout_gives_what_the_op_gives(row, wrt, run, rng):
     attributes = attributes_of(row, wrt)
     (lhs, rhs), shape = operands_of(row, wrt, rng, tf.float64)
-    expected = _library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), **attributes)
-    actual = run(lambda *given: _stock_ops.embed_grad(*given, **attributes), lhs, rhs, shape)
+    expected = library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), **attributes)
+    actual = run(lambda *given: composed.embed_grad(*given, **attributes), lhs, rhs, shape)
     assert actual.shape == shape
     np.testing.assert_allclose(actual, expected, rtol=1e-13)
 
@@ -87,7 +88,7 @@ def test_every_layout_gives_what_the_op_gives(row, wrt, run, rng):
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_dtype_gives_the_vector_jacobian_product(row, dtype, rng):
     (dy, gx), shape = operands_of(row, "x", rng, dtype)
-    actual = _stock_ops.embed_grad(dy, gx, tf.constant(shape, tf.int32), **attributes_of(row, "x"))
+    actual = composed.embed_grad(dy, gx, tf.constant(shape, tf.int32), **attributes_of(row, "x"))
     assert actual.dtype == dtype
     assert_gradient_close(actual, reference.vjp(dy.numpy(), gx.numpy(), shape, row.axis), dtype, scale=10.0)
 
@@ -95,7 +96,7 @@ def test_every_dtype_gives_the_vector_jacobian_product(row, dtype, rng):
 @pytest.mark.parametrize("wrt", ["fx", "gx"])
 def test_where_x_stands_for_zero_the_result_is_zero_whatever_the_operands_hold(wrt, dtype):
     operand = tf.cast(tf.constant([np.inf, np.nan, 1.0]), dtype)
-    zeros = _stock_ops.embed_grad(operand, operand, tf.constant([3]), wrt=wrt, zero_x=True)
+    zeros = composed.embed_grad(operand, operand, tf.constant([3]), wrt=wrt, zero_x=True)
     np.testing.assert_array_equal(zeros, np.zeros(3))
     assert zeros.dtype == dtype
 
@@ -108,8 +109,8 @@ def test_empty_and_broadcast_dimensions(sizes, wrt, rng):
     shapes = {"fx": [n], "gx": [n, 1], "x": [m]}
     lhs, rhs = (tf.constant(random_array(rng, shapes[role])) for role in ROLES if role != wrt)
     shape = tf.constant(shapes[wrt], tf.int64)
-    expected = _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, all_axes=True)
-    np.testing.assert_allclose(_stock_ops.embed_grad(lhs, rhs, shape, wrt, all_axes=True), expected, rtol=1e-14)
+    expected = library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, all_axes=True)
+    np.testing.assert_allclose(composed.embed_grad(lhs, rhs, shape, wrt, all_axes=True), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("small", [tf.float16, tf.bfloat16, tf.float32, tf.complex64], ids=lambda d: d.name)
@@ -118,20 +119,20 @@ def test_sums_are_kept_in_the_next_wider_type(small):
     terms = np.full(4097, 0.25)
     terms[0] = {tf.float16: 1024.0, tf.bfloat16: 256.0}.get(small, 2.0**23)
     lhs = tf.cast(tf.constant(terms), small)
-    total = _stock_ops.embed_grad(lhs, tf.ones([4097], small), tf.constant([], tf.int32), "x")
+    total = composed.embed_grad(lhs, tf.ones([4097], small), tf.constant([], tf.int32), "x")
     np.testing.assert_allclose(complex(total.numpy()).real, terms.sum(), rtol=GRADIENT_RTOL[small])
 
 
 def test_infinite_operands_give_what_the_op_gives():
     lhs, rhs = tf.constant([np.inf, 0.0, -np.inf, np.nan]), tf.constant([2.0, np.inf, 0.5, 1.0])
     shape = tf.constant([4], tf.int64)
-    expected = _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
-    np.testing.assert_array_equal(_stock_ops.embed_grad(lhs, rhs, shape, "x"), expected)
+    expected = library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
+    np.testing.assert_array_equal(composed.embed_grad(lhs, rhs, shape, "x"), expected)
 
 
 @pytest.mark.parametrize("run", [run_eagerly, run_with_unknown_ranks])
 def test_shapes_that_do_not_broadcast_are_an_error(run):
     with pytest.raises(tf.errors.InvalidArgumentError):
-        run(lambda *given: _stock_ops.embed_grad(*given, wrt="x"), tf.ones([3]), tf.ones([4]), [3])
+        run(lambda *given: composed.embed_grad(*given, wrt="x"), tf.ones([3]), tf.ones([4]), [3])
     with pytest.raises(tf.errors.InvalidArgumentError):
-        run(lambda *given: _stock_ops.embed_grad(*given, wrt="x"), tf.ones([3]), tf.ones([3]), [4])
+        run(lambda *given: composed.embed_grad(*given, wrt="x"), tf.ones([3]), tf.ones([3]), [4])

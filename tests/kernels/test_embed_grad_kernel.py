@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.tensors import DTYPES, address, random_array
 from ..support.tolerances import assert_gradient_close
@@ -14,7 +14,7 @@ LENGTHS = [0, 1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 257, 511, 513, 100_003]
 
 
 def contract(lhs, rhs, shape, wrt="x", **attributes):
-    return _library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), wrt=wrt, **attributes)
+    return library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), wrt=wrt, **attributes)
 
 
 def conj(array):
@@ -121,11 +121,11 @@ def test_sums_are_the_same_bits_for_any_number_of_threads(tmp_path):
 import sys
 import numpy as np, tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 rng = np.random.default_rng(5)
 for shape, out in [((3_000_001,), []), ((3001, 700), [700]), ((700, 3001), [700, 1])]:
     a, b = (tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2))
-    print(_library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int64), wrt="x").numpy().tobytes().hex())
+    print(library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int64), wrt="x").numpy().tobytes().hex())
 """
     one = run_python(script, 1, cwd=tmp_path).stdout
     assert len(one.split()) == 3
@@ -228,5 +228,5 @@ def test_its_gradient_rule_matches_numeric_derivatives(fx, gx, x, axis, dtype, w
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_int32_shapes_work_too(dtype):
     ones = tf.ones([4], dtype)
-    out = _library.custom_gradient_embed_grad(ones, ones, tf.constant([], tf.int32), wrt="x")
+    out = library.custom_gradient_embed_grad(ones, ones, tf.constant([], tf.int32), wrt="x")
     assert out.numpy().astype(np.complex64) == 4

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..embed_gradient.test_shape_table import ROWS
 from ..graph.test_modes import DY, FUNCTIONS, X, by_hand
@@ -62,20 +62,20 @@ def test_long_products_and_sums(shape, wrt_shape, device, dtype, rng):
     a, b = (np.round(random_array(rng, shape), 1).astype(dtype.as_numpy_dtype) for _ in range(2))
     product = reference.widen(a) * np.conj(reference.widen(b))
     expected = reference.sum_to_shape(product, tuple(out))
-    actual = _library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int32), wrt="x")
+    actual = library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int32), wrt="x")
     assert_gradient_close(actual, expected, dtype, scale=4 * (product.size / max(1, expected.size)) ** 0.5)
 
 
 @pytest.mark.parametrize("out", [[], [700]], ids=str)
 def test_the_same_bits_each_time(out, device, dtype, rng):
     a, b = (tf.constant(random_array(rng, [999, 700], dtype)) for _ in range(2))
-    runs = [_library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int32), wrt="x") for _ in range(10)]
+    runs = [library.custom_gradient_embed_grad(a, b, tf.constant(out, tf.int32), wrt="x") for _ in range(10)]
     assert len({run.numpy().tobytes() for run in runs}) == 1
 
 
 def test_empty_tensors_and_zeros(device, dtype):
     nothing, bad = tf.zeros([0, 3], dtype), tf.cast(tf.constant([np.inf, np.nan, 1.0]), dtype)
-    contract = _library.custom_gradient_embed_grad
+    contract = library.custom_gradient_embed_grad
     np.testing.assert_array_equal(contract(nothing, nothing, tf.constant([3]), wrt="x").numpy(), np.zeros(3))
     assert contract(nothing, nothing, tf.constant([0, 3]), wrt="x").shape == [0, 3]
     np.testing.assert_array_equal(contract(bad, bad, tf.constant([3]), wrt="fx", zero_x=True).numpy(), np.zeros(3))
@@ -83,7 +83,7 @@ def test_empty_tensors_and_zeros(device, dtype):
 
 def test_wrong_shapes_are_an_error(device):
     with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes do not broadcast together"):
-        _library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([4]), tf.constant([3]), wrt="x")
+        library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([4]), tf.constant([3]), wrt="x")
     with pytest.raises(tf.errors.InvalidArgumentError, match="name their dimensions with axis"):
         cg.embed_gradient(tf.ones([3]), tf.ones([3, 3]), tf.ones([3, 3]))
 
@@ -91,7 +91,7 @@ def test_wrong_shapes_are_an_error(device):
 def test_the_value_shares_the_memory_of_fx(device, dtype):
     fx = tf.identity(tf.ones([1000], dtype))
     embedded = cg.embed_gradient(fx, fx, tf.identity(fx))
-    raw = _library.custom_gradient_embed(fx, [fx], [fx])
+    raw = library.custom_gradient_embed(fx, [fx], [fx])
     assert device_address(embedded) == device_address(raw) == device_address(fx)
     assert device_address(fx) != device_address(fx + 0)
 
@@ -116,10 +116,10 @@ def test_every_op_runs_on_the_device_and_copies_nothing_from_it(device, dtype):
         shape = tf.constant([5], tf.int64)
     with no_way_out():
         outputs = [
-            _library.custom_gradient_embed(x, [x], [x]),
-            _library.custom_gradient_embed_grad(x, x, shape, wrt="x"),
-            _library.custom_gradient_check_shape(x, shape, message="{expected} {got}"),
-            *_library.custom_gradient_barrier([x, x], [x]),
+            library.custom_gradient_embed(x, [x], [x]),
+            library.custom_gradient_embed_grad(x, x, shape, wrt="x"),
+            library.custom_gradient_check_shape(x, shape, message="{expected} {got}"),
+            *library.custom_gradient_barrier([x, x], [x]),
         ]
         for way in WAYS.values():
             outputs += [t for t in way(lambda x: embed_vjp(ROWS[0], [x] * 4))(x)]

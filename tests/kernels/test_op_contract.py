@@ -9,7 +9,7 @@ from tensorflow.python.framework import kernels, ops
 from tensorflow.python.ops.parallel_for import pfor
 
 import tf_cg_ops as cg
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.c_api import add_gradients, registered_ops
 from ..support.tensors import DTYPES, random_array
@@ -17,10 +17,7 @@ from ..support.tolerances import assert_gradient_close
 
 # The wrapper of an op library has two functions for each op: one of the op's name, and one in snake case.
 OPS = sorted(
-    n
-    for n in vars(_library._ops)
-    if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(_library._ops)
-    if n != n.lower()
+    n for n in vars(library._ops) if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(library._ops) if n != n.lower()
 )
 DEFINITIONS = registered_ops()
 # It fails wherever it runs, and a graph pass alone makes it.
@@ -31,21 +28,21 @@ EVERY_DTYPE = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8
 
 
 def embed(fx, gx, x):
-    return _library.custom_gradient_embed(fx, [gx], [x], fx_gx_manually_stopped=True)
+    return library.custom_gradient_embed(fx, [gx], [x], fx_gx_manually_stopped=True)
 
 
 def embed_grad(lhs, rhs):
-    return _library.custom_gradient_embed_grad(
+    return library.custom_gradient_embed_grad(
         lhs, rhs, tf.constant([3], tf.int64), wrt="x", fx_gx_manually_stopped=True
     )
 
 
 def check_shape(x):
-    return _library.custom_gradient_check_shape(x, tf.constant([2, 3], tf.int64), message="")
+    return library.custom_gradient_check_shape(x, tf.constant([2, 3], tf.int64), message="")
 
 
 def barrier(x, after):
-    return _library.custom_gradient_barrier([x], [after])[0]
+    return library.custom_gradient_barrier([x], [after])[0]
 
 
 @cg.custom_gradient
@@ -69,7 +66,7 @@ def test_every_op_has_a_call_below():
 
 def test_the_refusal_fails_with_its_message():
     with pytest.raises(tf.errors.UnimplementedError, match="the reason"):
-        _library._ops.custom_gradient_refusal([tf.constant(1.0)], Tout=[tf.float32], message="the reason")
+        library._ops.custom_gradient_refusal([tf.constant(1.0)], Tout=[tf.float32], message="the reason")
 
 
 def dtype_attributes(name):
@@ -171,7 +168,7 @@ def test_the_gradients_above_are_not_all_zero(name, rng):
 
 def test_the_barrier_hands_each_value_on():
     values = [tf.constant([1.0, 2.0]), tf.constant("text"), tf.constant([[3]])]
-    for one, other in zip(_library.custom_gradient_barrier(values, [tf.zeros([0])]), values, strict=True):
+    for one, other in zip(library.custom_gradient_barrier(values, [tf.zeros([0])]), values, strict=True):
         tf.debugging.assert_equal(one, other)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 from ..support.messages import CHECK_SHAPES, JACOBIAN
 from ..support.tensors import ones
@@ -15,35 +15,35 @@ V = ones([3])
 
 RAW = {
     "two_ways_to_say_the_axis": (
-        lambda: _library.custom_gradient_embed(V, [V], [V], axis=[0], all_axes=True),
+        lambda: library.custom_gradient_embed(V, [V], [V], axis=[0], all_axes=True),
         "embed_gradient: all_axes leaves no choice of axis; expected an empty axis beside it, got [0]. Set only one of "
         "the two attributes.",
     ),
     "shape_of_rank_0": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.constant(3), wrt="x"),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.constant(3), wrt="x"),
         "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass what tf.shape "
         "returns.",
     ),
     "negative_shape": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([-3]), wrt="x"),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.constant([-3]), wrt="x"),
         "Dimension -3 must be >= 0",
     ),
     "shape_that_overflows": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([2**62, 4], tf.int64), wrt="x"),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.constant([2**62, 4], tf.int64), wrt="x"),
         "Shape [4611686018427387904,4] would have more than 2**63 - 1 elements",
     ),
     "shape_of_too_high_a_rank": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.ones([300], tf.int64), wrt="x"),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.ones([300], tf.int64), wrt="x"),
         "Too many dimensions",
     ),
     "operands_that_do_not_fit": (
-        lambda: _library.custom_gradient_embed_grad(V, ones([4]), tf.constant([3]), wrt="x"),
+        lambda: library.custom_gradient_embed_grad(V, ones([4]), tf.constant([3]), wrt="x"),
         "CustomGradientEmbedGrad: the shapes do not broadcast together; expected sizes that are equal or 1 once fx (or "
         "its upstream) and gx are aligned with x, got fx (or its upstream) of shape [3], gx of shape [4] and x of shape "
         "[3], with axis []. " + CHECK_SHAPES.replace("fx", "fx (or its upstream)"),
     ),
     "huge_empty_operands": (
-        lambda: _library.custom_gradient_embed_grad(
+        lambda: library.custom_gradient_embed_grad(
             ones([0, 2**40, 1]), ones([0, 1, 2**40]), tf.constant([], tf.int64), wrt="x"
         ),
         "CustomGradientEmbedGrad: fx (or its upstream) has the wrong shape; expected [0,1099511627776,1099511627776] (the "
@@ -51,7 +51,7 @@ RAW = {
         "shape [0,1,1099511627776] and x of shape [], with axis []. " + JACOBIAN.replace("fx", "fx (or its upstream)"),
     ),
     "more_products_than_can_be_counted": (
-        lambda: _library.custom_gradient_embed_grad(
+        lambda: library.custom_gradient_embed_grad(
             ones([2**20]), ones([]), tf.constant([2**43], tf.int64), wrt="x", all_axes=True
         ),
         "CustomGradientEmbedGrad: the shapes broadcast to too many elements; expected at most 9223372036854775807, got fx "
@@ -59,24 +59,24 @@ RAW = {
         "parts, each with a part of the operands.",
     ),
     "zero_x_without_x": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="x", zero_x=True),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="x", zero_x=True),
         "CustomGradientEmbedGrad: zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, "
         "got x. Set zero_x to false.",
     ),
     "unknown_operand": (
-        lambda: _library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="y"),
+        lambda: library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="y"),
         'Value for attr \'wrt\' of "y" is not in the list of allowed values: "fx", "gx", "x"',
     ),
     "no_pair": (
-        lambda: _library.custom_gradient_embed(V, [], []),
+        lambda: library.custom_gradient_embed(V, [], []),
         "Value for attr 'N' of 0 must be at least minimum 1",
     ),
     "unequal_lists": (
-        lambda: _library.custom_gradient_embed(V, [V], []),
+        lambda: library.custom_gradient_embed(V, [V], []),
         "NodeDef expected inputs 'float, float, float' do not match 2 inputs specified",
     ),
     "integers": (
-        lambda: _library.custom_gradient_embed(tf.constant([1]), [tf.constant([1])], [tf.constant([1])]),
+        lambda: library.custom_gradient_embed(tf.constant([1]), [tf.constant([1])], [tf.constant([1])]),
         "Value for attr 'T' of int32 is not in the list of allowed values: half, bfloat16, float, double, complex64, "
         "complex128",
     ),
@@ -92,12 +92,12 @@ def test_raw_calls_of_the_ops(case):
 
 def test_a_result_that_does_not_fit_in_memory_is_an_error():
     with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating tensor"):
-        _library.custom_gradient_embed_grad(ones([]), ones([]), tf.constant([2**60], tf.int64), wrt="x")
+        library.custom_gradient_embed_grad(ones([]), ones([]), tf.constant([2**60], tf.int64), wrt="x")
 
 
 def test_huge_empty_operands_that_fit_are_no_error():
     """The product of the joint shape's sizes overflows 64 bits, but there is nothing to multiply."""
-    out = _library.custom_gradient_embed_grad(
+    out = library.custom_gradient_embed_grad(
         ones([0, 2**40]), ones([0, 2**40, 2**20]), tf.constant([2**20], tf.int64), wrt="x", all_axes=True
     )
     np.testing.assert_array_equal(out, np.zeros(2**20))

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _library
+from tf_cg_ops._src.core import library
 
 
 def placeholder(shape):
@@ -24,7 +24,7 @@ def assert_infers(shapes, expected, **attributes):
     """`shapes`: those of fx, gx and x, separated by semicolons."""
     with tf.Graph().as_default():
         fx, gx, x = map(placeholder, shapes.split(";"))
-        h = _library.custom_gradient_embed(fx, [gx], [x], **attributes)
+        h = library.custom_gradient_embed(fx, [gx], [x], **attributes)
         assert describe(h.shape) == expected
 
 
@@ -32,7 +32,7 @@ def assert_refuses(shapes, match, **attributes):
     with tf.Graph().as_default():
         fx, gx, x = map(placeholder, shapes.split(";"))
         with pytest.raises(ValueError, match=match):
-            _library.custom_gradient_embed(fx, [gx], [x], **attributes)
+            library.custom_gradient_embed(fx, [gx], [x], **attributes)
 
 
 @pytest.mark.parametrize("fx", ["?", "[]", "[?]", "[2]", "[2,?]", "[?,?,3]"])
@@ -77,7 +77,7 @@ def assert_gradient_infers(lhs, rhs, shape, expected, wrt="x", **attributes):
     """`shape`: the shape that the shape tensor holds, given as tf.shape of a placeholder gives it."""
     with tf.Graph().as_default():
         shape = tf.raw_ops.Shape(input=placeholder(shape), out_type=tf.int64)
-        out = _library.custom_gradient_embed_grad(placeholder(lhs), placeholder(rhs), shape, wrt=wrt, **attributes)
+        out = library.custom_gradient_embed_grad(placeholder(lhs), placeholder(rhs), shape, wrt=wrt, **attributes)
         assert describe(out.shape) == expected
 
 
@@ -91,7 +91,7 @@ def test_the_gradient_has_the_shape_that_the_tensor_tells(shape):
 def test_a_shape_tensor_of_known_length_gives_the_rank():
     with tf.Graph().as_default():
         shape = tf.compat.v1.placeholder(tf.int32, [2])
-        out = _library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x")
+        out = library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x")
         assert describe(out.shape) == "[?,?]"
 
 
@@ -99,14 +99,14 @@ def test_a_shape_tensor_that_is_no_vector_is_refused():
     with tf.Graph().as_default():
         lhs, rhs, shape = placeholder("?"), placeholder("?"), tf.compat.v1.placeholder(tf.int32, [2, 2])
         with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 2"):
-            _library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
+            library.custom_gradient_embed_grad(lhs, rhs, shape, wrt="x")
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda shape: _library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x"),
-        lambda shape: _library.custom_gradient_check_shape(placeholder("?"), shape, message=""),
+        lambda shape: library.custom_gradient_embed_grad(placeholder("?"), placeholder("?"), shape, wrt="x"),
+        lambda shape: library.custom_gradient_check_shape(placeholder("?"), shape, message=""),
     ],
     ids=["embed_grad", "check_shape"],
 )
@@ -142,7 +142,7 @@ def test_second_order_gradients_keep_static_shapes():
             outer.watch([x, y])
             with tf.GradientTape() as inner:
                 inner.watch([x, y])
-                h = _library.custom_gradient_embed(y, [x], [x], axis=[-1], fx_gx_manually_stopped=True)
+                h = library.custom_gradient_embed(y, [x], [x], axis=[-1], fx_gx_manually_stopped=True)
                 loss = tf.reduce_sum(h**2)
             dx = inner.gradient(loss, x)
             assert dx.shape.as_list() == [None, 3]

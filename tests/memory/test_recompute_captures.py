@@ -244,15 +244,15 @@ def test_the_same_tensor_as_an_argument_and_in_the_closure():
 
 def test_what_no_tape_watches_is_no_input():
     """Constants and closed-over Tensors without a tape."""
-    from tf_cg_ops import _captures
+    from tf_cg_ops._src.memory import captured_tensors
 
     w, mask = tf.constant([3.0, 4.0]), tf.constant([1, 0])
     function = lambda x: x * w * tf.cast(mask, tf.float32)  # noqa: E731
     with tf.GradientTape() as tape:
         tape.watch(X)
-        assert _captures.watched_in_eager_mode(function) == []
+        assert captured_tensors.watched_in_eager_mode(function) == []
         tape.watch(w)
-        assert [t is w for t in _captures.watched_in_eager_mode(function)] == [True]
+        assert [t is w for t in captured_tensors.watched_in_eager_mode(function)] == [True]
 
 
 def test_a_saved_model_has_the_gradient_in_a_fresh_process(tmp_path):

@@ -90,7 +90,7 @@ def test_it_requires_the_minor_version_and_the_distribution_it_was_compiled_agai
 def test_it_holds_the_package_the_library_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    files = ("_ops.so", "_build_info.py", "compat/bayesflow.py", "layers/__init__.py", "_keras/layers.py")
+    files = ("_ops.so", "_build_info.py", "compat/bayesflow.py", "layers/__init__.py", "_src/layers/mixins.py")
     assert {f"tf_cg_ops/{file}" for file in files} <= set(names)
     others = [name for name in names if not name.startswith("tf_cg_ops/") or not name.endswith((".py", ".so"))]
     # By which type checkers know that the package has type hints; and the program, which imports the package late.

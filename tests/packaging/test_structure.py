@@ -65,13 +65,13 @@ def test_every_source_is_built():
 
 def test_private_names_of_tensorflow_are_in_one_module():
     for path in source_files("tf_cg_ops/**/*.py"):
-        if path.name != "_tf_internal.py":
+        if path.name != "tf_internal.py":
             assert not re.search(r"tensorflow\.python|tf\.__internal__|graph\._", path.read_text()), path
 
 
 def test_only_one_module_opens_the_library():
     assert [path.name for path in source_files("tf_cg_ops/**/*.py") if "load_op_library" in path.read_text()] == [
-        "_library.py"
+        "library.py"
     ]
 
 
@@ -80,7 +80,7 @@ EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
     "__main__.py": {"tf_cg_ops_cli"},
-    "_command_line.py": {"tf_cg_ops_cli"},
+    "command_line.py": {"tf_cg_ops_cli"},
 }
 
 
@@ -93,9 +93,9 @@ def test_no_file_is_what_a_process_left_behind():
 
 def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
-    allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy"}
+    allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
-        if "_demo" not in path.parts:
+        if "demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
@@ -106,3 +106,32 @@ def test_no_path_of_a_machine_is_in_the_repository():
         "**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"
     ):
         assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path
+
+
+# The folders of the package, each with those that it may import from.
+LAYERS = {
+    "core": (),
+    "keras": ("core",),
+    "embed_gradient": ("core", "keras"),
+    "custom_gradient": ("core", "keras"),
+    "ops": ("core", "embed_gradient", "custom_gradient"),
+    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient"),
+    "memory": ("core", "custom_gradient"),
+    "external": ("core", "embed_gradient", "custom_gradient"),
+    "layers": ("core", "keras", "embed_gradient", "ready_made"),
+}
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_go_one_way(folder):
+    for path in source_files(f"tf_cg_ops/_src/{folder}/*.py"):
+        imported = re.findall(r"^\s*from tf_cg_ops\._src\.(\w+)[. ]", path.read_text(), re.MULTILINE)
+        assert set(imported) <= {folder, *LAYERS[folder]}, path
+        assert not re.search(
+            r"^\s*(from tf_cg_ops import (?!_build_info)|import tf_cg_ops\b)", path.read_text(), re.M
+        ), path
+
+
+def test_each_folder_of_the_package_has_its_place_among_the_layers():
+    folders = {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")}
+    assert folders == {*LAYERS, "demo"}

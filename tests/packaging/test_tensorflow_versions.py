@@ -9,7 +9,7 @@ import pytest
 import tf_cg_ops as cg
 from build_ops import matrix
 from build_ops.tensorflow import SUPPORTED
-from tf_cg_ops import _errors
+from tf_cg_ops._src import errors
 
 from ..support.processes import run_python
 from ..support.sources import ROOT, source_files
@@ -56,7 +56,7 @@ def test_the_build_takes_a_tensorflow_that_the_sources_know(version):
 
 
 def test_the_message_of_the_import_names_the_versions_that_the_build_takes():
-    assert f"{SUPPORTED[0]} to {SUPPORTED[-1]}," in _errors.IMPORT_OTHER_TENSORFLOW
+    assert f"{SUPPORTED[0]} to {SUPPORTED[-1]}," in errors.IMPORT_OTHER_TENSORFLOW
 
 
 def test_one_folder_of_headers_and_one_module_know_what_differs_between_versions():
@@ -66,8 +66,8 @@ def test_one_folder_of_headers_and_one_module_know_what_differs_between_versions
     asks = re.compile(r"tf\.(__version__|version)\b")
     # The check at import compares the version; what differs is in the module of private names.
     assert {path.name for path in source_files("tf_cg_ops/**/*.py") if asks.search(path.read_text())} <= {
-        "_library.py",
-        "_tf_internal.py",
+        "library.py",
+        "tf_internal.py",
     }
 
 

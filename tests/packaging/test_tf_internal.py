@@ -6,11 +6,11 @@ import inspect
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops import _tf_internal
+from tf_cg_ops._src.core import tf_internal
 
 
 def test_every_name_is_there():
-    names = [name for name, value in vars(_tf_internal).items() if not name.startswith("_")]
+    names = [name for name, value in vars(tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
         "AutomaticControlDependencies",
@@ -77,42 +77,42 @@ def parameters(function):
 
 
 def test_signatures_are_those_that_are_called():
-    assert parameters(_tf_internal.record_operation)[:4] == [
+    assert parameters(tf_internal.record_operation)[:4] == [
         "op_type",
         "output_tensors",
         "input_tensors",
         "backward_function",
     ]
-    assert parameters(_tf_internal.FuncGraph)[0] == "name"
-    assert parameters(_tf_internal.AutomaticControlDependencies.mark_as_return) == ["self", "tensor"]
-    assert parameters(_tf_internal.from_func_graph)[:3] == ["name", "graph", "attrs"]
-    assert parameters(_tf_internal.function_def_to_graph_def)[0] == "fdef"
+    assert parameters(tf_internal.FuncGraph)[0] == "name"
+    assert parameters(tf_internal.AutomaticControlDependencies.mark_as_return) == ["self", "tensor"]
+    assert parameters(tf_internal.from_func_graph)[:3] == ["name", "graph", "attrs"]
+    assert parameters(tf_internal.function_def_to_graph_def)[0] == "fdef"
 
 
 def test_record_operation_puts_a_closure_on_the_tape():
     x = tf.constant(1.0)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        with _tf_internal.stop_recording():
+        with tf_internal.stop_recording():
             y = tf.identity(x)
-        _tf_internal.record_operation("name", [y], [x], lambda dy: [3.0 * dy])
+        tf_internal.record_operation("name", [y], [x], lambda dy: [3.0 * dy])
     assert tape.gradient(y, x) == 3.0
 
 
 def test_execute_runs_an_op_and_raises_its_errors():
-    assert _tf_internal.execute("Add", tf.constant(1.0), tf.constant(2.0)) == 3.0
-    assert _tf_internal.execute("Sum", tf.ones([1, 2]), tf.constant(0), "keep_dims", True).shape == [1, 2]
+    assert tf_internal.execute("Add", tf.constant(1.0), tf.constant(2.0)) == 3.0
+    assert tf_internal.execute("Sum", tf.ones([1, 2]), tf.constant(0), "keep_dims", True).shape == [1, 2]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
-        _tf_internal.execute("Add", tf.ones([2]), tf.ones([3]))
+        tf_internal.execute("Add", tf.ones([2]), tf.ones([3]))
 
 
 def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
     x = tf.constant(1.0)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
-        unseen = _tf_internal.execute_unrecorded("Neg", x)
+        unseen = tf_internal.execute_unrecorded("Neg", x)
         with pytest.raises(tf.errors.InvalidArgumentError):
-            _tf_internal.execute_unrecorded("Add", tf.ones([2]), tf.ones([3]))
+            tf_internal.execute_unrecorded("Add", tf.ones([2]), tf.ones([3]))
         seen = 2.0 * x
     assert tape.gradient(unseen, x) is None
     assert tape.gradient(seen, x) == 2.0
@@ -120,30 +120,30 @@ def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
 
 def test_what_may_record_and_what_is_watched():
     x, other = tf.constant(1.0), tf.constant(1.0)
-    assert not _tf_internal.could_possibly_record()
+    assert not tf_internal.could_possibly_record()
     with tf.GradientTape() as tape:
         tape.watch(x)
-        assert _tf_internal.could_possibly_record()
-        assert _tf_internal.possible_gradient_types([x])
-        assert not _tf_internal.possible_gradient_types([other])
+        assert tf_internal.could_possibly_record()
+        assert tf_internal.possible_gradient_types([x])
+        assert not tf_internal.possible_gradient_types([other])
         with tape.stop_recording():
-            assert not _tf_internal.could_possibly_record()
-        with _tf_internal.stop_recording():
-            assert not _tf_internal.could_possibly_record()
+            assert not tf_internal.could_possibly_record()
+        with tf_internal.stop_recording():
+            assert not tf_internal.could_possibly_record()
     with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)):
-        assert _tf_internal.could_possibly_record()
-        assert _tf_internal.possible_gradient_types([x])
-        assert not _tf_internal.possible_gradient_types([other])
+        assert tf_internal.could_possibly_record()
+        assert tf_internal.possible_gradient_types([x])
+        assert not tf_internal.possible_gradient_types([other])
 
 
 def test_shape_of_an_eager_tensor_is_a_tuple():
-    assert type(tf.constant(1.0)) is _tf_internal.EagerTensor
-    assert [_tf_internal.shape_of(tf.zeros(shape)) for shape in ([], [2, 0])] == [(), (2, 0)]
+    assert type(tf.constant(1.0)) is tf_internal.EagerTensor
+    assert [tf_internal.shape_of(tf.zeros(shape)) for shape in ([], [2, 0])] == [(), (2, 0)]
 
 
 def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
     read, frozen = tf.Variable(1.0), tf.Variable(1.0, trainable=False)
-    with _tf_internal.VariableWatcher() as watcher:
+    with tf_internal.VariableWatcher() as watcher:
         tf.function(lambda: read + frozen)()
     assert [v is read for v in watcher.watched_variables()] == [True]
 
@@ -151,7 +151,7 @@ def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
 def test_a_traced_function_tells_its_captures_and_its_body():
     with tf.Graph().as_default() as graph:
         captured = tf.constant(2.0)
-        inner = _tf_internal.FuncGraph("f")
+        inner = tf_internal.FuncGraph("f")
         with inner.as_default():
             x = tf.compat.v1.placeholder(tf.float32, [])
             inner.inputs = [x]
@@ -160,29 +160,29 @@ def test_a_traced_function_tells_its_captures_and_its_body():
             inner.structured_input_signature = ((tf.TensorSpec([]),), {})
             inner.inputs = [x, *inner.internal_captures]
         assert [capture is captured for capture in inner.external_captures] == [True]
-        function = _tf_internal.from_func_graph("f", inner, {})
-        _tf_internal.add_function(graph, function)
-        assert _tf_internal.find_function(graph, function.name) is function
-        assert _tf_internal.find_function(graph, "no_such_function") is None
-        definition = _tf_internal.definition_of(function)
-        graph_def, names = _tf_internal.function_def_to_graph_def(definition)
+        function = tf_internal.from_func_graph("f", inner, {})
+        tf_internal.add_function(graph, function)
+        assert tf_internal.find_function(graph, function.name) is function
+        assert tf_internal.find_function(graph, "no_such_function") is None
+        definition = tf_internal.definition_of(function)
+        graph_def, names = tf_internal.function_def_to_graph_def(definition)
     assert [node.op for node in graph_def.node[:2]] == ["Placeholder", "Placeholder"]
     (returned,) = definition.ret.values()
     assert names[returned].split(":")[0] in {node.name for node in graph_def.node}
 
 
 def test_trainable_dtypes():
-    assert _tf_internal.is_trainable(tf.constant(1.0))
-    assert not _tf_internal.is_trainable(tf.constant(1))
+    assert tf_internal.is_trainable(tf.constant(1.0))
+    assert not tf_internal.is_trainable(tf.constant(1))
 
 
 def test_python_functions_are_found_by_the_name_that_they_got():
     with tf.Graph().as_default() as graph:
-        _tf_internal.add_python_function(graph, "a name", lambda x: 2 * x)
+        tf_internal.add_python_function(graph, "a name", lambda x: 2 * x)
         (doubled,) = tf.raw_ops.PyFunc(input=[tf.constant(21.0)], token="a name", Tout=[tf.float32])
         with tf.compat.v1.Session() as session:
             assert session.run(doubled) == 42.0
-    registry = _tf_internal.script_ops._py_funcs
+    registry = tf_internal.script_ops._py_funcs
     assert registry.get("a name") is not None
     del graph, doubled, session
     gc.collect()
@@ -190,16 +190,16 @@ def test_python_functions_are_found_by_the_name_that_they_got():
 
 
 def test_ops_tell_whether_they_are_stateful():
-    assert _tf_internal.op_def_registry.get("AssignVariableOp").is_stateful
-    assert not _tf_internal.op_def_registry.get("Identity").is_stateful
-    assert _tf_internal.op_def_registry.get("NoSuchOp") is None
+    assert tf_internal.op_def_registry.get("AssignVariableOp").is_stateful
+    assert not tf_internal.op_def_registry.get("Identity").is_stateful
+    assert tf_internal.op_def_registry.get("NoSuchOp") is None
 
 
 def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
     tf.saved_model.save(tf.Module(), tmp_path)
-    proto = _tf_internal.parse_saved_model(str(tmp_path))
+    proto = tf_internal.parse_saved_model(str(tmp_path))
     assert list(proto.meta_graphs[0].meta_info_def.tags) == ["serve"]
     first = tf.saved_model.experimental.read_fingerprint(str(tmp_path))
     (tmp_path / "fingerprint.pb").unlink()
-    _tf_internal.write_fingerprint(str(tmp_path))
+    tf_internal.write_fingerprint(str(tmp_path))
     assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first

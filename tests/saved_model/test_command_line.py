@@ -14,7 +14,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 import tf_cg_ops_cli
-from tf_cg_ops import _command_line, saved_model
+from tf_cg_ops import saved_model
+from tf_cg_ops._src import command_line
 
 from ..support.stripped import break_values, contents, ops_of
 
@@ -49,7 +50,7 @@ def run(*arguments, cwd, program="script"):
 
 def main(capsys, *arguments):
     """The same in this process."""
-    status = _command_line.run(tf_cg_ops_cli.parse([str(argument) for argument in arguments]))
+    status = command_line.run(tf_cg_ops_cli.parse([str(argument) for argument in arguments]))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

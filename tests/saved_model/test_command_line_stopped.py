@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 import tf_cg_ops_cli
-from tf_cg_ops import _command_line
+from tf_cg_ops._src import command_line
 
 
 def heed_ctrl_c():
@@ -28,7 +28,7 @@ def model(tmp_path):
 
 def test_a_link_to_nowhere_in_the_source_is_one_line(model, tmp_path, capsys):
     (model / "link").symlink_to(tmp_path / "nowhere")
-    assert _command_line.run(tf_cg_ops_cli.parse(["strip", str(model), str(tmp_path / "target")])) == 1
+    assert command_line.run(tf_cg_ops_cli.parse(["strip", str(model), str(tmp_path / "target")])) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[-1] == (
@@ -40,7 +40,7 @@ def test_a_link_to_nowhere_in_the_source_is_one_line(model, tmp_path, capsys):
 
 def test_the_output_of_demo_is_a_file(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert _command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "file")])) == 1
+    assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "file")])) == 1
     assert capsys.readouterr().err == (
         "tf_cg_ops demo: the operating system refuses; expected files that can be read and room to write, got File "
         f"exists: '{tmp_path / 'file'}'. Check that path, its permissions and the space on the disk.\n"
@@ -49,8 +49,8 @@ def test_the_output_of_demo_is_a_file(tmp_path, capsys):
 
 COMMANDS = """
 import sys, tf_cg_ops_cli
-from tf_cg_ops import _command_line
-statuses = [_command_line.run(tf_cg_ops_cli.parse(arguments.split())) for arguments in sys.argv[1:]]
+from tf_cg_ops._src import command_line
+statuses = [command_line.run(tf_cg_ops_cli.parse(arguments.split())) for arguments in sys.argv[1:]]
 sys.exit(statuses[0] if len(set(statuses)) == 1 else 99)
 """
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
-from tf_cg_ops import _tf_internal
+from tf_cg_ops._src.core import tf_internal
 
 from ..support.processes import run_interpreter, run_python
 from ..support.stripped import contents
@@ -243,7 +243,7 @@ def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, sour
         file.truncate(size)
     paths = []
     monkeypatch.setattr(
-        _tf_internal, "parse_saved_model", lambda path: paths.append(path) or saved_model_pb2.SavedModel()
+        tf_internal, "parse_saved_model", lambda path: paths.append(path) or saved_model_pb2.SavedModel()
     )
     refused(lambda: cg.saved_model.inspect(source), ValueError, "cannot be read")
     assert paths == [str(source)] * is_read

@@ -5,10 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_shapes, _embed, _errors, _keras
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
+from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.keras import dispatch
 
 
-@_keras.takes_keras_tensors("compat.bayesflow.custom_gradient")
+@dispatch.takes_keras_tensors("compat.bayesflow.custom_gradient")
 def custom_gradient(
     fx: Any,
     gx: Any,
@@ -62,9 +66,9 @@ def custom_gradient(
       tf.errors.InvalidArgumentError: The same, where it shows at run time only.
     """
     api = "compat.bayesflow.custom_gradient"
-    stopped = _convert.to_bool(api, fx_gx_manually_stopped)
-    static_axis = _convert.to_axis(api, axis)
-    fx, gx, x = _convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
+    stopped = convert.to_bool(api, fx_gx_manually_stopped)
+    static_axis = convert.to_axis(api, axis)
+    fx, gx, x = convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
 
     if isinstance(static_axis, tf.Tensor) or x.shape.rank is None or gx.shape.rank is None:
         return _with_dynamic_axis(api, fx, gx, x, static_axis, stopped, name)
@@ -76,14 +80,14 @@ def custom_gradient(
         fx,
         gx,
         tf.TensorShape([x.shape[i] for i in batch]),
-        lambda: tf.gather(_dynamic_shapes.shape_of(x), tf.constant(batch, tf.int64)),
+        lambda: tf.gather(dynamic_axis.shape_of(x), tf.constant(batch, tf.int64)),
     )
     if gx.shape.rank >= x.shape.rank:
         # gx lies along the batch here, whatever its rank.
         extra = gx.shape.rank - len(batch)
         for dimension in domain:
             gx = tf.expand_dims(gx, extra + dimension)
-    return _embed.embed(fx, [gx], [x], static_axis, stopped, name)
+    return embed(fx, [gx], [x], static_axis, stopped, name)
 
 
 def _domain(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
@@ -94,7 +98,7 @@ def _domain(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[i
     domain = sorted(a + rank if a < 0 else a for a in axis)
     if len(set(domain)) < len(domain) or any(dimension not in range(rank) for dimension in domain):
         got = f"axis {axis} for x of shape {x_shape}"
-        raise ValueError(_errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=got))
+        raise ValueError(errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=got))
     return domain
 
 
@@ -108,19 +112,19 @@ def _with_dynamic_axis(
     name: str | None,
 ) -> tf.Tensor:
     """The same where the axis, or what it means for shapes of unknown rank, shows at run time only."""
-    x_shape = _dynamic_shapes.shape_of(x)
+    x_shape = dynamic_axis.shape_of(x)
     if axis is None:
         in_domain = tf.ones_like(x_shape, tf.bool)
     else:
-        in_domain = _dynamic_shapes.domain_mask(
+        in_domain = dynamic_axis.domain_mask(
             api, "x", tf.constant(axis, tf.int64) if isinstance(axis, list) else axis, x_shape
         )
     fx = _broadcast(api, fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~in_domain))
-    gx = tf.reshape(gx, _dynamic_shapes.spread_along_x(_dynamic_shapes.shape_of(gx), in_domain))
+    gx = tf.reshape(gx, alignment.spread(dynamic_axis.shape_of(gx), in_domain))
     if isinstance(axis, tf.Tensor):
-        gx, x = _dynamic_shapes.move_domain_last(api, "", fx, gx, x, axis)
+        gx, x = dynamic_axis.move_domain_last(api, "", fx, gx, x, axis)
         axis = [-1]
-    return _embed.embed(fx, [gx], [x], axis, stopped, name)
+    return embed(fx, [gx], [x], axis, stopped, name)
 
 
 def _broadcast(
@@ -130,11 +134,18 @@ def _broadcast(
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
-        message = _errors.BAYESFLOW_SHAPES.format(api=api, fx=fx.shape, gx=gx.shape, batch=static_batch)
+        message = (
+            f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape "
+            f"{fx.shape}, gx of shape {gx.shape} and reduce_sum(x, axis) of shape {static_batch}. Reshape fx and "
+            "gx to the shape of reduce_sum(x, axis)."
+        )
         raise ValueError(message) from error
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
-    message = _errors.BAYESFLOW_SHAPES_FOLLOW.format(api=api)
-    shape = _dynamic_shapes.broadcast_shapes(message, _dynamic_shapes.shape_of(fx), _dynamic_shapes.shape_of(gx))
-    shape = _dynamic_shapes.broadcast_shapes(message, shape, dynamic_batch())
+    message = (
+        f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
+        "reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of reduce_sum(x, axis)."
+    )
+    shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))
+    shape = dynamic_axis.broadcast_shapes(message, shape, dynamic_batch())
     return tf.ensure_shape(tf.broadcast_to(fx, shape), static_shape)

@@ -4,12 +4,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _convert, _dynamic_shapes, _embed, _errors, _keras
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.embed_gradient import dynamic_axis
+from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.keras import dispatch
 
 _API = "compat.tfp_math.custom_gradient"
 
 
-@_keras.takes_keras_tensors("compat.tfp_math.custom_gradient")
+@dispatch.takes_keras_tensors("compat.tfp_math.custom_gradient")
 def custom_gradient(
     fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
 ) -> tf.Tensor:
@@ -60,19 +64,19 @@ def custom_gradient(
 
     Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
     """
-    stopped = _convert.to_bool(_API, fx_gx_manually_stopped)
-    fx, gx, x, suffixes = _convert.to_tensor_pairs(_API, fx, gx, x)
+    stopped = convert.to_bool(_API, fx_gx_manually_stopped)
+    fx, gx, x, suffixes = convert.to_tensor_pairs(_API, fx, gx, x)
     gx = [_like_x(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 
     leading = [_is_leading_part(fx.shape, t.shape) for t in x]
     ranks = {t.shape.rank for t in x}
     if all(leading) and fx.shape.rank == 0:
-        return _embed.embed(fx, gx, x, None, stopped, name)
+        return embed(fx, gx, x, None, stopped, name)
     if all(leading) and len(ranks) == 1:
-        return _embed.embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
+        return embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
     # One call takes one axis, so the pairs are brought to one form, of which the domain is the last dimension.
     pairs = [_with_domain_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
-    return _embed.embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
+    return embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
 
 def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
@@ -80,13 +84,13 @@ def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     names = {"api": _API, "gx": "gx" + suffix, "x": "x" + suffix}
     if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
         if not _fit(gx.shape, x.shape):
-            raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
+            raise ValueError(errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
         return gx if gx.shape == x.shape else _sum_to_x(gx, x)
     are_of_one_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
     if are_of_one_rank and not gx.shape.is_compatible_with(x.shape):
-        raise ValueError(_errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
-    message = _errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
-    shapes = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
+        raise ValueError(errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
+    message = errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
+    shapes = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         gx = tf.identity(gx)
     return gx if are_of_one_rank else _sum_to_x(gx, x)
@@ -101,7 +105,7 @@ def _fit(gx: tf.TensorShape, x: tf.TensorShape) -> bool:
 
 
 def _sum_to_x(gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    gx_shape, x_shape = _dynamic_shapes.shape_of(gx), _dynamic_shapes.shape_of(x)
+    gx_shape, x_shape = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     joint = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
     summed, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=joint)
     # The gradient of a sum takes 32 bits for the dimensions.
@@ -123,13 +127,13 @@ def _with_domain_last(
     fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, is_leading: bool | None, stopped: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The pair as a gx and an x of which the last dimension is the domain."""
-    fx_shape, x_shape = _dynamic_shapes.shape_of(fx), _dynamic_shapes.shape_of(x)
+    fx_shape, x_shape = dynamic_axis.shape_of(fx), dynamic_axis.shape_of(x)
     rank = tf.size(fx_shape)
     if is_leading is True:
         shape = tf.concat([fx_shape, tf.reduce_prod(x_shape[rank:], keepdims=True)], 0)
         return tf.reshape(gx, shape), tf.reshape(x, shape)
     if is_leading is False:
-        function = _embed.embed(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
+        function = embed(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
         return _divide_by_size(fx, function, False)
     # Both at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)), where z has the shape of fx and the weight is
     # 1 if that leads the shape of x, and z is a single number and the weight 1 / size of fx if not.
@@ -139,9 +143,7 @@ def _with_domain_last(
     batch = tf.where(leads, fx_shape, tf.ones_like(fx_shape))
     domain_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
     shape = tf.concat([batch, [domain_size]], 0)
-    functions = _embed.embed(
-        tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
-    )
+    functions = embed(tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None)
     return _divide_by_size(fx, functions, leads)
 
 
@@ -152,5 +154,5 @@ def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, is_one: bool | tf.Tenso
     size = tf.cast(tf.maximum(tf.size(fx, out_type=tf.int64), 1), tf.float64)
     weight = tf.cast(tf.where(is_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)
     for _ in range(steps - 1):
-        functions = _embed.embed(tf.zeros_like(functions), [weight], [functions], [], False, None)
+        functions = embed(tf.zeros_like(functions), [weight], [functions], [], False, None)
     return weight, functions[..., None]

@@ -6,8 +6,20 @@
 import tensorflow as tf
 
 if tf.keras.layers.Layer.__module__.startswith("tf_keras."):
-    from .tf_keras import EmbedGradient, GradientClip, GradientReversal, GradientScale, StraightThrough
+    from tf_cg_ops._src.layers.keras2 import (
+        EmbedGradient,
+        GradientClip,
+        GradientReversal,
+        GradientScale,
+        StraightThrough,
+    )
 else:
-    from .._keras.keras3 import EmbedGradient, GradientClip, GradientReversal, GradientScale, StraightThrough
+    from tf_cg_ops._src.layers.keras3 import (
+        EmbedGradient,
+        GradientClip,
+        GradientReversal,
+        GradientScale,
+        StraightThrough,
+    )
 
 __all__ = ["EmbedGradient", "GradientClip", "GradientReversal", "GradientScale", "StraightThrough"]

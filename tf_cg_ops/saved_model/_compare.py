@@ -69,7 +69,11 @@ def compare(
         reloaded = load(source, "source again")
         again = reloaded.run_all(api, inputs, first)
     except _LoadError as error:
-        raise ValueError(_errors.SOURCE_FAILS.format(api=api, path=source, error=error)) from error
+        raise ValueError(
+            f"{api}: TensorFlow cannot load the source, '{source}'; expected that tf.saved_model.load takes it, "
+            f"got {error}. Copy the whole folder of the SavedModel, or leave the check out with check=False "
+            "(--no-check)."
+        ) from error
     try:
         other = load(target, "target").run_all(api, inputs, first)
     except _LoadError as error:
@@ -109,7 +113,10 @@ class _Loaded:
                 answers[name] = _run_with(call, inputs[name])
                 if answers[name].error and answers[name].given is None:
                     got = answers[name].error.rstrip(".")
-                    raise ValueError(_errors.INPUTS_REFUSED.format(api=api, name=name, error=got))
+                    raise ValueError(
+                        f"{api}: the source refuses the inputs; expected that {name} takes them, got {got}. Pass "
+                        "what the signature takes."
+                    )
             else:
                 answers[name] = _try_sizes(call)
         return answers
@@ -208,4 +215,7 @@ def _verdict(
         return Comparison(name, ROUNDING, "TensorFlow may fuse and order operations in another way")
     if is_random():  # Twice the same, as dropout of few elements may be: two runs do not always show it.
         return Comparison(name, NOT_COMPARED, _RANDOM)
-    raise RuntimeError(_errors.OUTPUTS_DIFFER.format(api=api, name=name, where=where))
+    raise RuntimeError(
+        f"{api}: the stripped model computes something else; expected that {name} gives what the source gives, "
+        f"got another {where}. Nothing was written; please report it, with the model."
+    )

@@ -5,7 +5,7 @@ import graphlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -38,7 +38,7 @@ def _check_lists(node: Any) -> None:
 @functools.cache
 def _sizes_of_lists(op: str) -> tuple[str, ...]:
     """The attributes that say how many inputs a list has."""
-    definition = _tf_internal.op_def_registry.get(op)
+    definition = tf_internal.op_def_registry.get(op)
     return tuple(arg.number_attr for arg in definition.input_arg if arg.number_attr) if definition else ()
 
 

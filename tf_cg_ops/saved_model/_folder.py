@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
+
 from . import _errors
 
 _GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
@@ -33,7 +34,7 @@ def read(api: str, path: pathlib.Path) -> Any:
         got = f"a file of {file.stat().st_size} bytes, more than a message of protobuf may have"
         raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got))
     try:
-        proto = _tf_internal.parse_saved_model(str(path))
+        proto = tf_internal.parse_saved_model(str(path))
     except (OSError, UnicodeDecodeError) as error:
         got = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(_errors.SAVED_MODEL_UNREADABLE.format(api=api, path=file, got=got)) from error
@@ -47,7 +48,10 @@ def check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
     folder = path / "variables"
     missing = _missing_file([file.name for file in folder.iterdir()] if folder.is_dir() else [])
     if missing and any(map(_has_variables, proto.meta_graphs)):
-        raise FileNotFoundError(_errors.SAVED_MODEL_VARIABLES.format(api=api, path=folder, file=missing))
+        raise FileNotFoundError(
+            f"{api}: the values of the variables are missing; expected the file {missing} in '{folder}', got "
+            "none. Copy the whole folder of the SavedModel."
+        )
 
 
 def _missing_file(names: list[str]) -> str | None:
@@ -66,11 +70,20 @@ def _has_variables(meta_graph: Any) -> bool:
 def check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
     """Raises an OSError or ValueError if the target cannot become a folder of its own."""
     if target.exists() or target.is_symlink():
-        raise FileExistsError(_errors.TARGET_EXISTS.format(api=api, path=target))
+        raise FileExistsError(
+            f"{api}: the target is there already; expected a path that does not exist, got '{target}'. Name "
+            "another one, or remove it first."
+        )
     if source.resolve() in target.resolve().parents:
-        raise ValueError(_errors.TARGET_IN_SOURCE.format(api=api, path=target))
+        raise ValueError(
+            f"{api}: the target lies inside of the source; expected a path outside of it, got '{target}'. Name "
+            "another one."
+        )
     if not target.parent.is_dir():
-        raise FileNotFoundError(_errors.TARGET_WITHOUT_FOLDER.format(api=api, path=target.parent))
+        raise FileNotFoundError(
+            f"{api}: the target has no folder to lie in; expected that '{target.parent}' is a folder, got none. "
+            "Make it first."
+        )
 
 
 @contextlib.contextmanager
@@ -107,10 +120,13 @@ def copy_with(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) 
 
 def _write_fingerprint(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
     try:
-        _tf_internal.write_fingerprint(str(target))
+        tf_internal.write_fingerprint(str(target))
     except ValueError as error:
         reason = str(error).strip().splitlines()[-1].rstrip(".")  # Before it stands where the file was to be.
-        raise ValueError(_errors.FINGERPRINT_REFUSED.format(api=api, path=source, got=reason)) from error
+        raise ValueError(
+            f"{api}: TensorFlow makes no fingerprint of the graphs in '{source}'; expected names of functions as "
+            f"tf.saved_model.save gives them, got: {reason}. The file was changed: save or copy the model again."
+        ) from error
 
 
 def _let_owner_write(folder: pathlib.Path) -> None:

@@ -101,7 +101,13 @@ def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndar
     proto = _folder.read(api, model)
     signatures = list(_arguments(proto.meta_graphs))
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
-    fits = _errors.INPUTS_FILE.format(api=api, path=file, expected=expected, got="{got}")
+
+    def holds_no_inputs(got: str) -> ValueError:
+        return ValueError(
+            f"{api}: '{file}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it "
+            "with numpy.savez."
+        )
+
     try:
         arrays = np.load(file)
         if isinstance(arrays, np.ndarray):
@@ -110,13 +116,13 @@ def read(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndar
             given = dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         got = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(fits.format(got=got)) from error
+        raise holds_no_inputs(got) from error
     inputs: dict[str, dict[str, np.ndarray]] = {}
     for name, array in given.items():
         signature, separator, argument = name.partition("/")
         if not separator and len(signatures) == 1:
             signature, argument = signatures[0], name
         elif not separator:
-            raise ValueError(fits.format(got=f"an array named {name}"))
+            raise holds_no_inputs(f"an array named {name}")
         inputs.setdefault(signature, {})[argument] = array
     return inputs

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
+
 from . import _damage, _folder, _prune, _refusal
 
 _API = "saved_model.inspect"
@@ -39,7 +40,7 @@ class EmbeddedGradient:
     error: str
 
 
-@_tf_internal.autograph_artifact
+@tf_internal.autograph_artifact
 def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     """Lists the embedded gradients of a SavedModel: values `h = fx` that have a derivative `gx` or a gradient rule.
 
@@ -84,7 +85,7 @@ def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     bodies = [(_IN_THE_GRAPH, graph_def)]
     with _import(only_functions).as_default():  # What a call returns stands in the called function.
-        bodies += [(name, _tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
+        bodies += [(name, tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
     for function, body in bodies:
         nodes = [node for node in body.node if node.op in _KINDS]
         if nodes:

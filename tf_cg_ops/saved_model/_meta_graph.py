@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
+
 from . import _prune, _rewrite
 
 _HOST_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -89,7 +90,7 @@ def _list_ops(meta_graph: Any) -> None:
     ops = meta_graph.meta_info_def.stripped_op_list.op
     listed = {op.name: op for op in ops if op.name in used}
     for name in used - listed.keys():
-        definition = _tf_internal.op_def_registry.get(name)
+        definition = tf_internal.op_def_registry.get(name)
         if definition is not None:  # A function of TensorFlow 1 that is used as an op is none.
             listed[name] = definition
     _prune.replace_all(ops, [listed[name] for name in sorted(listed)])

@@ -6,7 +6,7 @@ What TensorFlow would have run for something else than gradients stays: it is ke
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
 
 # Ops that are stateful only in that they must not be moved past a write. TensorFlow runs them in a function for the
 # sake of what consumes their values.
@@ -79,7 +79,7 @@ def _without_dead_controls(inputs: Iterable[str], nodes: dict[str, Any], live: s
 
 
 def _has_effects(node: Any) -> bool:
-    definition = _tf_internal.op_def_registry.get(node.op)
+    definition = tf_internal.op_def_registry.get(node.op)
     return node.op not in _READS and (definition is None or definition.is_stateful)
 
 

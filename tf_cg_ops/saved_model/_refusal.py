@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from . import _errors
-
 # What TensorFlow raises where it looks at a graph; other errors say little without their type.
 _OF_TENSORFLOW = (ValueError, RuntimeError, tf.errors.OpError)
 
@@ -24,4 +22,8 @@ def of_graphs(api: str, path: pathlib.Path) -> Iterator[None]:
         got = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         if not isinstance(error, _OF_TENSORFLOW):
             got = f"{type(error).__name__}: {got}"
-        raise ValueError(_errors.GRAPH_REFUSED.format(api=api, path=path, got=got)) from error
+        raise ValueError(
+            f"{api}: TensorFlow cannot build the graphs in '{path}'; expected whole graphs of ops that are "
+            f"registered, got: {got}. Import the packages first that bring the other ops, or, if the file was "
+            "changed, save or copy the model again."
+        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _stock_ops
+from tf_cg_ops._src.ops import composed
 
 # Each op, and what the body of a function calls its output. The ops that stand in their places call it "output".
 OUTPUTS = {
@@ -114,7 +114,7 @@ class Rewriter:
         specs = [tf.TensorSpec(None, dtype), tf.TensorSpec(None, dtype), tf.TensorSpec([None], shape_dtype)]
 
         def embed_grad(lhs: tf.Tensor, rhs: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-            return _stock_ops.embed_grad(lhs, rhs, shape, **attributes)
+            return composed.embed_grad(lhs, rhs, shape, **attributes)
 
         traced = tf.function(embed_grad, input_signature=specs, autograph=False).get_concrete_function()
         definition = type(traced.function_def)()

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _tf_internal
+from tf_cg_ops._src.core import tf_internal
+
 from . import _compare, _damage, _folder, _inputs, _meta_graph, _refusal
 
 _API = "saved_model.strip"
@@ -31,7 +32,7 @@ class StripReport:
     comparisons: list[_compare.Comparison] | None
 
 
-@_tf_internal.autograph_artifact
+@tf_internal.autograph_artifact
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _structure, _tf_internal
-from . import _errors, _modes
+from tf_cg_ops._src.core import pytree, tf_internal
+
+from . import _modes
 from ._compare_modes import ModeComparisons
 from ._exceptions import in_one_line, mixes_precisions
 from ._options import check_numbers, check_options
@@ -16,7 +17,7 @@ from ._references import RandomNumbers, intended_gradients, numeric_gradients, n
 from ._report import GradientReport, Tolerances
 
 
-@_tf_internal.autograph_artifact
+@tf_internal.autograph_artifact
 def check_gradient(
     f: Callable[..., Any],
     args: Sequence[Any],
@@ -131,7 +132,7 @@ def check_gradient(
     check_options(f, modes, like, intended_gradient, forward_mode)
     check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
-    function = _structure.name_of(f)
+    function = pytree.name_of(f)
     problem = arguments.problem(f, step)
     values = _values_of(function, problem)
     numbers = RandomNumbers(seed)
@@ -164,30 +165,50 @@ def check_gradient(
 def _values_of(function: str, problem: Problem) -> Arrays:
     """The outputs that have derivatives, after checks of what cannot be differentiated numerically."""
     if not problem.names:
-        raise ValueError(_errors.CHECK_NOTHING_BY.format(api=API, function=function))
+        raise ValueError(
+            f"{API}: '{function}' has nothing to differentiate by; expected a float or complex tensor among its "
+            "arguments, got none. Integers, bools, strings and None are passed on as they are."
+        )
     for name, value in zip(problem.names, problem.values, strict=True):
         if not np.all(np.isfinite(value)):
-            raise ValueError(_errors.CHECK_NOT_FINITE.format(api=API, argument=name, function=function))
+            raise ValueError(
+                f"{API}: '{name}' of '{function}' is not finite; expected finite numbers, got inf or nan, around "
+                "which nothing can be differentiated numerically. Pass other numbers."
+            )
     try:
         outputs, others = problem.call(tensors_of(problem.values))
     except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
         if not mixes_precisions(error):
             raise
-        message = _errors.CHECK_PRECISIONS.format(api=API, function=function, error=in_one_line(error))
+        message = (
+            f"{API}: '{function}' mixes its arguments with tensors of lower precision; expected a function of "
+            f"float64 or complex128, to which the arguments are converted, got {in_one_line(error)}. Cast the "
+            "arguments inside the function, and pass rtol=1e-3 and step=0.1."
+        )
         raise TypeError(message) from error
     if not outputs:
         got = [output.dtype.name for output in others] or "no tensor"
-        raise ValueError(_errors.CHECK_NOTHING_OF.format(api=API, function=function, got=got))
+        raise ValueError(
+            f"{API}: '{function}' returns nothing that has a derivative; expected a float or complex tensor, got "
+            f"{got}. Check the function before it rounds to integers."
+        )
     again = problem.outputs(problem.values)
     if len(again) != len(outputs) or not all(
         np.array_equal(wide(one), other, equal_nan=True) for one, other in zip(outputs, again, strict=True)
     ):
-        raise ValueError(_errors.CHECK_NOT_REPEATABLE.format(api=API, function=function))
+        raise ValueError(
+            f"{API}: '{function}' gives another value when it is called again; expected a function of its "
+            "arguments, got random numbers or a state. Use tf.random.stateless_uniform and the like, with a "
+            "fixed seed."
+        )
     return [np.array(output) for output in outputs]
 
 
 def _problem_meant(function: str, meant: Problem, values: Arrays) -> Problem:
     shapes, expected = [list(y.shape) for y in meant.outputs(meant.values)], [list(y.shape) for y in values]
     if shapes != expected:
-        raise ValueError(_errors.CHECK_LIKE.format(api=API, function=function, expected=expected, got=shapes))
+        raise ValueError(
+            f"{API}: like returns something else than '{function}'; expected tensors of shapes {expected}, got "
+            f"{shapes}. Return what '{function}' returns, with the gradient that is meant."
+        )
     return meant

@@ -174,6 +174,10 @@ class ModeComparisons:
         )
         if hint is not None and not comparison.passed and not comparison.problem:
             with np.errstate(all="ignore"):
-                text = _errors.HINT_NONE if is_none else hint(reference, array)
+                text = (
+                    ("The gradient is None: the value does not depend on it for TensorFlow.")
+                    if is_none
+                    else hint(reference, array)
+                )
             comparison = dataclasses.replace(comparison, hint=text)
         self.comparisons.append(comparison)

@@ -27,15 +27,31 @@ def check_options(
             raise TypeError(message.format(api=API, argument=name, got=type(function).__name__))
     unknown = not modes or isinstance(modes, str) or any(mode not in _modes.MODES for mode in modes)
     if unknown:
-        raise ValueError(_errors.CHECK_MODES.format(api=API, known=list(_modes.MODES), got=repr(modes)))
+        raise ValueError(
+            f"{API}: modes names no way to run a function; expected some of {list(_modes.MODES)}, got "
+            f"{modes!r}. Leave out what is unknown."
+        )
     if like is not None and intended is not None:
-        raise ValueError(_errors.CHECK_TWO_INTENTIONS.format(api=API))
+        raise ValueError(
+            f"{API}: the intended gradient is declared twice; expected like or intended_gradient, got both. Leave "
+            "out one."
+        )
     if forward_mode and intended is not None:
-        raise ValueError(_errors.CHECK_TANGENT_INTENDED.format(api=API))
+        raise ValueError(
+            f"{API}: intended_gradient says nothing about tangents; expected like for forward_mode=True, got "
+            "intended_gradient. Pass a function with that gradient as like, or leave out forward_mode."
+        )
     if forward_mode and not set(modes) & set(_modes.FORWARD_MODES):
-        raise ValueError(_errors.CHECK_TANGENT_MODES.format(api=API, got=repr(modes)))
+        raise ValueError(
+            f"{API}: forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got "
+            f"{modes!r}. Add one."
+        )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-        raise RuntimeError(_errors.CHECK_NOT_EAGER.format(api=API))
+        raise RuntimeError(
+            f"{API}: it differentiates numerically, by many calls; expected eager mode, got a graph under "
+            "construction or tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with "
+            "functions that run as graphs."
+        )
 
 
 def check_numbers(rtol: Any, atol: Any, step: Any, seed: Any, max_elements: Any) -> None:
@@ -49,7 +65,7 @@ def check_numbers(rtol: Any, atol: Any, step: Any, seed: Any, max_elements: Any)
 
 
 def _expect(name: str, value: Any, kind: type, least: float, most: float, expected: str) -> None:
-    message = _errors.CHECK_NUMBER.format(api=API, argument=name, expected=expected, got=repr(value))
+    message = f"{API}: {name} is no number to check a gradient with; expected {expected}, got {value!r}. Correct it."
     try:
         number = kind(value)
         fits = number == value or math.isnan(number)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import _slices, _structure
-from . import _errors
+from tf_cg_ops._src.core import pytree, slices
 
 API = "check_gradient"
 Arrays = list[np.ndarray]
@@ -36,7 +35,7 @@ class Problem:
             tape.watch(tensors)
             outputs, others = self.call(tensors)
         found = tape.gradient(outputs, list(tensors), output_gradients=list(upstream))
-        return outputs, others, [_slices.to_dense(gradient) for gradient in found]
+        return outputs, others, [slices.to_dense(gradient) for gradient in found]
 
     def derived(self, upstream: Arrays) -> "Problem":
         """The gradient as a function of its own: of the arguments, and of the upstream."""
@@ -75,11 +74,14 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None) -> None:
         if not isinstance(args, (list, tuple)):
-            raise TypeError(_errors.CHECK_ARGS.format(api=API, got=type(args).__name__))
+            raise TypeError(
+                f"{API}: args holds the arguments of the function; expected a list or a tuple, got "
+                f"{type(args).__name__}. Pass [x] for one."
+            )
         self._structure = (list(args), dict(kwargs or {}))
         self._leaves = [_in_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
         places, places_by_name = tf.nest.pack_sequence_as(self._structure, list(range(len(self._leaves))))
-        ordered = _structure.flatten_arguments(API, function, places, places_by_name)
+        ordered = pytree.flatten_arguments(API, function, places, places_by_name)
         self._places = [place for place in ordered.values if tensors_in(self._leaves[place])]
         by_place = dict(zip(ordered.values, ordered.names, strict=True))
         self._names = [by_place[place] for place in self._places for _ in tensors_in(self._leaves[place])]
@@ -102,7 +104,7 @@ class Arguments:
 
         def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             args, kwargs = self.replaced(tensors)
-            leaves = [_structure.to_output(leaf) for leaf in tf.nest.flatten(function(*args, **kwargs))]
+            leaves = [pytree.to_output(leaf) for leaf in tf.nest.flatten(function(*args, **kwargs))]
             flat = [part for part in tf.nest.flatten(leaves, expand_composites=True) if tf.is_tensor(part)]
             others = [t for t in flat if t.dtype.is_integer or t.dtype.is_bool]
             return [t for t in flat if has_derivative(t)], others
@@ -117,7 +119,7 @@ def _in_double_precision(leaf: Any) -> Any:
         is_number = np.issubdtype(leaf.dtype, np.inexact) or leaf.dtype == tf.bfloat16.as_numpy_dtype
     if isinstance(leaf, float):
         leaf = tf.constant(leaf, tf.float64)  # By itself it would be rounded to float32.
-    elif is_number or _structure.as_variable(leaf) is not None:
+    elif is_number or pytree.as_variable(leaf) is not None:
         leaf = tf.convert_to_tensor(leaf)
     if not tensors_in(leaf):
         return leaf

@@ -96,20 +96,18 @@ class GradientReport:
             "tangent": f"the tangent of '{self.function}' ({failure.name})",
         }[failure.order]
         if failure.raised:
-            return _errors.CHECK_RAISED.format(api=API, what=what, mode=failure.mode, error=failure.problem)
+            return (
+                f"{API}: {what} could not be computed in mode '{failure.mode}'; expected numbers, got "
+                f"{failure.problem}. Leave the mode out by modes=[...] if TensorFlow cannot run the function in "
+                "it."
+            )
         if failure.problem:
-            return _errors.CHECK_PROBLEM.format(api=API, what=what, mode=failure.mode, problem=failure.problem)
-        text = _errors.CHECK_MISMATCH.format(
-            api=API,
-            what=what,
-            mode=failure.mode,
-            numeric=show(failure.numeric),
-            source=failure.source,
-            analytic="None" if failure.is_none else show(failure.analytic),
-            element=failure.element,
-            ratio=show(failure.ratio),
-            checked=failure.checked,
-            size=failure.size,
+            return f"{API}: {what} is wrong in mode '{failure.mode}'; {failure.problem}"
+        text = (
+            f"{API}: {what} is wrong in mode '{failure.mode}'; expected {show(failure.numeric)} ("
+            f"{failure.source}) at element {failure.element}, got "
+            f"{'None' if failure.is_none else show(failure.analytic)} (ratio {show(failure.ratio)}; "
+            f"{failure.checked} of {failure.size} elements checked)."
         )
         return f"{text} {failure.hint}".rstrip()
 

@@ -1,0 +1,210 @@
+"""Turns what users pass into what the ops take, with messages that name the user's arguments."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import pytree
+
+# The element types of every op of the library, in the order of the ops' attribute T.
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
+
+# Spelt out once: this code runs in front of every eager call, which is to cost microseconds.
+_SUPPORTED = frozenset(DTYPES)
+_LISTS = (list, tuple)
+_BOOLS = (bool, np.bool_)
+_NUMPY = (np.ndarray, np.generic)
+
+
+def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
+    """The gx, the x, and the suffix by which messages tell the pairs apart."""
+    gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
+    if not gx_is_list and not x_is_list:
+        return [gx], [x], [""]
+    if gx_is_list != x_is_list or len(gx) != len(x):
+        raise ValueError(
+            f"{api}: gx and x do not pair up; expected one gx for each x, got {_describe_length(gx)} for gx and "
+            f"{_describe_length(x)} for x. Pass two lists of the same length, or a single gx with a single x."
+        )
+    if not x:
+        raise ValueError(
+            f"{api}: x is empty; expected at least one x, got an empty {type(x).__name__}. Return fx itself where "
+            "nothing is embedded."
+        )
+    return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
+
+
+def _describe_length(value: Any) -> str:
+    if isinstance(value, _LISTS):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "a single value"
+
+
+def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf.Tensor]:
+    """Tensors of one dtype: that of the Tensors and Variables among the arguments, else that of the first.
+
+    Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
+    """
+    # What a Variable is read as, inside a scope of mixed precision, only reading it tells.
+    values = [
+        _to_tensor(api, name, value, None) if hasattr(value, "dtype") and not isinstance(value, _NUMPY) else value
+        for name, value in zip(names, values, strict=True)
+    ]
+    first, dtype = _common_dtype(api, names, values)
+    if dtype not in _SUPPORTED:
+        supported = ", ".join(d.name for d in DTYPES)
+        raise TypeError(
+            f"{api}: the dtype of {first} has no gradient; expected one of {supported}, got {dtype.name}. Cast "
+            f"it, for example with tf.cast({first}, tf.float32)."
+        )
+    for name, value in zip(names, values, strict=True):
+        # NumPy would drop the imaginary part, with no more than a warning.
+        if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
+            raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
+    return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
+
+
+def to_tensor_pairs(
+    api: str, fx: Any, gx: Any, x: Any
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[str]]:
+    """`fx`, the lists of `gx` and `x` as Tensors of one dtype, and the suffixes that tell the pairs apart."""
+    gx, x, suffixes = to_pairs(api, gx, x)
+    names = ["fx", *("gx" + suffix for suffix in suffixes), *("x" + suffix for suffix in suffixes)]
+    fx, *rest = to_tensors(api, names, [fx, *gx, *x])
+    return fx, rest[: len(gx)], rest[len(gx) :], suffixes
+
+
+def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
+    """The dtype of all Tensors, and the name of the first one; without Tensors, those of the first argument."""
+    first = None
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, tf.Tensor):
+            continue
+        value_dtype = value.dtype.base_dtype  # Without the mark of TensorFlow 1's ref variables.
+        if first is None:
+            first, dtype = name, value_dtype
+        elif value_dtype is not dtype and value_dtype != dtype:
+            raise _dtypes_differ(api, first, dtype, name, value_dtype)
+    if first is None:
+        return names[0], _to_tensor(api, names[0], values[0], None).dtype
+    return first, dtype
+
+
+def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return value
+    try:
+        return tf.convert_to_tensor(value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise not_convertible(api, name, value) from error
+
+
+def not_convertible(api: str, name: str, value: Any) -> TypeError:
+    """The error for a value that is no dense tensor."""
+    remedy = (
+        ("Pass the value of the function, and not the function itself.")
+        if callable(value)
+        else ("Convert it before the call.")
+    )
+    return TypeError(
+        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {describe(value)}. "
+        f"{remedy}"
+    )
+
+
+def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
+    return TypeError(
+        f"{api}: the dtypes differ; expected {dtype.name} for all arguments, which {first} has, got "
+        f"{other.name} for {name}. Cast one of the two with tf.cast."
+    )
+
+
+def describe(value: Any) -> str:
+    """The value for a message: its kind where that tells more than its contents."""
+    if isinstance(value, tf.Tensor):
+        return f"a Tensor of dtype {value.dtype.name}"
+    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
+        return f"a {type(value).__name__}"
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
+
+
+def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A real number, Variable or Tensor of any real dtype, cast to `dtype`; TypeError for everything else."""
+    if isinstance(value, (bool, str, bytes)) or value is None:
+        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+    # As it is kept: inside of a Keras layer, reading a Variable might round it to 16 bits.
+    variable = pytree.as_variable(value)
+    value = value if variable is None else variable
+    # A number is rounded once, to the dtype that is wanted.
+    wanted = dtype.real_dtype if isinstance(value, (int, float)) else None
+    tensor = _to_tensor(api, name, value, wanted)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+    return tf.cast(tensor, dtype)
+
+
+def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
+    """The flag as a bool, or TypeError."""
+    if not isinstance(fx_gx_manually_stopped, _BOOLS):
+        raise TypeError(
+            f"{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got "
+            f"{describe(fx_gx_manually_stopped)}. Pass a Python bool."
+        )
+    return bool(fx_gx_manually_stopped)
+
+
+def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
+    """None, the list of ints, or, where the value is not known while tracing, an integer Tensor of rank 0 or 1."""
+    if axis is None:
+        return None
+    if isinstance(axis, tuple) and not axis:
+        return []
+    if tf.is_tensor(axis):
+        return _tensor_to_axis(api, axis)
+    if isinstance(axis, np.ndarray):
+        if axis.ndim > 1:
+            raise ValueError(errors.AXIS_RANK.format(api=api, shape=axis.shape))
+        # The entries of an empty array are of no type; NumPy makes them floats.
+        entries = list(np.ravel(axis)) if axis.size else []
+    else:
+        entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
+    if any(isinstance(entry, _BOOLS) for entry in entries):
+        raise TypeError(errors.AXIS_IS_BOOL.format(api=api, value=describe(axis)))
+    try:
+        if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
+            return tf.stack([_to_int64(entry) for entry in entries])
+        dimensions = [operator.index(entry) for entry in entries]
+    except TypeError as error:
+        raise TypeError(errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error
+    return _check_int64(api, dimensions)
+
+
+def _to_int64(entry: Any) -> tf.Tensor:
+    """A scalar of an axis that holds Tensors, or TypeError."""
+    if isinstance(entry, tf.Tensor) and entry.dtype.is_integer and entry.dtype != tf.uint64:
+        return tf.cast(entry, tf.int64)
+    return tf.constant(operator.index(entry), tf.int64)
+
+
+def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
+    is_integer = isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer
+    if not is_integer:
+        message = errors.AXIS_IS_BOOL if axis.dtype.is_bool else errors.AXIS_IS_NO_INT
+        raise TypeError(message.format(api=api, value=describe(axis)))
+    axis = tf.convert_to_tensor(axis)
+    if axis.shape.rank is not None and axis.shape.rank > 1:
+        raise ValueError(errors.AXIS_RANK.format(api=api, shape=axis.shape))
+    value = tf.get_static_value(axis)
+    return axis if value is None else _check_int64(api, np.ravel(value).tolist())
+
+
+def _check_int64(api: str, dimensions: list[int]) -> list[int]:
+    """The op's attribute holds 64 bits; everything else about the values is checked by the op."""
+    if not all(-(2**63) <= dimension < 2**63 for dimension in dimensions):
+        raise ValueError(errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=f"axis {dimensions}"))
+    return dimensions

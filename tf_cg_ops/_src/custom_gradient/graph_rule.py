@@ -1,0 +1,198 @@
+"""The gradient rule of a value in a graph, in both of its forms.
+
+In the process that computed the value, a gradient calls the live rule, `grad_fn`, in the graph at hand, as
+`tf.custom_gradient` does: slices, distribution strategies and reads of shapes in loops then work as they do there.
+Elsewhere (a loaded model, an imported graph, a batch of tf.vectorized_map) the gradient is the traced rule, the
+function that the op CustomGradientRule names. Its body is imported rather than called: then its ops are differentiated
+like any others.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import slices, tapes, tf_internal
+from tf_cg_ops._src.custom_gradient import inline, traced_rule, wording
+
+# The attribute of the Python object of an op, which lives as long as the graph of the op.
+_LIVE = "_tf_cg_ops_live_rule"
+
+
+@dataclasses.dataclass(frozen=True)
+class _LiveRule:
+    backward: traced_rule.Backward
+    captured: list[tuple[tf.Tensor, tf.Tensor]]  # Tensors from outside of its graph, each with its capture there.
+    order: int  # Of the derivative in which the op stands.
+    exception: Exception | None  # The user's own, where the rule could not be traced.
+
+    def gradients(self, op: Any, dys: Sequence[Any]) -> list[Any]:
+        """One for each input. TensorFlow has no upstream gradient for an integer, and slices for others."""
+        pairs = zip(dys, op.outputs, strict=True)
+        given = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
+        own = {id(outside): inside for outside, inside in self.captured}
+        with traced_rule.derivative(self.order + 1), tf_internal.capturing_instead(own, op.graph):
+            return list(self.backward(given))
+
+
+def attach(
+    terms: wording.Terms,
+    name: str,
+    results: list[tf.Tensor],
+    inputs: list[tf.Tensor],
+    backward: traced_rule.Backward,
+) -> list[tf.Tensor]:
+    """Returns the results with `backward` as their gradient with respect to the inputs."""
+    graph = tf.compat.v1.get_default_graph()
+    rule = traced_rule.trace(terms, name, results, backward)
+    tf_internal.add_function(graph, rule.function)
+    # Captured where the tapes see it: the live rule reads the same tensors.
+    given = [[(t, tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
+    op = _create_op(graph, name, [[own for _, own in pairs] for pairs in given], rule)
+    outputs = list(op.outputs)
+    captured = [(t, own) for pairs in given for t, own in pairs if own is not t]
+    live = _LiveRule(backward, captured, traced_rule.current_order(), rule.exception)
+    setattr(op, _LIVE, live)
+
+    def on_tapes(*dys: Any) -> list[Any]:
+        # In forward mode `grad_fn` could use no tape of its own; in the traced rule it has done so already.
+        if rule.error or tapes.new_tapes_record():
+            return live.gradients(op, dys)
+        return _import(op, dys, rule.captures, inputs)
+
+    # The tapes' own record of an op hashes its attributes, which forward mode cannot do with the name of a function.
+    tapes.record(op.type, outputs, inputs, on_tapes)
+    return outputs
+
+
+def _create_op(graph: tf.Graph, name: str, inputs: list[list[tf.Tensor]], rule: traced_rule.TracedRule) -> Any:
+    value = tf.compat.v1.AttrValue
+    types = [value.ListValue(type=[t.dtype.base_dtype.as_datatype_enum for t in tensors]) for tensors in inputs]
+    positions = {
+        "differentiated_results": rule.results,
+        "differentiated_inputs": rule.inputs,
+        "sliced_inputs": rule.sliced_inputs,
+    }
+    attributes = {
+        **{f"T{group}": value(list=t) for group, t in zip(("results", "inputs", "captures"), types, strict=True)},
+        "rule": value(func=tf.compat.v1.NameAttrList(name=rule.function.name)),
+        **{attribute: value(list=value.ListValue(i=which)) for attribute, which in positions.items()},
+        "function_name": value(s=name.encode()),
+        "error": value(s=rule.error.encode()),
+    }
+    return tf_internal.create_op(graph, "CustomGradientRule", [t for tensors in inputs for t in tensors], attributes)
+
+
+def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
+    """The gradients of a CustomGradientRule op with respect to all its inputs."""
+    inputs = list(op.inputs)
+    num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
+    captures = inputs[num_results + num_inputs :]
+    live = getattr(op, _LIVE, None)
+    # There the inputs of the op are dead in one branch, and what `grad_fn` reads from outside is not.
+    if live is not None and tf_internal.is_in_conditional_of_tensorflow_1(op) and not op.get_attr("error"):
+        live = None
+    by_input = _import(op, dys, captures, inputs[num_results:]) if live is None else live.gradients(op, dys)
+    return [None] * num_results + by_input + [None] * len(captures)
+
+
+def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
+    """The op for a whole batch: results are stacked, inputs and captures may be; its rule maps the op's rule."""
+    num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
+    results, inputs = values[:num_results], values[num_results : num_results + num_inputs]
+    captures = list(zip(values, is_stacked, strict=True))[num_results + num_inputs :]
+
+    def backward(dys: Sequence[Any]) -> Sequence[Any]:
+        stacked_captures = [value for value, stacked in captures if stacked]
+
+        def one(elements: tuple[Any, Any]) -> list[Any]:
+            own_dys, own_captures = elements[0], iter(elements[1])
+            own = [next(own_captures) if stacked else value for value, stacked in captures]
+            gradients = _import(op, own_dys, own, op.inputs[num_results:])
+            return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+
+        dense = [slices.to_dense(dy) for dy in dys]
+        found = iter(tf.vectorized_map(one, (dense, stacked_captures)))
+        by_input: list[Any] = [None] * num_inputs
+        for position in op.get_attr("differentiated_inputs"):
+            gradient = next(found)
+            by_input[position] = gradient if is_stacked[num_results + position] else tf.reduce_sum(gradient, 0)
+        return by_input
+
+    return attach(wording.OP, tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
+
+
+def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], like: Sequence[tf.Tensor]) -> list[Any]:
+    """Returns the gradients of the traced rule, one for each input, in the shapes of `like`."""
+    error = tf.compat.as_str(op.get_attr("error"))
+    if error:
+        raise getattr(getattr(op, _LIVE, None), "exception", None) or RuntimeError(error)
+    _check_positions(op)
+    result: list[Any] = [None] * len(op.get_attr("Tinputs"))
+    positions = op.get_attr("differentiated_inputs")
+    if positions:
+        upstream = [tf.convert_to_tensor(slices.to_dense(dys[i])) for i in op.get_attr("differentiated_results")]
+        _check_signature(op, captures)
+        outputs = iter(inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
+        sliced = op.get_attr("sliced_inputs")
+        for position in positions:
+            if position in sliced:
+                values, indices, dense_shape = next(outputs), next(outputs), next(outputs)
+                # In 32 bits, as TensorFlow has it: the branches of a conditional have to agree.
+                result[position] = tf.IndexedSlices(values, indices, tf.cast(dense_shape, tf.int32))
+            else:
+                result[position] = next(outputs)
+                if like[position].dtype != tf.resource:  # A handle is a scalar, whatever the shape of its contents.
+                    result[position].set_shape(like[position].shape)
+    return result
+
+
+def _check_positions(op: Any) -> None:
+    """An op that nobody made here may name whatever it likes."""
+    counts = {"differentiated_results": len(op.outputs), "differentiated_inputs": len(op.get_attr("Tinputs"))}
+    allowed = {name: set(range(count)) for name, count in counts.items()}
+    allowed["sliced_inputs"] = set(op.get_attr("differentiated_inputs"))
+    for name, known in allowed.items():
+        positions = op.get_attr(name)
+        is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
+        if is_repeated or not known.issuperset(positions):
+            raise ValueError(
+                f"CustomGradientRule: {name} names a position that is not there, or one twice; expected positions "
+                f"among {sorted(known)}, got {positions}. Load the graph as it was saved."
+            )
+
+
+def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
+    """The function that it names may be none, or another one."""
+    name = op.get_attr("rule").name
+    function = tf_internal.find_function(op.graph, name)
+    if function is None:
+        raise ValueError(
+            f"CustomGradientRule: the gradient rule is not there; expected a function named '{name}' in the "
+            "graph, got none. Import the functions of a graph with its nodes."
+        )
+    signature = tf_internal.definition_of(function).signature
+    parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
+    returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
+    inputs = op.inputs[len(op.outputs) :]
+    expected: list[tf.DType] = []
+    for position in op.get_attr("differentiated_inputs"):
+        dtype = inputs[position].dtype.base_dtype
+        if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
+            dtype = returned[len(expected)]  # Only the rule knows of which dtype their contents are.
+        expected.append(dtype)
+        expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
+    upstream = [op.outputs[i].dtype.base_dtype for i in op.get_attr("differentiated_results")]
+    for i, parameter in enumerate(parameters[: len(upstream)]):
+        upstream[i] = parameter if upstream[i] == tf.resource else upstream[i]
+    arguments = upstream + [tensor.dtype.base_dtype for tensor in captures]
+    if (parameters, returned) != (arguments, expected):
+        expected_text, got_text = (
+            f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"
+            for before, after in ((arguments, expected), (parameters, returned))
+        )
+        raise ValueError(
+            f"CustomGradientRule: the function '{name}' is no gradient rule of this op; expected {expected_text}, "
+            f"got {got_text}. Load the graph as it was saved."
+        )

@@ -1,0 +1,162 @@
+"""A gradient rule as a function of the graph: `grad_fn`, traced together with the value.
+
+It serves whoever has no Python closure: a loaded model, an imported graph, a batch of tf.vectorized_map, C.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import wording
+
+# Computes one gradient, or None, for each input from one upstream gradient for each result.
+Backward = Callable[[list[Any]], Sequence[Any]]
+
+# The rule of a call inside of a rule is that of the next derivative. A function may call itself in its rule, perhaps
+# more than once: without an end there would be no value, and each order multiplies the number of rules.
+MAX_ORDER = 3
+
+_serial = itertools.count()
+
+_num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
+
+_thread = threading.local()
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedRule:
+    """A function of the upstream gradients and the captures, and which gradients it returns."""
+
+    function: Any
+    captures: list[tf.Tensor]
+    results: list[int]  # The positions of the results that have an upstream gradient.
+    inputs: list[int]  # The positions of the inputs that have a gradient.
+    sliced_inputs: list[int]  # The positions of the inputs whose gradient consists of slices.
+    error: str = ""  # If not empty, the reason why there is no rule.
+    exception: Exception | None = None  # The exception of `grad_fn` while it was traced.
+
+
+def current_order() -> int:
+    """The order of the derivative that is computed or traced now; 0 where it is a value."""
+    return getattr(_thread, "order", 0)
+
+
+@contextlib.contextmanager
+def derivative(order: int) -> Iterator[None]:
+    """Computes or traces a derivative of this order."""
+    before = current_order()
+    _thread.order = order
+    try:
+        yield
+    finally:
+        _thread.order = before
+
+
+def trace(terms: wording.Terms, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+    """Traces the rule of the function `name`. Never fails: an error belongs to whoever asks for a gradient."""
+    if current_order() >= MAX_ORDER:
+        return _without_rule(
+            f"{terms.api}: the graph holds no gradient rule of '{name}' for a derivative of this order; expected "
+            f"orders up to {MAX_ORDER} in a loaded model and in tf.vectorized_map, got a higher one. Compute it "
+            "in the program that traced it."
+        )
+    try:
+        with derivative(current_order() + 1):
+            return _trace(name, results, backward)
+    except Exception as exception:
+        error = f"{type(exception).__name__}: {exception}"
+        traced = {"traced": terms.traced, "traced_in": terms.traced_in.format(function=name)}
+        return _without_rule(errors.NO_RULE.format(api=terms.api, function=name, **traced, error=error), exception)
+
+
+def zeros_like(result: tf.Tensor) -> tf.Tensor:
+    """The upstream gradient of a result that has none, such as an integer. Reads the shape of the result alone."""
+    shape, dtype = tf_internal.shape_and_dtype(result)
+    return tf.zeros(shape if shape.is_fully_defined() else tf.shape(result), dtype)
+
+
+def _without_rule(error: str, exception: Exception | None = None) -> TracedRule:
+    return TracedRule(_empty_function(), [], [], [], [], error, exception)
+
+
+@functools.cache
+def _empty_function() -> Any:
+    """The attribute of a saved op has to name a function all the same."""
+    with tf.init_scope():
+        return _function_of("custom_gradient_without_rule", lambda: [], [])
+
+
+def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+    differentiated = [i for i, result in enumerate(results) if tf_internal.is_trainable(result)]
+    positions: list[int] = []
+    sliced: list[int] = []
+
+    seed = _next_seed(tf.compat.v1.get_default_graph())
+
+    def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
+        tf.compat.v1.get_default_graph().seed = seed
+        given = dict(zip(differentiated, upstream, strict=True))
+        dys = [given[i] if i in given else zeros_like(result) for i, result in enumerate(results)]
+        gradients = []
+        for position, gradient in enumerate(backward(dys)):
+            if gradient is None:
+                continue
+            positions.append(position)
+            if isinstance(gradient, tf.IndexedSlices):
+                sliced.append(position)
+                # In 64 bits whatever they were, so that the op need not say it.
+                positions64 = [tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape)]
+                gradients += [gradient.values, *positions64]
+            else:
+                gradients.append(tf.convert_to_tensor(gradient))
+        return gradients
+
+    specs = [tf.TensorSpec(*tf_internal.shape_and_dtype(results[i])) for i in differentiated]
+    function = _function_of(f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}", rule, specs)
+    return TracedRule(function, list(function.graph.external_captures), differentiated, positions, sliced)
+
+
+def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
+    """The function of a graph: a third of the time of TensorFlow's own tracing, which every call of ours waits for.
+
+    That looks at each op once more, to put those with a state into their order. Most rules have none.
+    """
+    graph = tf_internal.RuleGraph(name)
+    with graph.as_default():
+        order = tf_internal.AutomaticControlDependencies()
+        order.__enter__()
+        parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
+        graph.inputs = list(parameters)
+        outputs = function(*parameters)
+        if any(tf_internal.op_def_registry.get(op.type).is_stateful for op in graph.get_operations()):
+            outputs = [order.mark_as_return(output) for output in outputs]
+            order.__exit__(None, None, None)
+        else:
+            outputs = [graph.capture(output) for output in outputs]
+            given = {id(t) for t in (*parameters, *graph.internal_captures)}  # Which a function cannot return.
+            outputs = [tf.identity(output) if id(output) in given else output for output in outputs]
+        graph.structured_input_signature = (tuple(specs), {})
+        graph.structured_outputs = outputs
+        graph.outputs.extend(outputs)
+        graph.inputs = parameters + graph.internal_captures
+    graph.control_outputs.extend(order.ops_which_must_run)
+    return tf_internal.from_func_graph(name, graph, {})
+
+
+def _next_seed(graph: tf.Graph) -> int | None:
+    """A seed for the next rule of a graph. Each graph counts its draws from 0: rules would all draw the same."""
+    _num_rules[graph] = _num_rules.get(graph, 0) + 1
+    return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)

@@ -1,0 +1,37 @@
+"""The demonstration on real data that `tf-cg-ops demo` runs."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "SciPy", "matplotlib": "Matplotlib"}
+
+
+def run(output: pathlib.Path) -> int:
+    """Runs all parts, prints what was shown, and returns the exit status: 1 if any of it failed."""
+    missing = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        print(
+            (
+                "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no "
+                f"{' and no '.join(missing)}. Install them with: pip install 'tf_cg_ops[demo]'"
+            ),
+            file=sys.stderr,
+        )
+        return 1
+    # Keras serves the optimiser and the progress bar; it reads this when it is imported.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    from . import black_box, digits, plot, reload
+    from .report import Report
+
+    output.mkdir(parents=True, exist_ok=True)
+    report = Report()
+    trained = digits.run(report)
+    reload.run(trained, output / "saved_model", report)
+    fitted = black_box.run(report)
+    plot.save(trained.curves, fitted, output / "learning_curves.png")
+    report.save(output / "results.json")
+    report.show()
+    print(f"\nLearning curves: {output / 'learning_curves.png'}\nFigures:         {output / 'results.json'}")
+    return 0 if report.all_hold() else 1

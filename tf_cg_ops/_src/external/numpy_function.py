@@ -1,0 +1,257 @@
+"""`from_numpy`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import convert, pytree, tf_internal
+from tf_cg_ops._src.custom_gradient import decorator
+from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.external.python_call import Input, PythonCall
+
+_API = "from_numpy"
+
+# Under this name TensorFlow asks for the gradient of the Python function itself when a graph is saved, and only then.
+_NOT_SAVED = "TfCgOpsFromNumpyIsNotSaved"
+
+
+@tf_internal.autograph_artifact
+def from_numpy(
+    f_and_grad: Callable[..., Any],
+    output: tf.TensorSpec | None = None,
+    *,
+    batched: bool = False,
+    nondiff_argnames: Collection[str] = (),
+    name: str | None = None,
+) -> Callable[..., tf.Tensor]:
+    """Makes a differentiable function of a Python function that computes with NumPy arrays.
+
+    `f_and_grad(*arrays)` returns `(value, gradients)`, from SciPy, a solver or a simulator. With the gradient `g` of
+    the value by the input `x`, and the upstream gradient `dy`,
+
+        dx = sum over the dimensions of the value of dy * conj(g)
+
+    For a complex `x`, `g` is the derivative if the function is holomorphic. Where the value is real, as that of
+    `abs(z)**2`, `g` is the complex conjugate of the gradient that TensorFlow has: `2 * conj(z)` there.
+
+    `gradients` is one array where one input is differentiable, else a list or tuple with one for each, in the order of
+    the signature. Differentiable are floating-point and complex numbers: Tensors, Variables, arrays and Python's own.
+    Tensors of other dtypes reach the function as arrays, without a gradient; what is no number of that kind (an int, a
+    string, a callable) reaches it as it is. A list, tuple or dict is a structure of inputs.
+
+    | `output`     | `batched` | value              | gradient by `x`                  |
+    |--------------|-----------|--------------------|----------------------------------|
+    | `None`       |           | `[...]`            | `[...]`: elementwise, as a ufunc |
+    | a TensorSpec | `False`   | `output.shape`     | `output.shape + x.shape`         |
+    | a TensorSpec | `True`    | `[B] + output.shape` | `[B] + output.shape + x.shape[1:]` |
+
+    Without an `output` the shape is the one to which the differentiable inputs broadcast, and the dtype that of the
+    first. With `batched`, all of these inputs have the leading dimension `B`, and one call gets the whole batch. For a
+    function of a single example use `tf.map_fn`, which calls it once for each.
+
+    The function is called once for value and gradient together. It gets copies, in which it may write. Its results are
+    copied, too, and cast; they may be complex where the output or the input is. In eager mode it is called directly. In
+    a graph it is a stateful operation, which TensorFlow neither merges with another call, nor drops, nor runs ahead of
+    time, as with `tf.numpy_function`: a simulator may draw random numbers. There TensorFlow turns an exception of the
+    function into one of its own, which holds the text.
+
+    What it does not do: run under XLA, or without this Python process. `jit_compile=True` is refused (compile a Keras
+    model with `jit_compile=False`, or set `supports_jit = False` in the layer of Keras 3), and so is saving the graph
+    as a SavedModel. `model.save` of Keras 3 and checkpoints hold no graph and work. A graph that is saved nevertheless,
+    without custom gradients, says where it is called that its function is missing. There are no second derivatives: the
+    gradient is a constant to TensorFlow, and they are `None`.
+
+    Relation to `tf.numpy_function`: that has no gradient, and no shape. `tf_cg_ops.embed_gradient` is what this
+    function uses, for values and gradients that are Tensors already.
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> square_root = cg.from_numpy(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
+    >>> x = tf.constant([1.0, 4.0, 16.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = square_root(x)
+    >>> y.numpy().tolist()
+    [1.0, 2.0, 4.0]
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    [0.5, 2.5, 12.5]
+
+    Args:
+      f_and_grad: The function; also a method, or any callable.
+      output: The shape and dtype of one value, without the batch. Dimensions may be `None`; the dtype is float16,
+        bfloat16, float32, float64, complex64 or complex128. The inputs may have others of these dtypes.
+      batched: Whether one call computes a batch. It changes nothing without an `output`.
+      nondiff_argnames: The names of arguments of `f_and_grad` that have no gradient, whatever they are.
+      name: A name for the operations.
+
+    Returns:
+      A function with the signature of `f_and_grad` that returns the value as a Tensor.
+
+    Raises:
+      TypeError: `f_and_grad` is not callable; `output` is not a TensorSpec of known rank with one of the dtypes, or
+        `batched` is not a bool. At the call: an argument does not convert to a Tensor, no argument is differentiable
+        and there is no `output`, or `f_and_grad` does not return a pair.
+      ValueError: `nondiff_argnames` names no arguments. At the call: there is a wrong number of gradients, or one is
+        `None`; a result has the wrong shape, or is complex where the output is real.
+      NotImplementedError: XLA compiles the function that is traced.
+      tf.errors.OpError: In a graph, in the place of what `f_and_grad` raises, or of the errors in its results.
+    """
+    spec = _check_output(output)
+    if not isinstance(batched, bool):
+        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=convert.describe(batched)))
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
+        tensors, inputs, leaves = _find_inputs(function, args, kwargs, nondiff_argnames, spec)
+        x = [tensor for tensor, own in zip(tensors, inputs, strict=True) if own.differentiable]
+        call = PythonCall(
+            function=function,
+            structure=tf.nest.map_structure(lambda _: None, (list(args), kwargs)),
+            leaves=leaves,
+            inputs=inputs,
+            output=spec or _elementwise_output(function, inputs),
+            elementwise=spec is None,
+            batched=batched and spec is not None,
+        )
+        # TensorFlow names the operation where it says that it cannot be saved.
+        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{pytree.name_of(function)}", flags=re.ASCII)):
+            value, *gradients = (
+                _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
+            )
+            return _with_gradients(call, value, gradients, x)
+
+    wrapped = decorator.CustomGradient(_API, f_and_grad, run)
+    nondiff_argnames = pytree.check_names(_API, f_and_grad, nondiff_argnames)
+    return wrapped
+
+
+def _check_output(output: Any) -> tf.TensorSpec | None:
+    if output is None:
+        return None
+    good = isinstance(output, tf.TensorSpec) and output.shape.rank is not None and output.dtype in convert.DTYPES
+    if not good:
+        supported = ", ".join(dtype.name for dtype in convert.DTYPES)
+        raise TypeError(
+            f"{_API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
+            f"{supported}, got {convert.describe(output)}. Write for example output=tf.TensorSpec([3], "
+            "tf.float64), or leave it out for a function of single elements."
+        )
+    return output
+
+
+def _find_inputs(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    nondiff_argnames: Collection[str],
+    output: tf.TensorSpec | None,
+) -> tuple[list[tf.Tensor], list[Input], list[Any]]:
+    """The Tensors in the order of the signature, what is known about them, and all other leaves of the arguments."""
+    structure = (list(args), kwargs)
+    leaves = tf.nest.flatten(structure)
+    own_args, own_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
+    named = pytree.flatten_arguments(_API, function, own_args, own_kwargs, nondiff_argnames)
+    values = [leaves[position] for position in named.values]
+    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
+    like = output.dtype if output else next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
+    names = dict(zip(named.values, named.names, strict=True))
+    tensors, inputs = [], []
+    for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
+        leaf, name = leaves[position], names.get(position)
+        is_number = name is not None and (_is_array(leaf) or isinstance(leaf, (float, complex)))
+        if _is_tensor(leaf) or is_number:
+            tensor = _to_tensor(function, name or "", leaf, like)
+            has_gradient = name is not None and tensor.dtype in convert.DTYPES
+            tensors.append(tensor)
+            inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
+            leaves[position] = None
+    return tensors, inputs, leaves
+
+
+def _is_tensor(value: Any) -> bool:
+    return tf.is_tensor(value) or pytree.as_variable(value) is not None
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array or a number of NumPy's that TensorFlow can differentiate by."""
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUmMbiu"
+
+
+def _to_tensor(function: Callable[..., Any], name: str, value: Any, like: tf.DType) -> tf.Tensor:
+    try:
+        return tf.convert_to_tensor(value, dtype=like.real_dtype if type(value) is float else None)
+    except (TypeError, ValueError) as error:
+        where = {"api": _API, "function": pytree.name_of(function), "argument": name}
+        raise TypeError(errors.NUMPY_ARGUMENT.format(**where, got=f"a {type(value).__name__}")) from error
+
+
+def _elementwise_output(function: Callable[..., Any], inputs: Sequence[Input]) -> tf.TensorSpec:
+    """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
+    where = {"api": _API, "function": pytree.name_of(function)}
+    x = [own for own in inputs if own.differentiable]
+    if not x:
+        raise TypeError(errors.NO_OUTPUT_WITHOUT_INPUTS.format(**where))
+    shape = x[0].shape
+    for own in x[1:]:
+        try:
+            shape = tf.broadcast_static_shape(shape, own.shape)
+        except ValueError as error:
+            got = ", ".join(f"{own.shape} for {own.name!r}" for own in x)
+            raise ValueError(errors.NUMPY_INPUTS_BROADCAST.format(**where, got=got)) from error
+    return tf.TensorSpec(shape, x[0].dtype)
+
+
+def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [tf.constant(array) for array in call(*[tensor.numpy() for tensor in tensors])]
+
+
+def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    graph = tf.compat.v1.get_default_graph()
+    where = {"api": _API, "function": pytree.name_of(call.function)}
+    if tf_internal.is_compiled_by_xla(graph):
+        raise NotImplementedError(errors.NUMPY_UNDER_XLA.format(**where))
+    # The number makes it the only one in the world: another process must not find a function of its own there.
+    token = errors.NUMPY_OTHER_PROCESS.format(**where, number=uuid.uuid4().hex)
+    tf_internal.add_python_function(graph, token, call)
+    specs = call.specs()
+    with tf_internal.stop_recording(), graph.gradient_override_map({"PyFunc": _NOT_SAVED}):
+        results = tf.raw_ops.PyFunc(input=tensors, token=token, Tout=[spec.dtype for spec in specs])
+    for result, spec in zip(results, specs, strict=True):
+        result.set_shape(spec.shape)
+    return results
+
+
+def _with_gradients(
+    call: PythonCall, value: tf.Tensor, gradients: list[tf.Tensor], x: Sequence[tf.Tensor]
+) -> tf.Tensor:
+    """The value in the dtype of the output, with its gradients by the differentiable inputs."""
+    if gradients:
+        rows = [tf.cast(tensor, call.dtype) for tensor in x]
+        axis: list[int] | None = [] if call.elementwise else None
+        if call.batched:
+            rows, axis = [_to_rows(tensor, call.output.shape.rank) for tensor in rows], [-1]
+        value = embed(value, gradients, rows, axis, stopped=False, name=None)
+    return value if value.dtype == call.output.dtype else tf.cast(tf.math.real(value), call.output.dtype)
+
+
+def _to_rows(x: tf.Tensor, rank: int) -> tf.Tensor:
+    """Each example as one row, behind a dimension of size 1 for each one of the value."""
+    if x.shape.is_fully_defined():
+        return tf.reshape(x, [x.shape[0], *[1] * rank, x.shape[1:].num_elements()])
+    shape = tf.shape(x)
+    return tf.reshape(x, tf.concat([shape[:1], [1] * rank, [tf.reduce_prod(shape[1:])]], 0))
+
+
+@tf.RegisterGradient(_NOT_SAVED)
+@tf.autograph.experimental.do_not_convert
+def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
+    raise NotImplementedError(
+        f"{_API}: the operation that TensorFlow names is Python code, which a graph cannot hold; expected "
+        "TensorFlow operations in what is saved, got a function of this process. Save the weights, and build the "
+        "model from its Python code where they are loaded."
+    )

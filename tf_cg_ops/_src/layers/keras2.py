@@ -1,0 +1,30 @@
+"""The layers for tf_keras, which is Keras 2."""
+
+from tf_cg_ops._src.keras.keras2 import keras  # Which knows the functions by then.
+from tf_cg_ops._src.keras.registration import PACKAGE
+from tf_cg_ops._src.layers import mixins
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class EmbedGradient(mixins.EmbedGradient, keras.layers.Layer):
+    __doc__ = mixins.EmbedGradient.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class GradientReversal(mixins.GradientReversal, keras.layers.Layer):
+    __doc__ = mixins.GradientReversal.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class GradientScale(mixins.GradientScale, keras.layers.Layer):
+    __doc__ = mixins.GradientScale.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class GradientClip(mixins.GradientClip, keras.layers.Layer):
+    __doc__ = mixins.GradientClip.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class StraightThrough(mixins.StraightThrough, keras.layers.Layer):
+    __doc__ = mixins.StraightThrough.__doc__

@@ -1,0 +1,112 @@
+"""`reverse_gradient` and `scale_gradient`: identities whose gradient has a factor."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.keras import dispatch
+
+
+@dispatch.takes_keras_tensors("reverse_gradient")
+def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
+    """Returns `x`, with the gradient reversed and scaled.
+
+    For an upstream gradient `dy`, the gradient with respect to `x` is
+
+        dx = -factor * dy
+
+    In front of a domain classifier it trains the features behind it to tell the domains apart as little as possible, by
+    plain gradient descent on the classifier's loss.
+
+    The factor is an input of the computation: a Variable or a Tensor, such as a schedule's, that changes needs no new
+    trace. It is read when the value is computed, and has no gradient.
+
+    Relation to upstream: TensorFlow has no such function. Copies of it on the web are built with `tf.custom_gradient`
+    and a Python number.
+
+    What it does not do: flip the sign of anything but gradients; forward mode gets `-factor` times the tangent.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = cg.reverse_gradient(x, factor=0.5)
+    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    ([1.0, 2.0], [-0.5, -5.0])
+
+    Args:
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
+        one.
+      factor: A real number, Variable or Tensor that broadcasts to the shape of `x`. It is cast to the dtype of `x`.
+
+    Returns:
+      A Tensor with the value, shape and dtype of `x`. It shares the buffer of `x`.
+
+    Raises:
+      TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
+      ValueError: `factor` does not broadcast to the shape of `x`.
+      tf.errors.InvalidArgumentError: The same, where that shows at run time only.
+
+    Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
+    """
+    return _scaled("reverse_gradient", x, factor, reverse=True)
+
+
+@dispatch.takes_keras_tensors("scale_gradient")
+def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
+    """Returns `x`, with the gradient scaled.
+
+    For an upstream gradient `dy`, the gradient with respect to `x` is
+
+        dx = factor * dy
+
+    With a factor of 0 it is zero, and still there, unlike that of `tf.stop_gradient`. The factor is an input of the
+    computation: a Variable or a Tensor that changes needs no new trace. It is read when the value is computed, and has
+    no gradient.
+
+    Relation to upstream: `factor * x + tf.stop_gradient((1 - factor) * x)`, which is often written for it, rounds the
+    value; here the value is that of `x`, bit for bit.
+
+    What it does not do: scale the value.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = cg.scale_gradient(x, 0.5)
+    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+    ([1.0, 2.0], [0.5, 5.0])
+
+    Args:
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
+        one.
+      factor: A real number, Variable or Tensor that broadcasts to the shape of `x`. It is cast to the dtype of `x`.
+
+    Returns:
+      A Tensor with the value, shape and dtype of `x`. It shares the buffer of `x`.
+
+    Raises:
+      TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
+      ValueError: `factor` does not broadcast to the shape of `x`.
+      tf.errors.InvalidArgumentError: The same, where that shows at run time only.
+    """
+    return _scaled("scale_gradient", x, factor, reverse=False)
+
+
+def _scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
+    [x] = convert.to_tensors(api, ["x"], [x])
+    factor = convert.to_real(api, "factor", factor, x.dtype)
+    try:
+        fits = tf.broadcast_static_shape(factor.shape, x.shape).is_compatible_with(x.shape)
+    except ValueError:  # They do not broadcast at all.
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those "
+            f"of {x.shape}, got {factor.shape}. Give it one number for all, or one for each element of x."
+        )
+    return embed(x, [-factor if reverse else factor], [x], [], False, None)

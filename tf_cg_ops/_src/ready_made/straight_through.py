@@ -1,0 +1,190 @@
+"""`straight_through`: a function that has no useful derivative, with that of another one."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src import errors
+from tf_cg_ops._src.core import convert, pytree, tf_internal
+from tf_cg_ops._src.custom_gradient import decorator, wording
+
+_API = "straight_through"
+
+
+def _identity(x: tf.Tensor, slope: float) -> tf.Tensor:
+    return tf.ones_like(x)
+
+
+def _hard_tanh(x: tf.Tensor, slope: float) -> tf.Tensor:
+    return tf.cast(slope * tf.abs(x) <= 1, x.dtype)
+
+
+def _sigmoid(x: tf.Tensor, slope: float) -> tf.Tensor:
+    # sigmoid(-u) and not 1 - sigmoid(u), which is rounded to zero.
+    return slope * tf.sigmoid(slope * x) * tf.sigmoid(-slope * x)
+
+
+def _fast_sigmoid(x: tf.Tensor, slope: float) -> tf.Tensor:
+    return 1 / tf.square(1 + slope * tf.abs(x))
+
+
+# The derivatives with respect to x.
+SURROGATES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
+    "identity": _identity,
+    "hard_tanh": _hard_tanh,
+    "sigmoid": _sigmoid,
+    "fast_sigmoid": _fast_sigmoid,
+}
+
+
+@tf_internal.autograph_artifact
+def straight_through(
+    f: Callable[..., Any] | None = None,
+    surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
+    slope: float = 1.0,
+) -> Callable[..., Any]:
+    """Decorates a function without a useful derivative, which gets that of a surrogate.
+
+    For an upstream gradient `dy`, the gradient with respect to the first argument `x` is
+
+        dx = dy * derivative of the surrogate at x
+
+    | `surrogate`      | a function of `x`            | its derivative                                     |
+    |------------------|------------------------------|----------------------------------------------------|
+    | `"identity"`     | `x`                          | 1                                                  |
+    | `"hard_tanh"`    | `x`, flat beyond `1 / slope` | 1 where `slope * abs(x) <= 1`, and 0 elsewhere     |
+    | `"sigmoid"`      | `sigmoid(slope * x)`         | `slope * sigmoid(slope * x) * sigmoid(-slope * x)` |
+    | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
+    | a function `d`   |                              | `d(x)`                                             |
+
+    The value is that of `f`, and the surrogate is not computed before a gradient is asked for. Second derivatives are
+    those of the factor. Other arguments of `f`, and variables that it reads, get no gradient.
+
+    Relation to upstream: with `"identity"` it is what `tf.grad_pass_through` does for functions of one argument. The
+    formula `x + tf.stop_gradient(f(x) - x)`, which is often written for it, rounds the value, and turns it into nan
+    where `x` is infinite.
+
+    What it does not do: check that the surrogate resembles `f`. A spike is `straight_through(lambda u: u > 0)` of the
+    membrane potential minus the threshold.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> sign = cg.straight_through(tf.sign, "hard_tanh")
+    >>> x = tf.constant([-2.0, -0.5, 0.5])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = sign(x)
+    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
+
+    Args:
+      f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype float16,
+        bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
+        decorator itself is returned, for use with parentheses.
+      surrogate: A name from the table, or a function that returns the derivative at `x`, in the shape and dtype of `x`.
+      slope: A number above 0: how quickly the derivative falls off. `"identity"` and functions do not use it.
+
+    Returns:
+      A function with the signature and the value of `f`.
+
+    Raises:
+      TypeError: At the call: the first argument holds no real numbers.
+      ValueError: The surrogate is not known, or the slope is not a positive number; or, at the call, the value does not
+        have the shape of `x`.
+      tf.errors.InvalidArgumentError: The same, where that shows at run time only, and a gradient is asked for.
+
+    Sources: Bengio, Leonard and Courville, "Estimating or propagating gradients through stochastic neurons" (2013),
+    arXiv:1308.3432, for the identity; Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830, for the hard
+    tanh; Neftci, Mostafa and Zenke, "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948,
+    for the sigmoid; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the fast sigmoid.
+    """
+    derivative = to_derivative(surrogate, slope)
+    if f is None:
+        return functools.partial(straight_through, surrogate=surrogate, slope=slope)
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def with_gradient(*args: Any, **kwargs: Any) -> Any:
+            leaves = pytree.flatten_arguments(_API, function, args, kwargs).values
+            x = _to_real_tensor(function, leaves)
+            value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
+            if not value.shape.is_compatible_with(x.shape):
+                message = errors.STRAIGHT_THROUGH_SHAPE
+                name = pytree.name_of(function)
+                raise ValueError(message.format(api=_API, function=name, x=x.shape, got=value.shape))
+
+            def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+                if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # These treat each row by itself.
+                    rows = derivative(tf.gather(x, dy.indices))
+                    dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
+                elif isinstance(surrogate, str):
+                    dx = dy * derivative(x)
+                else:
+                    dx = dy * _derivative_at(x, derivative, function)
+                gradients = [dx, *[None] * (len(leaves) - 1)]
+                return (gradients, [None] * len(variables)) if variables else gradients
+
+            return value, grad_fn
+
+        return decorator.run(with_gradient, args, kwargs, terms=wording.STRAIGHT_THROUGH, written=function)
+
+    return decorator.CustomGradient(_API, f, run)
+
+
+def _derivative_at(x: tf.Tensor, surrogate: Callable[[tf.Tensor], Any], function: Callable[..., Any]) -> tf.Tensor:
+    """The derivative that the user's surrogate returns, checked."""
+    where = {"api": _API, "surrogate": repr(pytree.name_of(surrogate)), "function": pytree.name_of(function)}
+    try:
+        found = surrogate(x)
+    except TypeError as error:
+        signature = pytree.refusing_signature(surrogate, [x], {})
+        if signature is None:
+            raise
+        raise TypeError(errors.SURROGATE_ARGUMENTS.format(**where, signature=signature)) from error
+    if not tf.is_tensor(found) and not isinstance(found, (int, float, np.ndarray, np.generic)):
+        raise TypeError(errors.SURROGATE_NO_TENSOR.format(**where, got=convert.describe(found)))
+    if not tf.is_tensor(found):
+        found = tf.cast(found, x.dtype)
+    if found.dtype != x.dtype:
+        raise ValueError(errors.SURROGATE_DTYPE.format(**where, expected=x.dtype.name, got=found.dtype.name))
+    try:
+        fits = tf.broadcast_static_shape(found.shape, x.shape).is_compatible_with(x.shape)
+    except ValueError:  # They do not broadcast at all.
+        fits = False
+    if not fits:
+        raise ValueError(errors.SURROGATE_SHAPE.format(**where, expected=x.shape, got=found.shape))
+    return found
+
+
+def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
+    """The first argument as a Tensor, or TypeError."""
+    first = leaves[0] if leaves else None
+    is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
+    if is_number or pytree.as_variable(first) is not None:
+        x = tf.convert_to_tensor(first)
+        if x.dtype.is_floating:
+            return x
+        first = x
+    got = convert.describe(first) if leaves else "no argument"
+    raise TypeError(
+        f"{_API}: '{pytree.name_of(function)}' has nothing to be differentiated by; expected real numbers as its "
+        f"first argument, got {got}. Pass x, a Tensor or Variable of a floating dtype, first."
+    )
+
+
+def to_derivative(surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The derivative as a function of x."""
+    if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
+        raise ValueError(
+            f"{_API}: the slope is no positive number; expected a number above 0, got {slope!r}. Pass its size."
+        )
+    if isinstance(surrogate, str) and surrogate in SURROGATES:
+        return lambda x: SURROGATES[surrogate](x, float(slope))
+    if callable(surrogate):
+        return surrogate
+    raise ValueError(
+        f"{_API}: the surrogate is not known; expected one of {', '.join(map(repr, SURROGATES))}, or a "
+        f"function of x that returns the derivative, got {surrogate!r}. Pass one of those names."
+    )
