@@ -21,7 +21,10 @@ def test_no_sentence_begins_with_a_relative_clause_and_every_term_is_the_standar
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_of_code_fit_a_page(page):
+    """The output of code is wrapped by the style of the pages."""
     for block in markdown.code_blocks(page.read_text()):
+        if block.startswith("```\n"):
+            continue
         assert [line for line in block.splitlines() if len(line) > 88] == []
 
 
