@@ -17,7 +17,9 @@ import pytest
 from .support.browser import PROGRAMS, Browser, Tab, find_chromium
 from .support.sources import ROOT, source_files
 
-LAYOUT, LINKS = (pathlib.Path(__file__).with_name("support").joinpath(name).read_text() for name in ("layout.js", "links.js"))
+LAYOUT, LINKS = (
+    pathlib.Path(__file__).with_name("support").joinpath(name).read_text() for name in ("layout.js", "links.js")
+)
 SCREENSHOTS = ROOT / "build" / "screenshots"
 WIDE, NARROW = 1280, 400
 
