@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow fuzz mutants sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: demo test test-slow fuzz mutants sanitize install-clang install-chromium bazel-test install-bazel wheel matrix bench cuda-check docs figures format clean
 
 demo: $(LIBRARY)
 	$(BIN)/tf-cg-ops demo
@@ -66,6 +66,17 @@ install-clang:
 	      || { apt-get update >/dev/null && apt-get install -y --no-install-recommends clang libclang-rt-dev >/dev/null; }; }; } \
 	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
 	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
+
+# The tests of the pages need a browser; without it they are skipped.
+install-chromium:
+	@$(PYTHON) -c 'import sys; from tests.support.browser import find_chromium; sys.exit(find_chromium() is None)' \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
+	    echo "Installing Chromium."; export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get install -y --no-install-recommends chromium-headless-shell >/dev/null 2>&1 \
+	      || { apt-get update >/dev/null && apt-get install -y --no-install-recommends chromium-headless-shell >/dev/null; }; }; } \
+	  || echo "make: found no Chromium and cannot install it; expected chromium-headless-shell or chromium on PATH, or apt-get" \
+	          "and the rights of root: how the pages look, their links and search are NOT tested." \
+	          "On Debian: sudo apt-get install chromium-headless-shell"
 
 # What takes too long for each run: kernels under sanitizers with faults put into them, faults that the fuzzers have to find,
 # and the like.
@@ -113,8 +124,16 @@ cuda-check:
 	build/cuda_check --csv build/cuda_check.csv
 
 # The pages come into build/docs; the first one is index.html.
+# The theme's own note about its future, which pyproject.toml has in short.
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(LIBRARY)
 	$(BIN)/python -m mkdocs build --strict
+
+# Draws the pictures of the pages again, and runs the quickstart notebook: some minutes.
+figures: $(LIBRARY)
+	$(BIN)/python docs/figures/graph.py
+	$(BIN)/python docs/figures/gallery.py
+	$(BIN)/python docs/notebook.py
 
 format: $(LIBRARY)
 	$(BIN)/ruff check --fix .

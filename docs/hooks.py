@@ -21,6 +21,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Lets long names in tables break between their words, and nowhere else."""
+    return re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
+
+
+def _with_breaks(cell: re.Match[str]) -> str:
+    between_words = re.compile(r"(?<=\w[._])(?=\w)|(?<=[a-z])(?=[A-Z])")
+    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
+
+
 def examples() -> list[pathlib.Path]:
     """The programs under examples/."""
     return sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in _LANGUAGES)

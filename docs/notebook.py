@@ -1,6 +1,6 @@
 """Runs the quickstart notebook.
 
-    python docs/notebook.py    # runs it and stores its outputs
+python docs/notebook.py    # runs it and stores its outputs
 """
 
 import pathlib

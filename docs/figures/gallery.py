@@ -1,6 +1,6 @@
 """Draws the pictures of docs/gallery.md again: runs the examples and the demo, and copies what they draw.
 
-    python docs/figures/gallery.py
+python docs/figures/gallery.py
 """
 
 import pathlib

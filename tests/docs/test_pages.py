@@ -6,8 +6,11 @@ import subprocess
 import sys
 import typing
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import tf_cg_ops as cg
 import tf_cg_ops.layers.tf_keras
 
 from ..support.processes import run_python
@@ -51,7 +54,7 @@ def test_the_reference_shows_no_private_names(site):
 def test_docstrings_are_rendered_as_what_they_mean(site):
     pages = reference(site)
     for heading in ("Parameters:", "Returns:", "Raises:"):
-        assert f'<th class="field-name">{heading}</th>' in pages
+        assert f'<span class="doc-section-title">{heading}</span>' in pages
     # A section that is not known; a table, a list of arguments and an example that are taken for paragraphs.
     for left_over in ("<details", "|--", "Call arguments:\n", "<p>&gt;&gt;&gt;", "<blockquote>"):
         assert left_over not in pages, left_over
@@ -85,6 +88,29 @@ def test_the_code_of_a_guide_prints_what_is_below_it(guide, tmp_path):
         printed = run_python(code, cwd=tmp_path).stdout.split(SEPARATOR)
         for (code, expected), actual in zip(shared, printed, strict=True):
             assert actual == expected, code
+
+
+SHAPES = re.findall(
+    r"^\| `(\[.*?)` \| `(.*?)` \| `(.*?)` \| `(.*?)` \| `(.*?)` \|$", (ROOT / "docs" / "shapes.md").read_text(), re.M
+)
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=" ".join)
+def test_the_table_of_shapes_gives_the_gradient(row, rng):
+    *shapes, axis, formula = row
+    sizes = {"n": 5, "m": 4, "p": 2, "q": 3, "B": 3, "D": 4, "H": 3, "T": 2, "W": 4}
+    x, fx, gx = (rng.normal(size=eval(shape, sizes)) for shape in shapes)
+    dy = rng.normal(size=fx.shape)
+    expected = eval(formula, sizes | {"dy": dy, "gx": gx, "sum": np.sum, "ones": np.ones, "tensordot": np.tensordot})
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(fx, gx, x, axis=eval(axis))
+    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=tf.constant(dy)), expected, rtol=1e-12)
+
+
+def test_the_table_of_shapes_is_read():
+    assert len(SHAPES) == 13
 
 
 @pytest.mark.parametrize("name", PUBLIC)

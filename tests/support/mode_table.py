@@ -193,14 +193,16 @@ def write(cells):
 def page(result):
     """The table as Markdown."""
     lines = [
-        "# Where it works",
+        "# Support matrix",
         "",
-        f"Made by the tests on a CPU, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
-        "and second derivatives (first alone for `scan`, `from_numpy`, Keras models and layers; in TFLite values) were",
-        "compared with numbers by hand in that regime, and `docs/regimes.json` names them. A dagger: some are left out,",
-        "since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",
+        "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
+        "derivatives (first derivatives alone for `scan`, `from_numpy`, Keras models and layers; values in TFLite).",
+        f"`docs/regimes.json` names them. The tests ran on a CPU, with TensorFlow {result['tensorflow']}, and wrote this table.",
         "",
-        "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
+        "- empty: no test.",
+        "",
+        "| mode | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for regime, functions in result["cells"].items():
