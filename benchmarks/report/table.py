@@ -57,8 +57,9 @@ def targets(run: dict[str, Any]) -> str:
         if measured:
             figures = f"{digits(measured['median'])} ({digits(measured['p20'])} to {digits(measured['p80'])})"
         reached = {True: "yes", False: "**no**", None: ""}[target["reached"]]
-        body.append((target["name"], target["expression"], digits(target["limit"]), figures, reached))
-    return rows(("target", "what is measured", "at most", "median (p20 to p80)", "reached"), *body)
+        name = f"{target['name']}<br>`{target['expression']}`"
+        body.append((name, digits(target["limit"]), figures, reached))
+    return rows(("target", "at most", "median (p20 to p80)", "reached"), *body)
 
 
 def memory(run: dict[str, Any]) -> str:
@@ -68,11 +69,11 @@ def memory(run: dict[str, Any]) -> str:
         found = [name for name in YARDSTICKS if name in case["implementations"]]
         if case["elements"] >= LARGE and case["bytes_moved"] and found:
             yardstick, kernel = case["implementations"][found[0]]["median"], case["implementations"][KERNEL]["median"]
-            times = [f"{quantity(t, 's')}, {case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
+            times = [f"{quantity(t, 's')}<br>{case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
             ratio = _ratio(case["ratios"][KERNEL][found[0]])
             moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
-            body.append((f"{case['subject']}: {case['case']}", moved, found[0], *times, ratio))
-    return rows(("case", "moved at least", "yardstick", "its time", f"{KERNEL}", "ratio (p20 to p80)"), *body)
+            body.append((f"{case['subject']}: {case['case']}<br>{moved}, {found[0]}", *times, ratio))
+    return rows(("case<br>bytes moved at least, yardstick", "yardstick", f"{KERNEL}", "ratio (p20 to p80)"), *body)
 
 
 def cases(run: dict[str, Any]) -> str:
