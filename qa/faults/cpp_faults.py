@@ -183,7 +183,7 @@ FAULTS = (
         ("kernels/test_shape_functions.py", "embed_gradient/test_shape_table.py"),
     ),
     Fault(
-        "results handed on in the place of others",
+        "results forwarded in the place of others",
         "cc/kernels/hand_on_kernel.cc",
         "context->set_output(i, context->input(i))",
         "context->set_output(i, context->input(0))",

@@ -138,6 +138,6 @@ def test_its_docstring_says_how_to_run_it_and_what_comes_out(name):
 
 def test_the_table_lists_every_example():
     text = (EXAMPLES / "README.md").read_text()
-    listed = re.findall(r"^\| `([\w.]+)/?`", text, re.MULTILINE)
+    listed = re.findall(r"^\| \[`([\w.]+)/?`\]", text, re.MULTILINE)
     assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
     assert {f"{name}.py" for name in FILES} < set(listed)
