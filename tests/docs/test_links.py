@@ -42,7 +42,9 @@ def test_every_path_in_code_exists(page):
 
 def test_a_missing_anchor_is_found(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# Two words, `code` and a [link](to.md)\n\nterm {#a-term}\n\n```\n# No heading\n```\n\n::: tf_cg_ops.saved_model\n")
+    page.write_text(
+        "# Two words, `code` and a [link](to.md)\n\nterm {#a-term}\n\n```\n# No heading\n```\n\n::: tf_cg_ops.saved_model\n"
+    )
     present = ["two-words-code-and-a-link", "a-term", "tf_cg_ops.saved_model.strip"]
     assert [has_anchor(page, anchor) for anchor in present] == [True, True, True]
     absent = ["no-heading", "tf_cg_ops.embed_gradient", "tf_cg_ops.saved_model.absent"]

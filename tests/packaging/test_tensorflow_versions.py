@@ -94,7 +94,9 @@ def test_a_python_that_is_not_at_hand_has_no_version(tmp_path):
 
 
 def test_the_page_has_a_row_for_every_version():
-    table = re.search(r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "docs" / "building.md").read_text())
+    table = re.search(
+        r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "docs" / "building.md").read_text()
+    )
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
     assert sorted(".".join(row[0].split(".")[:2]) for row in rows) == sorted(SUPPORTED)
     assert all(all(row) for row in rows)

@@ -18,7 +18,7 @@ TERMS = {
     r"where it works": "support matrix",
     r"moving from": "migrating from",
     r"ten lines": "quickstart",
-    r"hand(?:s|ed|ing)? (?:\w+ )?on": "forward",
+    r"hand(?:s|ed|ing)? (?:(?!one\b)\w+ ){0,2}on(?! hand)": "forward",
     r"live parts?": "backward slice",
     r"repeatable": "safe to recompute",
     r"misfits?": "shape error",
