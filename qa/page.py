@@ -31,14 +31,14 @@ def number(value: float) -> str:
 
 
 def raw_ops(found: dict[str, Any]) -> str:
-    """What became of the calls, by the way of calling."""
+    """What became of the calls, by mode."""
     modes = sorted({key.rpartition(" ")[0] for key in found["by_mode"]})
     rows = [
         [mode, *(number(found["by_mode"].get(f"{mode} {outcome}", 0)) for outcome in ("accepted", "refused"))]
         for mode in modes
     ]
     rows.append(["all", number(found["accepted"]), number(found["refused"])])
-    return table(["way", "right result", "exception"], rows) + f"\n\nFailures: {len(found['failures'])}."
+    return table(["mode", "right result", "exception"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 
 def differential(found: dict[str, Any]) -> str:
@@ -86,9 +86,10 @@ def leaks(found: list[dict[str, Any]]) -> str:
     kinds = dict.fromkeys(row["scenario"] for row in found)
     rows = []
     for scenario in kinds:
-        ours, stock = (next(r for r in found if (r["scenario"], r["with"]) == (scenario, w)) for w in ("ours", "stock"))
+        of = {row["with"]: row for row in found if row["scenario"] == scenario}
+        ours, built_in = of["ours"], of["built-in"]
         added = ", ".join(str(ours[count]) for count in COUNTS)
-        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
+        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], built_in["bytes each"], added])
     return table(["repeated", "times", "bytes each, here", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
 
 
