@@ -86,9 +86,10 @@ def leaks(found: list[dict[str, Any]]) -> str:
     kinds = dict.fromkeys(row["scenario"] for row in found)
     rows = []
     for scenario in kinds:
-        ours, stock = (next(r for r in found if (r["scenario"], r["with"]) == (scenario, w)) for w in ("ours", "stock"))
+        of = {row["with"]: row for row in found if row["scenario"] == scenario}
+        ours, built_in = of["ours"], of["built-in"]
         added = ", ".join(str(ours[count]) for count in COUNTS)
-        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
+        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], built_in["bytes each"], added])
     return table(["repeated", "times", "bytes each", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
 
 
