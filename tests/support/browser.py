@@ -121,8 +121,9 @@ class Tab:
     def resize(self, width, height=900):
         self.width = width
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        # Two frames: what the page does when its size changes has been done.
+        # Two frames: what the page does when its size changes has been done, apart from what moves on its own.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
+        self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 
     def prefer(self, scheme):
         """What the system says: light or dark."""
