@@ -203,8 +203,7 @@ CALLS = {
     "wrong_arguments": (
         lambda: cg.from_numpy(f)(X, X),
         TypeError,
-        "from_numpy: the arguments do not fit 'f'; expected f(x), got a call for which Python says: too many positional "
-        "arguments. Pass what the signature asks for.",
+        "from_numpy: the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
     ),
 }
 DECORATIONS = {

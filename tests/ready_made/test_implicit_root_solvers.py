@@ -279,8 +279,7 @@ CALLS = {
     "arguments": (
         lambda: cg.implicit_root(cubic_residual, f)(tf.constant(X), 1),
         TypeError,
-        "implicit_root: the arguments do not fit 'f'; expected f(x), got a call for which Python says: too many positional "
-        "arguments. Pass what the signature asks for.",
+        "implicit_root: the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
     ),
 }
 

@@ -195,8 +195,10 @@ def test_arguments_that_are_no_list_are_refused():
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match=r"check_gradient: the arguments do not fit 'f'; expected f\(x\), got a call"):
+    message = "check_gradient: the arguments do not fit 'f': too many positional arguments. Call it as f(x)."
+    with pytest.raises(TypeError) as error:
         check_gradient(f, [X, X])
+    assert str(error.value) == message
 
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
