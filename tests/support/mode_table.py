@@ -32,7 +32,7 @@ COLUMNS = {
     "custom_vjp": [],
     "recompute_grad": [],
     "grad_pass_through": [],
-    "from_numpy": [],
+    "numpy_function": [],
     "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
@@ -196,7 +196,7 @@ def page(result):
         "# Where it works",
         "",
         f"Made by the tests on a CPU, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
-        "and second derivatives (first alone for `scan`, `from_numpy`, Keras models and layers; in TFLite values) were",
+        "and second derivatives (first alone for `scan`, `numpy_function`, Keras models and layers; in TFLite values) were",
         "compared with numbers by hand in that regime, and `docs/regimes.json` names them. A dagger: some are left out,",
         "since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",
         "",
