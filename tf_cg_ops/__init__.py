@@ -1,7 +1,7 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
-Importing the package registers its ops and their gradients: a SavedModel that holds them then loads. A Keras that is
-loaded already is told about the layers and functions: a model file that holds them then loads, too.
+Importing the package registers its ops and their gradients, so that a SavedModel with them loads. If Keras is imported
+already, it also registers the layers and functions, so that a model file with them loads.
 """
 
 import importlib as _importlib
@@ -14,7 +14,7 @@ from tf_cg_ops import testing as testing
 from tf_cg_ops._src import layers as _layers
 from tf_cg_ops._src import ops as _ops  # noqa: F401
 
-# The first import: under a TensorFlow which the library was not built for, nothing else may run.
+# Fails under a TensorFlow that the library was not built for.
 from tf_cg_ops._src.core import library as _library  # noqa: F401  # isort: split
 from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
@@ -56,7 +56,7 @@ _layers.register_with_loaded_keras()
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Imports `layers`, and with it Keras, where it is first used."""
+    """Imports `layers`, and with it Keras, at its first use."""
     if name == "layers":
         return _importlib.import_module(".layers", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

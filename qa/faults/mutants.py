@@ -145,6 +145,7 @@ TESTS = {
     ),
     "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
+    "_src/embed_gradient/vjp.py": (*EMBED, "custom_gradient/test_indexed_slices.py"),
     "_src/": ("graph/test_import.py",),
     "_src/core/": (*EMBED, *DECORATOR),
     "_src/custom_gradient/": DECORATOR,

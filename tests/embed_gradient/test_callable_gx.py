@@ -303,7 +303,7 @@ WRONG_CALLS = {
         TypeError,
         "embed_gradient: the dtypes differ; expected float32 for all arguments, which fx has, got float64 for x",
     ),
-    "no_x": (lambda: cg.embed_gradient(V, lambda: [], []), ValueError, "embed_gradient: x is empty"),
+    "no_x": (lambda: cg.embed_gradient(V, lambda: [], []), ValueError, "embed_gradient: x is an empty list"),
     "count": (
         lambda: cg.embed_gradient(V, [lambda: V], [V, V]),
         ValueError,

@@ -1,4 +1,4 @@
-"""The arguments and results of a decorated function as flat lists, with names for messages."""
+"""Arguments and results of a decorated function as flat lists of leaves, and their Tensors that have gradients."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -13,7 +13,7 @@ from tf_cg_ops._src.core.variables import as_variable
 
 
 class Leaves:
-    """Flattened values and, for each, what the user calls it: `x`, `x[0]`, `options['rate']`."""
+    """Flattened values and their names as the user writes them: `x`, `x[0]`, `options['rate']`."""
 
     def __init__(self, values: list[Any], find_names: Callable[[], list[str]]) -> None:
         self.values = values
@@ -21,7 +21,7 @@ class Leaves:
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """Found where they are first needed: it takes longer than a call."""
+        """The names, computed when a message first needs them: that takes longer than a call."""
         return self._find_names()
 
 
@@ -32,10 +32,10 @@ def flatten_arguments(
     kwargs: dict[str, Any],
     constants: Collection[str] = (),
 ) -> Leaves:
-    """The leaves of the arguments in the order of the signature, however they were passed, but for `constants`.
+    """The leaves of all arguments but `constants`, in the order of the signature.
 
-    TypeError if they do not fit the signature. Not so for positional Tensors alone, which are in its order: whoever
-    calls the function finds out, and `check_arguments` then has the message.
+    Raises TypeError if the arguments do not fit the signature. Positional Tensors alone are in its order and are not
+    compared with it: if calling the function then fails, `signature.check_arguments` has the message.
     """
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
         return Leaves(list(args), lambda: _flatten(api, function, args, kwargs, constants)[1])
@@ -59,7 +59,7 @@ def _flatten(
             continue
         values = tf.nest.flatten(value)
         names = tf.nest.flatten(_paths(name, value))
-        if len(names) != len(values):  # A structure of which only tf.nest knows the inside.
+        if len(names) != len(values):  # Only tf.nest knows the inside of this structure.
             names = [f"{name}[{i}]" for i in range(len(values))]
         all_values.extend(values)
         all_names.extend(names)
@@ -67,7 +67,7 @@ def _flatten(
 
 
 def _paths(name: str, value: Any) -> Any:
-    """The structure with each leaf replaced by its name."""
+    """The structure with the name of each leaf in its place."""
     if isinstance(value, dict):
         return {key: _paths(f"{name}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -78,7 +78,7 @@ def _paths(name: str, value: Any) -> Any:
 
 
 def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
-    """The Tensors that stand for a value in gradients: none for numbers, arrays, None and everything else."""
+    """The Tensors that stand for a value in gradients; none for numbers, arrays, None and other objects."""
     if isinstance(value, tf.Tensor):
         return [value]
     if as_variable(value) is not None:
@@ -91,22 +91,22 @@ def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
 
 
 def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> list[Any]:
-    """The upstream gradient of each output; None for what is no tensor."""
+    """The upstream gradient of each output; None for an output without Tensors."""
     if all(isinstance(output, tf.Tensor) for output in outputs):
         return [slices.UpstreamSlices.of(dy) for dy in dys]
     replaced = replace_tensors(outputs, components, [slices.to_dense(dy) for dy in dys])
-    return [dy if own else None for dy, own in zip(replaced, components, strict=True)]
+    return [dy if parts else None for dy, parts in zip(replaced, components, strict=True)]
 
 
 def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
-    """The values with new Tensors in the place of their components."""
+    """The values with new Tensors instead of their components."""
     if all(isinstance(value, tf.Tensor) for value in values):
         return list(tensors)
     remaining = iter(tensors)
     replaced = []
-    for value, own in zip(values, components, strict=True):
-        new = [next(remaining) for _ in own]
-        if not own:
+    for value, parts in zip(values, components, strict=True):
+        new = [next(remaining) for _ in parts]
+        if not parts:
             replaced.append(value)
         elif isinstance(value, tf.Tensor):
             replaced.append(new[0])
@@ -120,7 +120,7 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
 
 
 def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> list[Any]:
-    """What a gradient holds for each of the Tensors of its input. Sparse gradients of a dense input stay whole."""
+    """The part of a gradient for each Tensor of its input. A sparse gradient of a dense input stays whole."""
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values if isinstance(value, tf.IndexedSlices) else gradient]
     if len(tensors) == 1 and not isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
@@ -129,7 +129,7 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
 
 
 def to_output(leaf: Any) -> Any:
-    """An output is a value: what a Variable holds, and a Tensor for an array or a number, as it comes from NumPy."""
+    """The leaf of a result as a value: a Tensor for a Variable, an array or a number, otherwise the leaf itself."""
     if isinstance(leaf, tf.Tensor):
         return leaf
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
@@ -137,13 +137,13 @@ def to_output(leaf: Any) -> Any:
 
 
 def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
-    """The structure with other Tensors in the place of its own; Variables and what is no tensor stay."""
+    """The structure with the Tensors that `replace` returns for its own; Variables and all other leaves stay."""
     leaves = tf.nest.flatten(structure)
-    places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
-    if places:
-        own = [leaves[i] for i in places]
-        flat = tf.nest.flatten(own, expand_composites=True)
-        new = tf.nest.pack_sequence_as(own, list(replace(flat)), expand_composites=True)
-        for place, leaf in zip(places, new, strict=True):
-            leaves[place] = leaf
+    positions = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
+    if positions:
+        tensors = [leaves[i] for i in positions]
+        components = tf.nest.flatten(tensors, expand_composites=True)
+        replaced = tf.nest.pack_sequence_as(tensors, list(replace(components)), expand_composites=True)
+        for position, leaf in zip(positions, replaced, strict=True):
+            leaves[position] = leaf
     return tf.nest.pack_sequence_as(structure, leaves)
