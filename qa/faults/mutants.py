@@ -76,7 +76,11 @@ READY_MADE = (
     "keras/test_layer_numbers.py",
     "keras/test_functional_models.py",
 )
-FROM_NUMPY = ("external/test_from_numpy.py", "external/test_from_numpy_errors.py", "external/test_from_numpy_calls.py")
+NUMPY_FUNCTION = (
+    "external/test_numpy_function.py",
+    "external/test_numpy_function_errors.py",
+    "external/test_numpy_function_calls.py",
+)
 KERAS = (
     "keras/test_functional_arguments.py",
     "keras/test_functional_models.py",
@@ -146,7 +150,7 @@ TESTS = {
     "_src/core/": (*EMBED, *DECORATOR),
     "_src/custom_gradient/": DECORATOR,
     "_src/embed_gradient/": EMBED,
-    "_src/external/": FROM_NUMPY,
+    "_src/external/": NUMPY_FUNCTION,
     "_src/memory/": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_captures.py",

@@ -251,11 +251,11 @@ SQUARE = np.random.default_rng(2).normal(size=[4, 4])
 NOT_RUN = {
     "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
     "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),
-    "from_numpy": (
-        cg.from_numpy(lambda x: (np.sin(x), np.cos(x))),
+    "numpy_function": (
+        cg.numpy_function(lambda x: (np.sin(x), np.cos(x))),
         X,
         "xla",
-        "NotImplementedError: from_numpy: '<lambda>' is Python code, which XLA cannot compile; expected",
+        "NotImplementedError: numpy_function: '<lambda>' is Python code, which XLA cannot compile; expected",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`from_numpy`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
+"""`numpy_function`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
 
 import re
 import uuid
@@ -16,14 +16,14 @@ from tf_cg_ops._src.custom_gradient import decorator
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.external.python_call import Input, PythonCall
 
-_API = "from_numpy"
+_API = "numpy_function"
 
 # Under this name TensorFlow asks for the gradient of the Python function itself when a graph is saved, and only then.
-_NOT_SAVED = "TfCgOpsFromNumpyIsNotSaved"
+_NOT_SAVED = "TfCgOpsNumpyFunctionIsNotSaved"
 
 
 @tf_internal.autograph_artifact
-def from_numpy(
+def numpy_function(
     f_and_grad: Callable[..., Any],
     output: tf.TensorSpec | None = None,
     *,
@@ -74,7 +74,7 @@ def from_numpy(
     >>> import numpy as np
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> square_root = cg.from_numpy(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
+    >>> square_root = cg.numpy_function(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
     >>> x = tf.constant([1.0, 4.0, 16.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)

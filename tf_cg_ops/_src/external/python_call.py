@@ -1,4 +1,4 @@
-"""The Python side of `from_numpy`: calls the user's function with arrays and checks what it returns."""
+"""The Python side of `numpy_function`: calls the user's function with arrays and checks what it returns."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import text
 
-_API = "from_numpy"
+_API = "numpy_function"
 
 
 @dataclasses.dataclass(frozen=True)
