@@ -1,7 +1,6 @@
 """The sources of the two libraries, as in build_ops/sources.py: tests/packaging/test_bazel_files.py compares."""
 
 SOURCES = [
-    "cc/lib/block_kernels.cc",
     "cc/gradients/function_gradients.cc",
     "cc/gradients/gradient_function.cc",
     "cc/passes/op_search.cc",
@@ -22,8 +21,12 @@ SOURCES = [
     "cc/ops/custom_gradient_refusal_op.cc",
     "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
-    "cc/lib/alignment.cc",
+    "cc/lib/block_kernels_avx512.cc",
+    "cc/lib/block_kernels_avx2.cc",
+    "cc/lib/block_kernels_baseline.cc",
+    "cc/lib/block_kernels.cc",
     "cc/lib/contraction.cc",
+    "cc/lib/alignment.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
     "cc/lib/glibc_compatibility.cc",
@@ -38,13 +41,18 @@ SOURCES_WITH_CC = [
     "cc/lib/glibc_compatibility.cc",
 ]
 
-MERGED = [
-    "cc/gradients",
-    "cc/graph_gradients",
-    "cc/kernels",
-    "cc/ops",
-    "cc/passes",
-]
+UNITS = {
+    "ops": [
+        "cc/gradients",
+        "cc/kernels",
+        "cc/ops",
+        "cc/passes",
+    ],
+    "ops_with_cc": [
+        "cc/graph_gradients",
+        "cc/xla",
+    ],
+}
 
 CUDA_SOURCES = [
     "cuda/contraction.cu",

@@ -44,4 +44,13 @@ struct Arithmetic<std::complex<double>> : ArithmeticIn<double, double, double, 2
 
 }  // namespace tf_cg_ops
 
+// Calls a macro for each element type.
+#define TF_CG_OPS_FOR_EACH_ELEMENT(MACRO) \
+  MACRO(Half)                             \
+  MACRO(BFloat16)                         \
+  MACRO(float)                            \
+  MACRO(double)                           \
+  MACRO(std::complex<float>)              \
+  MACRO(std::complex<double>)
+
 #endif  // TF_CG_OPS_CC_LIB_ARITHMETIC_H_

@@ -1,64 +1,12 @@
-// Compiles the kernels once for each kind of vector registers, and chooses among them at run time.
-//
-// Which instructions a part may use is said here and not on the command line: what the standard library's headers
-// define has to run everywhere, and the linker keeps one copy of it.
+// Chooses the kernels at run time.
 
 #include "cc/lib/block_kernels.h"
 
-#include <algorithm>
-#include <complex>
-#include <cstdint>
-#include <type_traits>
+#include "cc/lib/block_kernels_for.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
 #endif
-
-namespace tf_cg_ops::baseline {
-#define TF_CG_OPS_VECTOR_BYTES 16
-#include "cc/lib/block_kernels_inl.h"
-#undef TF_CG_OPS_VECTOR_BYTES
-}  // namespace tf_cg_ops::baseline
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,f16c")
-#endif
-namespace tf_cg_ops::avx2 {
-#define TF_CG_OPS_VECTOR_BYTES 32
-#include "cc/lib/block_kernels_inl.h"
-#undef TF_CG_OPS_VECTOR_BYTES
-}  // namespace tf_cg_ops::avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")
-#endif
-namespace tf_cg_ops::avx512 {
-#define TF_CG_OPS_VECTOR_BYTES 64
-#include "cc/lib/block_kernels_inl.h"
-#undef TF_CG_OPS_VECTOR_BYTES
-}  // namespace tf_cg_ops::avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-#endif  // defined(__x86_64__)
 
 namespace tf_cg_ops {
 
@@ -92,18 +40,15 @@ Vectors WidestVectors() {
 template <typename T>
 const BlockKernels<T>& BlockKernelsFor(Vectors vectors) {
 #if defined(__x86_64__)
-  if (vectors == Vectors::kAvx512) return avx512::kKernels<T>;
-  if (vectors == Vectors::kAvx2) return avx2::kKernels<T>;
+  if (vectors == Vectors::kAvx512) return avx512::Kernels<T>();
+  if (vectors == Vectors::kAvx2) return avx2::Kernels<T>();
 #endif
   (void)vectors;
-  return baseline::kKernels<T>;
+  return baseline::Kernels<T>();
 }
 
-template const BlockKernels<Half>& BlockKernelsFor(Vectors);
-template const BlockKernels<BFloat16>& BlockKernelsFor(Vectors);
-template const BlockKernels<float>& BlockKernelsFor(Vectors);
-template const BlockKernels<double>& BlockKernelsFor(Vectors);
-template const BlockKernels<std::complex<float>>& BlockKernelsFor(Vectors);
-template const BlockKernels<std::complex<double>>& BlockKernelsFor(Vectors);
+#define INSTANTIATE(T) template const BlockKernels<T>& BlockKernelsFor(Vectors);
+TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
+#undef INSTANTIATE
 
 }  // namespace tf_cg_ops

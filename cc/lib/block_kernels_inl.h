@@ -1,6 +1,6 @@
-// The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES; block_kernels.cc includes this in a namespace for each
-// kind, hence no include guard. Only what this file and vectors_inl.h define is called here, so that each is compiled
-// for its kind alone.
+// The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES. Each block_kernels_*.cc includes this file in a namespace
+// of its own, hence no include guard. The code calls only functions of this file and of vectors_inl.h, so that all of
+// it is compiled for one instruction set.
 //
 // Every loop has one shape: full vectors, then what is left, by way of a buffer that is filled up with zeros.
 

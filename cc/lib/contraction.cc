@@ -272,13 +272,8 @@ void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T
 }
 
 #define INSTANTIATE(T) \
-  template void Contract(const ContractionPlan&, bool, const T*, const T*, T*, Vectors, const ParallelFor&)
-INSTANTIATE(Half);
-INSTANTIATE(BFloat16);
-INSTANTIATE(float);
-INSTANTIATE(double);
-INSTANTIATE(std::complex<float>);
-INSTANTIATE(std::complex<double>);
+  template void Contract(const ContractionPlan&, bool, const T*, const T*, T*, Vectors, const ParallelFor&);
+TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace tf_cg_ops
