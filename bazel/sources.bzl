@@ -2,18 +2,19 @@
 
 SOURCES = [
     "cc/gradients/function_gradients.cc",
-    "cc/gradients/gradient_function.cc",
+    "cc/functions/function_builder.cc",
     "cc/passes/op_search.cc",
     "cc/passes/prune_gradients.cc",
     "cc/passes/refuse_lost_gradients.cc",
+    "cc/passes/replace_node.cc",
     "cc/kernels/custom_gradient_embed_grad_gpu_kernel.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
     "cc/kernels/custom_gradient_check_shape_kernel.cc",
     "cc/kernels/custom_gradient_refusal_kernel.cc",
     "cc/kernels/embed_grad_plan.cc",
-    "cc/kernels/hand_on_kernel.cc",
-    "cc/kernels/stock_embed_grad.cc",
+    "cc/kernels/forward_kernel.cc",
+    "cc/kernels/composed_embed_grad.cc",
     "cc/ops/custom_gradient_barrier_op.cc",
     "cc/ops/custom_gradient_check_shape_op.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
@@ -43,6 +44,7 @@ SOURCES_WITH_CC = [
 
 UNITS = {
     "ops": [
+        "cc/functions",
         "cc/gradients",
         "cc/kernels",
         "cc/ops",
@@ -60,5 +62,5 @@ CUDA_SOURCES = [
 ]
 
 WITHOUT_CUDA = [
-    "cuda/absent.cc",
+    "cuda/contraction_stub.cc",
 ]

@@ -67,7 +67,7 @@ ARITHMETIC = (
 )
 PASSES = (
     f"{HARNESSES}/passes.cc",
-    *(source for source in SOURCES if source.startswith(("cc/gradients/", "cc/passes/", "cc/ops/"))),
+    *(source for source in SOURCES if source.startswith(("cc/gradients/", "cc/functions/", "cc/passes/", "cc/ops/"))),
     "cc/lib/alignment.cc",
     "cc/lib/glibc_compatibility.cc",
     "cc/lib/messages.cc",

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 # The op library, which needs libtensorflow_framework alone. Slowest first: what starts last decides when all is done.
 SOURCES = (
     "cc/gradients/function_gradients.cc",
-    "cc/gradients/gradient_function.cc",
+    "cc/functions/function_builder.cc",
     "cc/passes/op_search.cc",
     "cc/passes/prune_gradients.cc",
     "cc/passes/refuse_lost_gradients.cc",
+    "cc/passes/replace_node.cc",
     "cc/kernels/custom_gradient_embed_grad_gpu_kernel.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
     "cc/kernels/custom_gradient_check_shape_kernel.cc",
     "cc/kernels/custom_gradient_refusal_kernel.cc",
     "cc/kernels/embed_grad_plan.cc",
-    "cc/kernels/hand_on_kernel.cc",
-    "cc/kernels/stock_embed_grad.cc",
+    "cc/kernels/forward_kernel.cc",
+    "cc/kernels/composed_embed_grad.cc",
     "cc/ops/custom_gradient_barrier_op.cc",
     "cc/ops/custom_gradient_check_shape_op.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
@@ -48,13 +49,13 @@ SOURCES_WITH_CC = (
 # Folders whose sources are compiled together, by the name of the unit: reading TensorFlow's headers takes far longer
 # than compiling the sources.
 UNITS = {
-    "ops": ("cc/gradients", "cc/kernels", "cc/ops", "cc/passes"),
+    "ops": ("cc/functions", "cc/gradients", "cc/kernels", "cc/ops", "cc/passes"),
     "ops_with_cc": ("cc/graph_gradients", "cc/xla"),
 }
 
 # The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
 CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")
-WITHOUT_CUDA = ("cuda/absent.cc",)
+WITHOUT_CUDA = ("cuda/contraction_stub.cc",)
 
 
 def units(sources: Sequence[str]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-// Chooses the kernels at run time.
+// Chooses the kernels for an instruction set.
 
 #include "cc/lib/block_kernels.h"
 
@@ -13,9 +13,10 @@ namespace tf_cg_ops {
 #if defined(__x86_64__)
 namespace {
 
-// Under Clang, __builtin_cpu_supports does not know it. Whether the system saves the registers shows with AVX2.
+// Clang's __builtin_cpu_supports does not know F16C. AVX2, which it checks, implies that the system saves the
+// registers.
 bool HasF16c() {
-  // Asked once: a virtual machine may have to leave for its host to answer.
+  // Asked once: on a virtual machine, the host may have to answer.
   static const bool has = [] {
     unsigned int eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -26,28 +27,28 @@ bool HasF16c() {
 }  // namespace
 #endif
 
-Vectors WidestVectors() {
+InstructionSet BestInstructionSet() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && HasF16c()) {
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return avx512 ? Vectors::kAvx512 : Vectors::kAvx2;
+    return avx512 ? InstructionSet::kAvx512 : InstructionSet::kAvx2;
   }
 #endif
-  return Vectors::kBaseline;
+  return InstructionSet::kBaseline;
 }
 
 template <typename T>
-const BlockKernels<T>& BlockKernelsFor(Vectors vectors) {
+const BlockKernels<T>& BlockKernelsFor(InstructionSet instruction_set) {
 #if defined(__x86_64__)
-  if (vectors == Vectors::kAvx512) return avx512::Kernels<T>();
-  if (vectors == Vectors::kAvx2) return avx2::Kernels<T>();
+  if (instruction_set == InstructionSet::kAvx512) return avx512::Kernels<T>();
+  if (instruction_set == InstructionSet::kAvx2) return avx2::Kernels<T>();
 #endif
-  (void)vectors;
+  (void)instruction_set;
   return baseline::Kernels<T>();
 }
 
-#define INSTANTIATE(T) template const BlockKernels<T>& BlockKernelsFor(Vectors);
+#define INSTANTIATE(T) template const BlockKernels<T>& BlockKernelsFor(InstructionSet);
 TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
 #undef INSTANTIATE
 

@@ -1,4 +1,4 @@
-// An op with faults, for the test that the sanitizers see what op libraries do inside of TensorFlow.
+// An op with faults, which tests that the sanitizers detect faults of op libraries inside of TensorFlow.
 
 #include <algorithm>
 #include <vector>
@@ -9,10 +9,10 @@
 namespace tf_cg_ops {
 namespace {
 
-// Copies its input by way of the heap, and `beyond` numbers more; allocates memory `leaks` times.
-class PlantedKernel : public tensorflow::OpKernel {
+// Copies its input through the heap, and `beyond` more numbers; leaks memory `leaks` times.
+class FaultyKernel : public tensorflow::OpKernel {
  public:
-  explicit PlantedKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FaultyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("beyond", &beyond_));
     OP_REQUIRES_OK(context, context->GetAttr("leaks", &leaks_));
   }
@@ -29,12 +29,12 @@ class PlantedKernel : public tensorflow::OpKernel {
  private:
   int beyond_;
   int leaks_;
-  // Keeps the last one only.
+  // Only the last allocation is reachable.
   float* lost_ = nullptr;
 };
 
-REGISTER_OP("Planted").Input("numbers: float").Output("copy: float").Attr("beyond: int = 0").Attr("leaks: int = 0");
-REGISTER_KERNEL_BUILDER(Name("Planted").Device(tensorflow::DEVICE_CPU), PlantedKernel);
+REGISTER_OP("Faulty").Input("numbers: float").Output("copy: float").Attr("beyond: int = 0").Attr("leaks: int = 0");
+REGISTER_KERNEL_BUILDER(Name("Faulty").Device(tensorflow::DEVICE_CPU), FaultyKernel);
 
 }  // namespace
 }  // namespace tf_cg_ops

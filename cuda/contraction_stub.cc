@@ -1,4 +1,4 @@
-// What a library is built with where there is no nvcc.
+// Stands in for the CUDA kernels in a build without nvcc.
 
 #include <complex>
 
