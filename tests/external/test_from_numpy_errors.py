@@ -1,4 +1,4 @@
-"""What from_numpy refuses: every message with its full text, in eager mode and in a graph; XLA; saving."""
+"""Wrong uses of from_numpy: every message with its full text, in eager mode and in a graph; XLA; saving."""
 
 import re
 

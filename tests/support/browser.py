@@ -123,7 +123,7 @@ class Tab:
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
 
     def prefer(self, scheme):
-        """What the system says: light or dark."""
+        """The colour scheme of the system: light or dark."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def run(self, script):
