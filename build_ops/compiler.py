@@ -28,7 +28,7 @@ COMPILE_FLAGS = (
     "-Wextra",
     "-Wpedantic",
 )
-# What makes errors of memory harder to exploit; a compiler may know only some of it, by its kind and by the processor.
+# Flags that make errors of memory harder to exploit; a compiler may know only some, by its kind and by the processor.
 HARDENING_FLAGS = (
     "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2",
     "-fstack-protector-strong",
@@ -120,7 +120,7 @@ def find_compiler() -> list[str]:
 
 
 def ccache() -> list[str]:
-    """What stands before a compiler's name where ccache is installed."""
+    """The prefix of a compiler's name if ccache is installed."""
     return ["ccache"] if shutil.which("ccache") else []
 
 
@@ -135,7 +135,7 @@ def hardening_flags(compiler: Sequence[str]) -> list[str]:
 
 
 def path_flags(compile_flags: Sequence[str]) -> list[str]:
-    """What keeps the folders of this machine out of the library: TensorFlow's headers note down where they lie."""
+    """Flags that keep the folders of this machine out of the library: TensorFlow's headers note down where they lie."""
     includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
     # The last one that fits counts, and the folders of headers may lie in that of the project.
     return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]

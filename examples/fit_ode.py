@@ -61,7 +61,7 @@ def right_hand_side(_: float, state: np.ndarray, a: float, b: float, c: float, d
 
 def integrate(rates: np.ndarray, start: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The solution, [2, times], and its derivatives by rates and start, [2, times, 6]."""
-    identity = np.hstack([np.zeros([2, 4]), np.eye(2)])  # What the derivatives are at the start.
+    identity = np.hstack([np.zeros([2, 4]), np.eye(2)])  # The derivatives at the start.
     state = scipy.integrate.solve_ivp(
         right_hand_side,
         (times[0], times[-1]),

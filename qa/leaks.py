@@ -1,10 +1,10 @@
-"""What is left behind by many traces, loads of SavedModels, eager calls and tapes: memory, registry entries, graphs.
+"""Leaks of many traces, loads of SavedModels, eager calls and tapes: memory, registry entries, graphs.
 
     python -m qa.leaks [--fraction 0.05] [--json FILE]
 
 Each scenario runs in processes of its own, with this library and, for comparison, with TensorFlow's own operations in
-its place; it fails where this library leaves more than those. What grows is a slope: the median of the slopes between
-all pairs of samples (Theil and Sen), so that a cache that fills up at once is none.
+its place; it fails where this library leaves more than those. Growth is a slope: the median of the slopes between
+all pairs of samples (Theil and Sen), so that a cache that fills up at once does not count.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SCENARIOS = {
     "eager": (100_000, 32),
     "persistent": (100_000, 32),
 }
-# What is counted beside memory: nothing may be added by any number of repetitions.
+# Counted beside memory: no number of repetitions may add anything.
 COUNTS = ("registry entries", "graphs", "functions")
 
 
@@ -81,7 +81,7 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def scenario(name: str, which: str) -> Callable[[], None]:
-    """What is repeated."""
+    """The function to repeat."""
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # Its advice not to trace that often.
@@ -139,7 +139,7 @@ def measure_alone(name: str, which: str, repetitions: int) -> list[list[int]]:
 
 
 def row(name: str, which: str, samples: list[list[int]]) -> dict[str, Any]:
-    """What one repetition leaves, and what all of them added to the counts."""
+    """The bytes that one repetition leaves, and the counts that all of them added."""
     added = {count: last - first for count, first, last in zip(COUNTS, samples[0][2:], samples[-1][2:], strict=True)}
     per_repetition = slope([(sample[0], sample[1]) for sample in samples])
     found = {"scenario": name, "with": which, "repetitions": samples[-1][0], "bytes each": round(per_repetition, 1)}

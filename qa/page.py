@@ -48,7 +48,7 @@ def differential(found: dict[str, Any]) -> str:
 
 
 def saved_models(found: dict[str, Any]) -> str:
-    """What came of the mutants, and of each way to use them."""
+    """The verdicts on the mutants, and the outcomes of each action."""
     verdicts = table(["mutants", "number"], [[k, number(n)] for k, n in found["verdicts"].items()])
     rows = []
     for action, outcomes in found["outcomes"].items():
@@ -58,7 +58,7 @@ def saved_models(found: dict[str, Any]) -> str:
 
 
 def sanitizers(found: dict[str, Any]) -> str:
-    """What ran, how much of it, and what it found."""
+    """The parts that ran, their results and their extent."""
     rows = [
         [
             part["ran"],
@@ -82,7 +82,7 @@ def exactness(found: dict[str, Any]) -> str:
 
 
 def leaks(found: list[dict[str, Any]]) -> str:
-    """What one repetition leaves, here and with TensorFlow's own operations."""
+    """The bytes that one repetition leaves, here and with TensorFlow's own operations."""
     kinds = dict.fromkeys(row["scenario"] for row in found)
     rows = []
     for scenario in kinds:

@@ -1,4 +1,4 @@
-"""What pytest sets up before any test."""
+"""Fixtures and hooks of all tests."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """What `pytest -n auto` means."""
+    """The number of workers of `pytest -n auto`."""
     return number_of_workers()
 
 
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=list(VJP_MODES))
 def mode(request):
-    """One way to run a function after the other."""
+    """Each mode that gives a value and a vector-Jacobian product."""
     return VJP_MODES[request.param]
 
 
@@ -61,7 +61,7 @@ def device(request):
 
 @pytest.fixture(autouse=True)
 def no_global_seed_afterwards():
-    """For the tests that draw, whatever ran before."""
+    """Makes random tests independent of the tests before them."""
     yield
     tf.random.set_seed(None)
 

@@ -31,7 +31,7 @@ def rows(header: tuple[str, ...], *body: tuple[str, ...]) -> str:
 
 
 def origin(run: dict[str, Any]) -> str:
-    """Where and when, in a sentence or two."""
+    """The machine and the date, in a sentence or two."""
     machine, versions, commit = run["machine"], run["versions"], run["commit"]
     names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
     names |= {"tensorflow-probability": "TensorFlow Probability", "numpy": "NumPy"}
@@ -63,7 +63,7 @@ def targets(run: dict[str, Any]) -> str:
 
 
 def memory(run: dict[str, Any]) -> str:
-    """What has to be moved, how fast the yardstick moves it, and how close the kernel comes."""
+    """The bytes to move, the speed of the yardstick, and that of the kernel compared with it."""
     body = []
     for case in run["cases"]:
         found = [name for name in YARDSTICKS if name in case["implementations"]]

@@ -71,7 +71,7 @@ class _Child:
         self.heard = time.monotonic()
 
     def read(self):
-        """What it said since the last time; None at its end."""
+        """The output since the last call; None at its end."""
         data = os.read(self.pipe, 1 << 16)
         if not data:
             return None
@@ -98,7 +98,7 @@ class _Child:
 def run(first, count, processes=1, inject=(), time_limit=TIME_LIMIT, progress=None, seconds=None):
     """Makes the calls of the seeds from `first` on. `progress` is called with the summary now and then.
 
-    After `seconds` the run ends, with whatever was done.
+    After `seconds` the run ends, with the calls made until then.
     """
     end = time.monotonic() + (seconds or math.inf)
     summary = Summary()

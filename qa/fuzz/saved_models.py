@@ -2,9 +2,9 @@
 
     python -m qa.fuzz.saved_models --mutants 500 --seed 1 --json summary.json
 
-A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. Where the process dies, hangs or takes
-too much memory, the same mutant runs once more with built-in ops in the places of this library's: what happens there, too,
-is TensorFlow's own.
+A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. If the process dies, hangs or takes
+too much memory, the same mutant runs once more with built-in ops in the places of this library's: the same failure there
+is one of TensorFlow.
 """
 
 import argparse
@@ -69,7 +69,7 @@ class Fuzzer:
         self.seed, self.seconds, self.megabytes = seed, seconds, megabytes
         self.injected = {int(number): kind for kind, number in (text.split("@") for text in injected)}
         self.expected = {}
-        gc.freeze()  # What a child does not touch is not copied for it.
+        gc.freeze()  # Memory that a child does not touch is not copied for it.
 
     def prepare(self, folder):
         """Saves the bases, and runs all actions on each: what mutants that change nothing have to give."""
@@ -102,7 +102,7 @@ class Fuzzer:
         return ending
 
     def run(self, number):
-        """What came of one mutant: its verdict and the particulars."""
+        """The verdict on one mutant, with its particulars."""
         injected = self.injected.get(number)
 
         def work(tell):

@@ -1,4 +1,4 @@
-"""What docs/moving.md says about the upstream functions and no other test shows, beside what holds here."""
+"""Claims of docs/migrating.md about TFP's and TensorFlow's functions that no other test shows, compared with this library."""
 
 import numpy as np
 import pytest

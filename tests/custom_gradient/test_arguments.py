@@ -1,4 +1,4 @@
-"""What a decorated function takes and returns: structures, keywords, methods, composite tensors, and what is no tensor."""
+"""Arguments and results of a decorated function: structures, keywords, methods, composite tensors, Python objects."""
 
 import collections
 import functools

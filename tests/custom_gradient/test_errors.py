@@ -1,4 +1,4 @@
-"""What a gradient function must return: every message with its full text, in eager mode, traced, and in a TF1 graph."""
+"""Wrong results of a gradient function: every message with its full text, in eager mode, traced, and in a TF1 graph."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a gradient function may return, as the function of a graph that it is traced into."""
+"""Results that a gradient function may return from the graph that it is traced into."""
 
 import numpy as np
 import pytest

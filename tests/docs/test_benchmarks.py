@@ -160,7 +160,7 @@ def test_quantities_are_readable(value, unit, shown):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """What `--quick` writes."""
+    """The folder that `--quick` writes, and its progress messages."""
     folder = tmp_path_factory.mktemp("benchmarks")
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", folder]
     process = run_interpreter(command, ROOT)

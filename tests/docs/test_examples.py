@@ -19,7 +19,7 @@ from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
 
-# What each writes beside results.json.
+# The files of each example beside results.json.
 FILES = {
     "log1pexp": {"log1pexp.png", "saved_model", "reloaded.npy"},
     "domain_adversarial_digits": {"domain_adversarial_digits.png", "curves.json"},

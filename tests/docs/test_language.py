@@ -1,4 +1,4 @@
-"""The pages keep to the rules of CONTRIBUTING.md about language, as far as a pattern can tell."""
+"""The pages keep to the rules of CONTRIBUTING.md about language that a pattern can check."""
 
 import re
 

@@ -40,7 +40,7 @@ def code_cells(notebook):
 
 
 def printed(cell):
-    """What a cell prints; whatever else a cell may give has no place on the page."""
+    """The text that a cell prints; other outputs have no place on the page."""
     for output in cell.outputs:
         assert (output.output_type, output.name) == ("stream", "stdout"), output
     return "".join(output.text for output in cell.outputs)

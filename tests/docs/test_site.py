@@ -78,7 +78,7 @@ def tab(browser):
 
 
 def look_at(tab, origin, page, screenshots=None):
-    """What is wrong with a page by itself, as text; its links and anchors."""
+    """The faults of one page as text, its links and its anchors."""
     tab.open(origin + page)
     found = []
     # It begins with the width of the page before: each layout takes a moment.

@@ -1,4 +1,4 @@
-"""What embed_gradient takes: lists, kinds of axis, dtypes, variables, plain numbers, names."""
+"""Arguments of embed_gradient: lists, kinds of axis, dtypes, variables, plain numbers, names."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a gx that is a function may do and return, and who may ask for it."""
+"""Code that a callable gx may run, its results, and the gradients that call it."""
 
 import concurrent.futures
 import time

@@ -11,7 +11,7 @@ import tf_cg_ops as cg
 from ..support.messages import CHECK_SHAPES, JACOBIAN, PER_EXAMPLE
 from ..support.tensors import ones
 
-# What the op sees: shapes of fx, gx, x and the axis.
+# Errors that the op sees: shapes of fx, gx, x and the axis.
 SHAPES = {
     "no_axis_for_a_square_x": (
         ([3], [3, 3], [3, 3], ()),

@@ -1,4 +1,4 @@
-"""Where gradients flow and where they do not, in both stopping modes."""
+"""Paths on which gradients flow or are stopped, with and without fx_gx_manually_stopped."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The value: fx itself, to the bit and in the same memory, whatever x and gx hold."""
+"""The value is fx itself, to the bit and in the same memory, for all numbers in x and gx."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_traced_result_shares_the_buffer_of_fx(rng):
 
 
 def test_the_stop_gradient_formula_does_not_share_it(rng):
-    """What this library replaces; if this fails, the tests above show nothing."""
+    """The formula that this library replaces fails here; otherwise the tests above show nothing."""
     x = tf.constant(random_array(rng, [1000]))
     fx = tf.tanh(x)
     h = fx + (1.0 - fx**2) * (x - tf.stop_gradient(x))

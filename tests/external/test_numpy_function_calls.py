@@ -222,7 +222,7 @@ def test_a_method(rng):
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Of Keras.
 def test_a_keras_file_holds_no_graph(tmp_path):
-    """What runs in training can be stored: the weights in the file, the Python function in the code."""
+    """A training run can be stored: the weights in the file, the Python function in the code."""
 
     class Erf(keras.layers.Layer):
         def call(self, x):

@@ -1,4 +1,4 @@
-"""What numpy_function refuses: every message with its full text, in eager mode and in a graph; XLA; saving."""
+"""Wrong uses of numpy_function: every message with its full text, in eager mode and in a graph; XLA; saving."""
 
 import re
 

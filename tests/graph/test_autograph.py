@@ -67,7 +67,7 @@ LAYERS = {
     "EmbedGradient": cg.layers.EmbedGradient(),
 }
 
-# What a tf.function calls, for each public name. A decorator is applied inside of it.
+# A function for each public name, which a tf.function calls. A decorator is applied inside of it.
 CALLS = {
     "clip_gradient": [lambda x: cg.clip_gradient(x, norm=1.0)],
     "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],

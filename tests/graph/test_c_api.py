@@ -28,7 +28,7 @@ def program(tmp_path_factory):
 
 
 def run(program, *arguments, library=None):
-    """What the program prints, by name, or the text of its error."""
+    """The numbers that the program prints, by name, or the text of its error."""
     arguments = [",".join(map(repr, map(float, a))) if isinstance(a, np.ndarray) else str(a) for a in arguments]
     result = subprocess.run(
         [program, library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments],

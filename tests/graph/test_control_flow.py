@@ -172,14 +172,14 @@ def test_values_and_gradients_inside_of_a_data_pipeline(name):
     expected = case(Jet(xs)).orders(dys)
     assert_orders([values, gradients], expected[:2])
 
-    # The same elements, differentiated outside of the pipeline, which hands on numbers and no gradients.
+    # The same elements, differentiated outside of the pipeline, which passes numbers and no gradients.
     plain = tf.data.Dataset.from_tensor_slices(xs).map(case.function).batch(4)
     assert_orders([next(iter(plain)).numpy()], expected[:1])
 
 
 @pytest.mark.parametrize("name", ["given", "run_time_axis", "custom_gradient"])
 def test_a_loop_over_a_dataset_inside_of_a_function(name):
-    """What AutoGraph makes of a training loop: the dataset is reduced by a graph that holds the tape."""
+    """AutoGraph turns a training loop into a reduction of the dataset by a graph that holds the tape."""
     case = POINTWISE[name]
     factors = np.array([2.0, -0.5, 3.0])
 

@@ -111,7 +111,7 @@ def assert_results(path, weights, losses):
 
 
 def cells(strategy):
-    """What a strategy stands for in the table of modes."""
+    """The cells of the table of modes that a strategy fills."""
     mode = "traced" if strategy == "single" else strategy
     return [pytest.mark.mode_table(feature=f, mode=mode) for f in ("embed_gradient", "custom_gradient")]
 

@@ -224,5 +224,5 @@ def test_keras_fits_on_two_devices_as_on_one(tmp_path):
     for actual, expected in zip(two, one, strict=True):
         # Units of 1e-16 by the order of sums, over 16 steps.
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-    for i in (1, 2, 3):  # What learns by the custom gradients alone.
+    for i in (1, 2, 3):  # A model that learns only by its custom gradients.
         assert np.abs(np.subtract(one[i], without[i])).max() > 0.01

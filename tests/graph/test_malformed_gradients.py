@@ -129,7 +129,7 @@ for change in CHANGES:
 print(json.dumps(ANSWERS))
 """
 
-# What TensorFlow finds wrong when it optimises the gradient: it goes on without, and has called it without end.
+# TensorFlow finds the fault when it optimises the gradient: it continues without, and has called it without end.
 OPTIMISED = """
 WRONG_SHAPES = {"s": b"[3]", "i": 3, "list": tf1.AttrValue.ListValue(s=[b"x"])}
 CHANGES = {"device": lambda node: setattr(node, "device", "While")} | {

@@ -1,6 +1,6 @@
-"""Every public function in every way that TensorFlow runs a graph: value, first and second order against numbers by hand.
+"""Every public function in every mode of TensorFlow: value, first and second order against numbers by hand.
 
-What passes here makes the table in docs/modes.md.
+Tests that pass here fill the table in docs/modes.md.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
 ALL_MODES = {**MODES, **GRAPH_MODES}
 
-# What TensorFlow itself cannot do, with built-in ops alone; a test below shows it.
+# Pairs at which TensorFlow fails with built-in ops alone; a test below shows it.
 LEFT_OUT = [
     ("cond", "vectorized_map"),
     *[(function, mode) for function in ("cond", "scan", "map_fn") for mode in ("jacobians", "forward_mode")],

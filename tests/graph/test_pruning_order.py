@@ -1,4 +1,4 @@
-"""What came before a value by way of its gradient alone still does: assignments, reads, and very many effects."""
+"""Pruning keeps the order of effects that only gx waited for: assignments, reads, and very many of them."""
 
 import threading
 
@@ -41,7 +41,7 @@ def test_an_assignment_to_a_reference_stays(function):
 
 
 def wait(x):
-    """x, late, by way of an operation without side effects."""
+    """x, late, through an operation without side effects."""
     late = tf.numpy_function(lambda x: (threading.Event().wait(0.2), x)[1], [x], x.dtype, stateful=False)
     return tf.ensure_shape(late, x.shape)
 

@@ -1,4 +1,4 @@
-"""What stands among the arguments of a call with KerasTensors: containers, Variables, arrays, and what no file holds."""
+"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that no file holds."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""`grad_fn` runs in the scopes of Keras that the function ran in, whoever asks for the gradient and where."""
+"""`grad_fn` runs in the scopes of Keras that the function ran in, for a gradient taken anywhere."""
 
 import importlib
 import threading

@@ -1,4 +1,4 @@
-"""Which form of a GPU kernel computes what, and that tensors keep their vectors wherever they begin."""
+"""The form of a GPU kernel for each computation; tensors keep their vectors at every address."""
 
 import itertools
 

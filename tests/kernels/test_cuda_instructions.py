@@ -10,8 +10,8 @@ pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is n
 
 # Each thread has so many vectors or elements under way at once; see cuda/schedule.h.
 UNROLL = 4
-# What a warp may spend where two operands are read and one is written, for 0.92 of a copy's speed on an H200: for vectors
-# of 16 bytes, and for single elements of 4 and of 2 bytes.
+# The instructions that a warp may spend to read two operands and write one, for 0.92 of a copy's speed on an H200: for
+# vectors of 16 bytes, and for single elements of 4 and of 2 bytes.
 VECTOR, FLOAT, HALF = 370, 93, 46
 
 # The instructions that a warp spends for one vector or element, at most. Kernels that move less memory for it may spend

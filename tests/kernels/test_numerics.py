@@ -171,7 +171,7 @@ def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
         finite, infinite_x, unused, used = found
         assert finite == [[1.0, 2.0], [10.0, 6.0]]
         assert infinite_x == [[1.0, 2.0], [10.0, 6.0]]
-        # The value is finite, whatever gx holds.
+        # The value is finite even if gx is not.
         assert unused == [[1.0, 2.0], [1.0, 2.0]]
         assert "Detected Infinity or NaN in output 0" in used
         assert name in used
@@ -246,7 +246,7 @@ assert draw(lambda: None) == draw(load) == draw(lambda: None)
 
 
 def noise_of_rules(decorator, seed):
-    """What each of two rules in one graph draws, and what the graph itself draws after them."""
+    """The random numbers that each of two rules in one graph draws, and those of the graph after them."""
 
     def noisy(x):
         return x + 0.0, lambda dy: dy * tf.random.normal([3])

@@ -39,7 +39,7 @@ def test_no_source_is_listed_anywhere_else():
 
 
 def test_no_flag_of_the_compiler_is_written_down_for_bazel():
-    """They come from build_ops, by way of the scripts."""
+    """They come from build_ops through the scripts."""
     for path in source_files("BUILD", "WORKSPACE", "*/BUILD", "bazel/*.bzl", "bazel/*.py"):
         assert re.findall(r'"(-[fDOWU][^"]*|--?std[^"]*|-l:\w+framework[^"]*)"', path.read_text()) == [], path
 

@@ -98,7 +98,7 @@ def test_the_wheel_holds_the_package_the_library_and_nothing_else(wheel):
 
 
 def test_the_library_in_it_is_that_of_the_source_tree_to_the_byte(wheel):
-    """Which was built in another folder, and must be up to date."""
+    """The library of the source tree was built in another folder, and must be up to date."""
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read("tf_cg_ops/_ops.so") == pathlib.Path(cg.sysconfig.get_lib()).read_bytes()
 

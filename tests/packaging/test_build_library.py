@@ -1,4 +1,4 @@
-"""The op library as a file: what it shows, what it asks for, how it is protected, and that every build gives the same."""
+"""The op library as a file: its symbols, its requirements, its hardening, and that every build gives the same bytes."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from build_ops import compiler, cuda, sources
 from ..support.sources import ROOT, copy_sources
 
 LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
-# What both libraries need: TensorFlow's framework and the standard libraries.
+# The libraries that both need: TensorFlow's framework and the standard libraries.
 NEEDED = {
     "libtensorflow_framework.so.2",
     "libstdc++.so.6",
@@ -70,7 +70,7 @@ def test_every_symbol_is_resolved_by_tensorflow_and_the_standard_libraries(libra
     assert "(RUNPATH)" not in dynamic
 
 
-# What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
+# The versions on the oldest machines of the tag manylinux_2_24: PEP 600 and GCC's list of the versions of its library.
 OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
 
 

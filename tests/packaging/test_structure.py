@@ -76,7 +76,7 @@ def test_only_one_module_opens_the_library():
     ]
 
 
-# What is imported where it is used only, by who has it.
+# Packages that are optional, and imported only where they are used.
 EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
@@ -86,7 +86,7 @@ EXTRAS = {
 
 
 def test_no_file_is_what_a_process_left_behind():
-    """Such as its memory after a crash. What is larger than the figures belongs to no repository of sources."""
+    """Such as its memory after a crash. No file of the sources is larger than the figures."""
     folders = ("benchmarks", "cc", "docs", "examples", "qa", "tests", "tf_cg_ops")
     files = source_files("*", *(f"{folder}/**/*" for folder in folders))
     assert [path.name for path in files if path.stat().st_size > 1 << 20] == []

@@ -185,7 +185,7 @@ SURROGATES = {
 @pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
 def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
-    # Where hard tanh ends, both sides count.
+    # At the ends of hard tanh both sides count.
     x[:2] = 1 / slope, -1 / slope
     function = cg.straight_through(tf.sign, surrogate, slope)
     np.testing.assert_array_equal(function(tf.constant(x)).numpy().astype(float), np.sign(x.astype(float)))

@@ -1,4 +1,4 @@
-"""What strip's check takes for equal: bits, or rounding, and nothing else."""
+"""The check of strip accepts equal bits or rounding, and nothing else."""
 
 import numpy as np
 import pytest

@@ -101,7 +101,7 @@ def test_the_order_of_magnitude_of_a_rule_is_that_of_its_operations(tmp_path):
         return gradient.rule_ops
 
     assert with_rule_of(7) - with_rule_of(2) == 5
-    assert with_rule_of(1) >= 1 + 2  # What is called counts.
+    assert with_rule_of(1) >= 1 + 2  # Only functions that are called count.
 
 
 def test_a_graph_of_tensorflow_1_has_no_function_there(tmp_path):

@@ -275,7 +275,7 @@ except OSError as error:
 @pytest.mark.parametrize("room", [0, 100, 2000])
 def test_no_room_to_write(source, tmp_path, room):
     before = tree(source)
-    # What it prints has to go to a pipe: to a file there is no room, either.
+    # It must print to a pipe: there is no room for a file, either.
     result = run_interpreter([sys.executable, "-c", LIMITED, source, tmp_path / "target", room], tmp_path)
     assert "File too large" in result.stdout
     assert tree(source) == before

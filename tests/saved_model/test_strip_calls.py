@@ -1,4 +1,4 @@
-"""What strip's check calls, with what, and what it says of calls that it cannot compare."""
+"""Calls of strip's check: their functions, their inputs, and the report of calls that it cannot compare."""
 
 import re
 
@@ -142,7 +142,7 @@ def save_random_choice(path, seed=None):
 
 
 def draw(monkeypatch, values):
-    """What the calls of f give, one after the other, in the place of chance."""
+    """Fixed results for the calls of f, in the place of random ones."""
     drawn = iter(values)
     monkeypatch.setattr(_compare, "_named_arrays", lambda result: {"output 0": np.array(next(drawn))})
 

@@ -166,7 +166,7 @@ def test_other_outputs_are_an_error_and_leave_no_target(source, tmp_path, monkey
 
 
 def test_inputs_that_are_passed_are_what_is_compared(source, tmp_path, monkeypatch):
-    """Where x = 2 sign(x), the broken signature gives what the source gives; the function gets other inputs."""
+    """The broken signature equals the source if x = 2 sign(x); the function gets other inputs."""
     break_values(monkeypatch)
     lucky = {"serving_default": {"x": [[2.0, -2.0]]}}
     message = OUTPUTS_DIFFER.replace("serving_default", ".f")

@@ -133,7 +133,7 @@ def test_composite_inputs(tmp_path, kind):
 def save_with_tensorflow_1(path):
     """One graph in which ops of this library stand themselves, also those of a gradient.
 
-    What is "unseen" is read by a gradient rule alone; a node that stays has its place.
+    Only a gradient rule reads the "unseen" node; a node that stays has its place.
     """
     tf1 = tf.compat.v1
     with tf.Graph().as_default() as graph, tf1.Session() as session:

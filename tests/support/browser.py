@@ -126,7 +126,7 @@ class Tab:
         self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 
     def prefer(self, scheme):
-        """What the system says: light or dark."""
+        """The colour scheme of the system: light or dark."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def run(self, script):

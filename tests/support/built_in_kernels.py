@@ -26,7 +26,7 @@ def built_in_session(graph, **config):
 
 
 def built_in_function(function, specs):
-    """What tf.function makes of a function, but with the kernels changed: called from eager mode."""
+    """The concrete function of a tf.function with the kernels changed, callable from eager mode."""
     traced = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
     graph_def = with_built_in_kernels(traced.graph.as_graph_def())
     names = [tensor.name for tensor in traced.inputs]

@@ -1,4 +1,4 @@
-"""The rules of CONTRIBUTING.md about language, as far as a pattern can tell. They take any text."""
+"""The rules of CONTRIBUTING.md about language that a pattern can check, for any text."""
 
 import re
 

@@ -45,7 +45,7 @@ def anchors(text):
 
 
 def reference_names(text):
-    """What a page of the reference documents: names, and modules with all that is in them."""
+    """The objects that a page of the reference documents: names, and modules with all their members."""
     return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
 
 

@@ -166,7 +166,7 @@ class ModeTable:
 
 
 def worst(outcomes):
-    """What several tests of one cell say together; one that was skipped has shown nothing, and counts as failed."""
+    """The outcome of all tests of one cell; a skipped test has shown nothing, and counts as failed."""
     return next((outcome for outcome in ("failed", "left out") if outcome in outcomes), "passed")
 
 

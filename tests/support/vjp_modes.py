@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow runs a function: each gives a value and a vector-Jacobian product as NumPy arrays."""
+"""The modes in which TensorFlow runs a function: each gives a value and a vector-Jacobian product as NumPy arrays."""
 
 import numpy as np
 import tensorflow as tf

@@ -92,7 +92,7 @@ MODULE = Variables()
 
 @cg.custom_gradient
 def reading_variable(x):
-    """What only grad_fn reads."""
+    """A tensor that only grad_fn reads."""
     return tf.square(x), lambda dy: dy * MODULE.w * x
 
 
@@ -141,7 +141,7 @@ def embed(fx, gx, x, **keywords):
 
 
 def live_and_stopped(x):
-    """What computed a value with a custom gradient is used beside it, too."""
+    """An input of a value with a custom gradient is used beside it, too."""
     h = tf.square(x)
     return embed(h * x, f64([5.0, 7.0, 11.0]), x) * h
 

@@ -117,7 +117,7 @@ def of_tensorflow(x):
 
 
 def mixed(x, n, flag, text, nothing):
-    """What has no derivative is passed on as it is, and other outputs are compared, too."""
+    """Arguments without a derivative are passed unchanged, and other outputs are compared, too."""
     assert isinstance(n, int)
     assert flag is True
     assert (text, nothing) == ("text", None)

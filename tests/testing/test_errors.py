@@ -1,4 +1,4 @@
-"""What check_gradient says to wrong uses of it."""
+"""Wrong uses of check_gradient, and their messages."""
 
 import numpy as np
 import pytest

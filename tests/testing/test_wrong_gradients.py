@@ -1,4 +1,4 @@
-"""check_gradient finds what is wrong: a test for each fault, with what the message says."""
+"""check_gradient finds wrong gradients: a test for each fault, with its message."""
 
 import re
 
