@@ -66,7 +66,7 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Two functions of one argument with the same values and gradients: of this library or of TensorFlow."""
     import tensorflow as tf
 
-    if which == "stock":
+    if which == "built-in":
         return (lambda x: tf.sin(x) * x), (lambda x: x**2)
     import tf_cg_ops as cg
 
@@ -74,7 +74,7 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def decorated(x: Any) -> Any:
         return tf.sin(x) * x, lambda dy: dy * (tf.cos(x) * x + tf.sin(x))
 
-    if which == "planted":  # Leaves a kilobyte behind each time, so that tests see that this is seen.
+    if which == "injected":  # Leaves a kilobyte behind each time, so that tests see that this is seen.
         kept = []
         return (lambda x: (kept.append(bytearray(1024)), decorated(x))[1]), (lambda x: x**2)
     return decorated, lambda x: cg.embed_gradient(x**2, 2.0 * x, x)
@@ -146,10 +146,12 @@ def row(name: str, which: str, samples: list[list[int]]) -> dict[str, Any]:
     return found | added
 
 
-def is_leak(ours: dict[str, Any], stock: dict[str, Any]) -> bool:
+def is_leak(ours: dict[str, Any], built_in: dict[str, Any]) -> bool:
     """Whether the first leaves more behind than the second, beyond the tolerance."""
     _, tolerance = SCENARIOS[ours["scenario"]]
-    return ours["bytes each"] > stock["bytes each"] + tolerance or any(ours[count] > stock[count] for count in COUNTS)
+    return ours["bytes each"] > built_in["bytes each"] + tolerance or any(
+        ours[count] > built_in[count] for count in COUNTS
+    )
 
 
 def main() -> None:
@@ -166,11 +168,11 @@ def main() -> None:
     rows, leaking = [], []
     for name, (repetitions, _) in SCENARIOS.items():
         times = max(SAMPLES, int(options.fraction * repetitions))
-        ours, stock = (row(name, which, measure_alone(name, which, times)) for which in ("ours", "stock"))
-        for found in (ours, stock):
+        ours, built_in = (row(name, which, measure_alone(name, which, times)) for which in ("ours", "built-in"))
+        for found in (ours, built_in):
             print(found, flush=True)
-        rows += [ours, stock]
-        leaking += [name] if is_leak(ours, stock) else []
+        rows += [ours, built_in]
+        leaking += [name] if is_leak(ours, built_in) else []
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if leaking:

@@ -31,7 +31,7 @@ def number(value: float) -> str:
 
 
 def raw_ops(found: dict[str, Any]) -> str:
-    """The outcomes of the calls in each mode."""
+    """What became of the calls, by mode."""
     modes = sorted({key.rpartition(" ")[0] for key in found["by_mode"]})
     rows = [
         [mode, *(number(found["by_mode"].get(f"{mode} {outcome}", 0)) for outcome in ("accepted", "refused"))]
@@ -43,7 +43,7 @@ def raw_ops(found: dict[str, Any]) -> str:
 
 def differential(found: dict[str, Any]) -> str:
     """How many examples there were of each kind."""
-    rows = [[kind.replace("regime ", "mode "), number(count)] for kind, count in sorted(found["counts"].items())]
+    rows = [[kind, number(count)] for kind, count in sorted(found["counts"].items())]
     return table(["kind", "examples"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 
@@ -86,9 +86,10 @@ def leaks(found: list[dict[str, Any]]) -> str:
     kinds = dict.fromkeys(row["scenario"] for row in found)
     rows = []
     for scenario in kinds:
-        ours, stock = (next(r for r in found if (r["scenario"], r["with"]) == (scenario, w)) for w in ("ours", "stock"))
+        of = {row["with"]: row for row in found if row["scenario"] == scenario}
+        ours, built_in = of["ours"], of["built-in"]
         added = ", ".join(str(ours[count]) for count in COUNTS)
-        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
+        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], built_in["bytes each"], added])
     return table(["repeated", "times", "bytes each", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support.mode_table import RegimeTable, cells_of
-from .support.regimes import REGIMES
+from .support.mode_table import ModeTable, cells_of
 from .support.tensors import DTYPES
+from .support.vjp_modes import VJP_MODES
 from .support.workers import number_of_workers
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(RegimeTable(config))
+    config.pluginmanager.register(ModeTable(config))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -33,10 +33,10 @@ def pytest_collection_modifyitems(items):
         item.user_properties.extend(cells_of(item))
 
 
-@pytest.fixture(params=list(REGIMES))
-def regime(request):
+@pytest.fixture(params=list(VJP_MODES))
+def mode(request):
     """One way to run a function after the other."""
-    return REGIMES[request.param]
+    return VJP_MODES[request.param]
 
 
 @pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)

@@ -185,7 +185,7 @@ def mutate(seed, number, folder):
 
 
 def replace_our_ops(folder):
-    """Puts stock ops in the places of the ops of this library: those that hand their inputs on, and calls of rules."""
+    """Puts built-in ops in the places of the ops of this library: those that hand their inputs on, and calls of rules."""
     file = folder / "saved_model.pb"
     proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta in proto.meta_graphs:

@@ -16,8 +16,8 @@ import tf_cg_ops as cg
 
 from ..support.formulas import contrib_formula, tfp_formula
 from ..support.processes import run_python
-from ..support.regimes import tape_vjp
 from ..support.tensors import address, random_array
+from ..support.vjp_modes import tape_vjp
 
 
 @pytest.fixture(scope="module")

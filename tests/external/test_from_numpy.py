@@ -9,16 +9,16 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.black_boxes import erf
-from ..support.regimes import REGIMES, eager, traced
 from ..support.tensors import random_array
+from ..support.vjp_modes import VJP_MODES, eager, traced
 
 # XLA compiles no Python: see external/test_from_numpy_errors.py.
-WITHOUT_XLA = [name for name in REGIMES if not name.startswith("jit")]
+WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
 
 
 @pytest.fixture(params=WITHOUT_XLA)
-def regime(request):
-    return REGIMES[request.param]
+def mode(request):
+    return VJP_MODES[request.param]
 
 
 def lennard_jones(positions, charge):
@@ -43,36 +43,36 @@ def decay(rates):
     return y, np.diag(s)
 
 
-def test_an_elementwise_function_of_scipy(regime, rng):
+def test_an_elementwise_function_of_scipy(mode, rng):
     x, dy = random_array(rng, [4, 3]), random_array(rng, [4, 3])
-    value, (dx,) = regime(cg.from_numpy(erf), [x], dy)
+    value, (dx,) = mode(cg.from_numpy(erf), [x], dy)
     np.testing.assert_allclose(value, scipy.special.erf(x), rtol=1e-14)
     np.testing.assert_allclose(dx, dy * erf(x)[1], rtol=1e-14)
 
 
-def test_elementwise_inputs_broadcast(regime, rng):
+def test_elementwise_inputs_broadcast(mode, rng):
     x, y, dy = random_array(rng, [4, 1]), random_array(rng, [3]), random_array(rng, [4, 3])
 
     def product(x, y):
         return x * np.exp(y), (np.broadcast_to(np.exp(y), (4, 3)), x * np.exp(y))
 
-    value, (dx, d_y) = regime(cg.from_numpy(product), [x, y], dy)
+    value, (dx, d_y) = mode(cg.from_numpy(product), [x, y], dy)
     np.testing.assert_allclose(value, x * np.exp(y), rtol=1e-14)
     np.testing.assert_allclose(dx, np.sum(dy * np.exp(y), 1, keepdims=True), rtol=1e-13)
     np.testing.assert_allclose(d_y, np.sum(dy * x * np.exp(y), 0), rtol=1e-13)
 
 
 @pytest.mark.parametrize("dimensions", [[3], [None]], ids=str)
-def test_a_jacobian_from_an_initial_value_problem(regime, dimensions):
+def test_a_jacobian_from_an_initial_value_problem(mode, dimensions):
     rates, dy = np.array([0.5, 1.0, 2.0]), np.array([1.0, 10.0, 100.0])
-    value, (dx,) = regime(cg.from_numpy(decay, tf.TensorSpec(dimensions, tf.float64)), [rates], dy)
+    value, (dx,) = mode(cg.from_numpy(decay, tf.TensorSpec(dimensions, tf.float64)), [rates], dy)
     np.testing.assert_allclose(value, np.exp(-rates), rtol=1e-8)
     np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
 
 
-def test_a_scalar_of_inputs_of_several_ranks(regime, rng):
+def test_a_scalar_of_inputs_of_several_ranks(mode, rng):
     positions, charge, dy = random_array(rng, [5, 3]), np.array(0.7), np.array(3.0)
-    value, gradients = regime(cg.from_numpy(lennard_jones, tf.TensorSpec([], tf.float64)), [positions, charge], dy)
+    value, gradients = mode(cg.from_numpy(lennard_jones, tf.TensorSpec([], tf.float64)), [positions, charge], dy)
     expected, expected_gradients = lennard_jones(positions, charge)
     np.testing.assert_allclose(value, expected, rtol=1e-14)
     for actual, by_hand in zip(gradients, expected_gradients, strict=True):
@@ -86,10 +86,10 @@ def matrix_outputs(a, b):
     return a @ b, [by_a, by_b]
 
 
-def test_a_batch_is_one_call(regime, rng):
+def test_a_batch_is_one_call(mode, rng):
     a, b, dy = random_array(rng, [5, 2, 3]), random_array(rng, [5, 3, 4]), random_array(rng, [5, 2, 4])
     function = cg.from_numpy(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
-    value, (da, db) = regime(function, [a, b], dy)
+    value, (da, db) = mode(function, [a, b], dy)
     np.testing.assert_allclose(value, a @ b, rtol=1e-14)
     np.testing.assert_allclose(da, dy @ np.swapaxes(b, 1, 2), rtol=1e-13)
     np.testing.assert_allclose(db, np.swapaxes(a, 1, 2) @ dy, rtol=1e-13)
@@ -110,16 +110,16 @@ def test_a_batch_of_inputs_of_several_ranks(run, size, rng):
     np.testing.assert_allclose(db, dy * a.sum((1, 2)))
 
 
-@pytest.mark.regime_table(feature="from_numpy", regime="map_fn")
-def test_one_example_at_a_time_with_map_fn(regime, rng):
+@pytest.mark.mode_table(feature="from_numpy", mode="map_fn")
+def test_one_example_at_a_time_with_map_fn(mode, rng):
     rates, dy = np.exp(random_array(rng, [4, 2])), random_array(rng, [4, 2])
     one = cg.from_numpy(decay, tf.TensorSpec([2], tf.float64))
-    value, (dx,) = regime(lambda x: tf.map_fn(one, x), [rates], dy)
+    value, (dx,) = mode(lambda x: tf.map_fn(one, x), [rates], dy)
     np.testing.assert_allclose(value, np.exp(-rates), rtol=1e-8)
     np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
 
 
-@pytest.mark.regime_table(feature="from_numpy", regime="while_loop")
+@pytest.mark.mode_table(feature="from_numpy", mode="while_loop")
 def test_in_a_while_loop(rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])
     function = cg.from_numpy(erf)
@@ -128,7 +128,7 @@ def test_in_a_while_loop(rng):
         return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
     inner = scipy.special.erf(x)
-    for run in (eager, traced, REGIMES["tf1_session"]):
+    for run in (eager, traced, VJP_MODES["tf1_session"]):
         value, (dx,) = run(loop, [x], dy)
         np.testing.assert_allclose(value, scipy.special.erf(inner), rtol=1e-13)
         np.testing.assert_allclose(dx, dy * erf(inner)[1] * erf(x)[1], rtol=1e-13)
@@ -165,8 +165,8 @@ def test_the_output_may_have_another_dtype_than_the_inputs(run, rng):
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-6)
 
 
-@pytest.mark.regime_table(feature="from_numpy", regime="eager")
-@pytest.mark.regime_table(feature="from_numpy", regime="traced")
+@pytest.mark.mode_table(feature="from_numpy", mode="eager")
+@pytest.mark.mode_table(feature="from_numpy", mode="traced")
 @pytest.mark.parametrize("run", [eager, traced])
 def test_a_complex_function(run, rng):
     """The Faddeeva function, w' = -2 z w + 2i / sqrt(pi)."""
@@ -190,8 +190,8 @@ def test_real_values_of_complex_inputs_and_complex_values_of_real_inputs(run, rn
         return np.abs(z) * x, [np.diag(np.conj(z) / np.abs(z) * x), np.diag(np.abs(z))]
 
     value, (dz, dx) = run(cg.from_numpy(real, tf.TensorSpec([3], tf.float64)), [z, x], dy)
-    stock, (stock_dz, stock_dx) = run(lambda z, x: tf.abs(z) * x, [z, x], dy)
-    for actual, expected in zip((value, dz, dx), (stock, stock_dz, stock_dx), strict=True):
+    built_in, (built_in_dz, built_in_dx) = run(lambda z, x: tf.abs(z) * x, [z, x], dy)
+    for actual, expected in zip((value, dz, dx), (built_in, built_in_dz, built_in_dx), strict=True):
         assert actual.dtype == expected.dtype
         np.testing.assert_allclose(actual, expected, rtol=1e-13)
 
@@ -218,7 +218,7 @@ def test_there_is_no_second_derivative(traced):
     np.testing.assert_allclose((tf.function(run) if traced else run)(x), erf(x.numpy())[1], rtol=1e-6)
 
 
-@pytest.mark.regime_table(feature="from_numpy", regime="forward_mode_eager")
+@pytest.mark.mode_table(feature="from_numpy", mode="forward_mode_eager")
 def test_tangents(rng):
     x, t = random_array(rng, [3]), random_array(rng, [3])
 
@@ -231,7 +231,7 @@ def test_tangents(rng):
         np.testing.assert_allclose(run(tf.constant(x), tf.constant(t)), t * erf(x)[1], rtol=1e-13)
 
 
-@pytest.mark.regime_table(feature="from_numpy", regime="jacobians")
+@pytest.mark.mode_table(feature="from_numpy", mode="jacobians")
 def test_jacobians(rng):
     x = random_array(rng, [3])
     function = cg.from_numpy(decay, tf.TensorSpec([3], tf.float64))

@@ -17,9 +17,9 @@ import tf_cg_ops as cg
 
 from ..support.black_boxes import erf
 from ..support.processes import run_python
-from ..support.regimes import eager, traced
 from ..support.sources import ROOT
 from ..support.tensors import random_array
+from ..support.vjp_modes import eager, traced
 
 
 class Counted:
@@ -151,7 +151,7 @@ def test_the_function_gets_arrays_also_for_scalars(scalar, traced):
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_what_has_no_gradient_has_no_entry(traced):
+def test_arguments_without_a_gradient_have_no_entry(traced):
     """Integers, bools, strings, Python objects, and what nondiff_argnames names."""
     seen = {}
 

@@ -149,7 +149,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("case", [name for name in RESULTS if RESULTS[name][2]])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_what_the_function_returns_is_checked(case, traced):
+def test_results_of_the_function_are_checked(case, traced):
     """In a graph TensorFlow makes an error of its own of it, with the text."""
     function, keywords, kind, message = RESULTS[case]
     wrapped = cg.from_numpy(function, **keywords)

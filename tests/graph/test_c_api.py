@@ -64,8 +64,8 @@ def saved_model(tmp_path_factory):
     return folder, tensors
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="c_api")
-@pytest.mark.regime_table(feature="custom_gradient", regime="c_api")
+@pytest.mark.mode_table(feature="embed_gradient", mode="c_api")
+@pytest.mark.mode_table(feature="custom_gradient", mode="c_api")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model
@@ -76,7 +76,7 @@ def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
 
 
 @pytest.mark.parametrize("name", SAVED_FAILURES)
-def test_what_it_cannot_do_is_an_error(program, saved_model, name):
+def test_unsupported_gradients_are_errors(program, saved_model, name):
     folder, tensors = saved_model
     found = run(program, folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
     assert isinstance(found, str), f"numbers instead of an error: {found}"
@@ -173,7 +173,7 @@ def test_a_rule_that_could_not_be_traced_in_the_graph_itself(program, tmp_path):
     assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there; " in found
 
 
-def test_what_is_missing_is_an_error(program, tmp_path):
+def test_missing_files_and_tensors_are_errors(program, tmp_path):
     graph = save_graph(spike, tmp_path / "graph.pb")
     for text, arguments, library in [
         ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),

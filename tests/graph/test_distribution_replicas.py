@@ -216,8 +216,8 @@ print(json.dumps([fit(one_device), fit(strategy), fit(one_device, embedded=False
 """
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="mirrored")
-@pytest.mark.regime_table(feature="custom_gradient", regime="mirrored")
+@pytest.mark.mode_table(feature="embed_gradient", mode="mirrored")
+@pytest.mark.mode_table(feature="custom_gradient", mode="mirrored")
 def test_keras_fits_on_two_devices_as_on_one(tmp_path):
     result = run_python(SETUP + MIRRORED + KERAS_FIT, cwd=tmp_path)
     one, two, without = json.loads(result.stdout.splitlines()[-1])

@@ -175,7 +175,7 @@ def by_hand():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("hostile") / "graph.pb"
+    path = tmp_path_factory.mktemp("malformed") / "graph.pb"
     path.write_bytes(small_model().SerializeToString())
     return path
 
@@ -194,7 +194,7 @@ def test_a_changed_node_gives_an_error_or_the_right_gradient(saved):
             np.testing.assert_allclose(answer, by_hand(), err_msg=name)
 
 
-def test_what_tensorflow_cannot_optimise_ends(saved):
+def test_malformed_gradients_in_optimised_graphs_end(saved):
     found = answers(OPTIMISED, saved)
     assert not isinstance(found["unchanged"], str), found["unchanged"]
     errors = [name for name, answer in found.items() if isinstance(answer, str)]

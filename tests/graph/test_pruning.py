@@ -112,7 +112,7 @@ def test_nothing_is_computed_for_gradients(function, around, monkeypatch):
 
 
 @every_case
-def test_it_is_computed_once_where_a_gradient_is(function, around):
+def test_gx_is_computed_once_when_a_gradient_is_taken(function, around):
     wrapped, (_, _, times) = around_function(function, around), AROUND[around]
 
     def gradient(function, x):

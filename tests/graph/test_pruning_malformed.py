@@ -312,7 +312,7 @@ ANYTHING = {"a_loop_that_is_left_by_the_op", "an_op_across_the_frame"}
 @pytest.fixture(scope="module", params=["0", "1"], ids=["with_the_pass", "without"])
 def answers(request, tmp_path_factory):
     """In the second process TensorFlow is alone with the graphs: what it returns there is what they mean."""
-    folder = tmp_path_factory.mktemp("hostile")
+    folder = tmp_path_factory.mktemp("malformed")
     result = run_python(RUN, cwd=folder, environment={"TF_CG_OPS_DISABLE_PASSES": request.param})
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -96,7 +96,7 @@ def test_each_of_many_gradients_after_many_effects(tmp_path):
     assert 0 < ops["CustomGradientEmbed"] < 450
 
 
-def test_what_is_replaced_does_not_depend_on_how_long_a_chain_is():
+def test_pruning_is_independent_of_the_length_of_a_chain():
     """All of it comes after one effect, as after a pipeline of TensorFlow 1."""
     with tf1.Graph().as_default() as graph:
         start = tf.random.uniform([3], dtype=tf.float64)

@@ -151,7 +151,7 @@ def test_a_variable_is_read_before_it_is_assigned():
     np.testing.assert_array_equal(after, (2 * X) ** 2)
 
 
-def test_what_gx_computes_from_a_variable_is_not_computed():
+def test_gx_computed_from_a_variable_is_pruned():
     def fetch(x):
         return cg.embed_gradient(fx=tf.sin(x), gx=tf1.Variable(X, use_resource=True) * x, x=x)
 

@@ -1,4 +1,4 @@
-"""What XLA compiles beyond the regimes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
+"""What XLA compiles beyond the modes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
 
 import re
 

@@ -170,7 +170,7 @@ def test_a_factor_for_each_element(library, tmp_path):
     assert loaded.layers[-1].get_config()["factor"] == factor.tolist()
 
 
-def test_what_is_assigned_is_checked(library):
+def test_assigned_numbers_are_checked(library):
     layers = layers_of(library)
     with pytest.raises(TypeError, match=r"^reverse_gradient: factor is not a real number; .* got True\."):
         layers.GradientReversal().factor = True

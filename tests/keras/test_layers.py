@@ -23,9 +23,9 @@ def assert_close(actual, value, gradient):
     np.testing.assert_allclose(actual[1], gradient, rtol=1e-5)
 
 
-@pytest.mark.regime_table(feature="name", regime="eager")
-@pytest.mark.regime_table(feature="name", regime="traced")
-@pytest.mark.regime_table(feature="name", regime="jit")
+@pytest.mark.mode_table(feature="name", mode="eager")
+@pytest.mark.mode_table(feature="name", mode="traced")
+@pytest.mark.mode_table(feature="name", mode="jit")
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_called_by_themselves_and_in_functions(name, library):
     make, value, gradient = LAYERS[name]
@@ -35,8 +35,8 @@ def test_layers_called_by_themselves_and_in_functions(name, library):
     assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
 
 
-@pytest.mark.regime_table(feature="name", regime="functional")
-@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.mode_table(feature="name", mode="functional")
+@pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
     make, value, gradient = LAYERS[name]
@@ -87,8 +87,8 @@ EMBEDDINGS = {
 }
 
 
-@pytest.mark.regime_table(feature="name", regime="functional")
-@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.mode_table(feature="name", mode="functional")
+@pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_the_embedding_layer(name, library, tmp_path):
     axis, fx, gx, upstream, expected = EMBEDDINGS[name]
@@ -189,16 +189,16 @@ np.savez(path, *gradients)
 """
 
 
-@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_fresh")
-@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_export")
-@pytest.mark.regime_table(feature="embedding, elements", regime="keras_fresh")
-@pytest.mark.regime_table(feature="embedding, elements", regime="keras_export")
-@pytest.mark.regime_table(feature="scale", regime="keras_fresh")
-@pytest.mark.regime_table(feature="scale", regime="keras_export")
-@pytest.mark.regime_table(feature="clip by norm", regime="keras_fresh")
-@pytest.mark.regime_table(feature="clip by norm", regime="keras_export")
-@pytest.mark.regime_table(feature="reversal", regime="keras_fresh")
-@pytest.mark.regime_table(feature="reversal", regime="keras_export")
+@pytest.mark.mode_table(feature="a function of TensorFlow", mode="keras_fresh")
+@pytest.mark.mode_table(feature="a function of TensorFlow", mode="keras_export")
+@pytest.mark.mode_table(feature="embedding, elements", mode="keras_fresh")
+@pytest.mark.mode_table(feature="embedding, elements", mode="keras_export")
+@pytest.mark.mode_table(feature="scale", mode="keras_fresh")
+@pytest.mark.mode_table(feature="scale", mode="keras_export")
+@pytest.mark.mode_table(feature="clip by norm", mode="keras_fresh")
+@pytest.mark.mode_table(feature="clip by norm", mode="keras_export")
+@pytest.mark.mode_table(feature="reversal", mode="keras_fresh")
+@pytest.mark.mode_table(feature="reversal", mode="keras_export")
 def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):
     layers = layers_of(library)
     x = library.Input([3])

@@ -39,7 +39,7 @@ def run(program, *arguments, **environment):
     )
 
 
-def test_it_finds_every_kernel_right_and_writes_the_times(program, tmp_path):
+def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path):
     result = run(program, "--quick", "--csv", tmp_path / "times.csv")
     assert result.returncode == 0, result.stdout
     assert re.search(r"^\d{5} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
@@ -67,7 +67,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=pytest.mark.slow) if i else fault for i, fault in enumerate(FAULTS)]
 )
-def test_it_finds_faults(fault, tmp_path):
+def test_the_program_finds_injected_faults(fault, tmp_path):
     right, wrong, case = FAULTS[fault]
     for folder in ("cc", "cuda", "tests/support/emulated_cuda"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
@@ -83,7 +83,7 @@ def test_it_finds_faults(fault, tmp_path):
     assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)
 
 
-def test_it_says_what_is_missing(program):
+def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     no_gpu = run(program, EMULATED_CUDA_DEVICES="0")
     assert (no_gpu.returncode, no_gpu.stdout) == (2, "")
     assert no_gpu.stderr == "cuda_check: there is no GPU here; expected one that the driver knows.\n"

@@ -51,8 +51,8 @@ def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
     assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="mixed_precision")
-@pytest.mark.regime_table(feature="custom_gradient", regime="mixed_precision")
+@pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_in_mixed_precision(policy, keras):
     """The layer alone, under an upstream that is not uniform: its gradients are float32, as its weights are."""
@@ -179,7 +179,7 @@ def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
 
 def squares():
     @tf.custom_gradient
-    def stock(x):
+    def built_in(x):
         return x**2, lambda dy: 2.0 * dy * x
 
     @cg.custom_gradient
@@ -188,7 +188,7 @@ def squares():
 
     return {
         "none": tf.square,
-        "stock": stock,
+        "built_in": built_in,
         "custom_gradient": ours,
         "embed_gradient": lambda x: cg.embed_gradient(x**2, 2.0 * x, x),
         "recompute_grad": cg.recompute_grad(tf.square),

@@ -51,7 +51,7 @@ def test_unknown_dimensions_may_turn_out_right():
     assert_infers("[5];[?,?];[?]", "[5]", all_axes=True)
 
 
-def test_what_cannot_turn_out_right_is_refused():
+def test_partial_shapes_that_cannot_fit_are_refused():
     assert_refuses("[4];[3];[?]", "do not broadcast")
     assert_refuses("[?];[?,4];[?,5]", "do not broadcast")
     assert_refuses("[];[?,3];[3]", "fx has the wrong shape")

@@ -242,7 +242,7 @@ def test_the_same_tensor_as_an_argument_and_in_the_closure():
         np.testing.assert_allclose(dx, 2.0 * DY * X)
 
 
-def test_what_no_tape_watches_is_no_input():
+def test_unwatched_captures_are_no_inputs():
     """Constants and closed-over Tensors without a tape."""
     from tf_cg_ops._src.memory import captured_tensors
 

@@ -95,7 +95,7 @@ def test_the_wheel_holds_the_libraries_that_it_is_given(tmp_path):
     assert about == (ROOT / "tf_cg_ops" / "_build_info.py").read_text()
 
 
-def test_what_bazel_leaves_in_the_folder_is_not_ours():
+def test_links_of_bazel_are_no_source_files():
     assert not is_ours(ROOT / "bazel-bin" / "setup.py")
     assert is_ours(ROOT / "bazel" / "sources.bzl")
 

@@ -37,7 +37,7 @@ def line():
     return cuda.announcement(*cuda.find_toolkit())
 
 
-def test_it_is_found_in_cuda_home_before_the_path(monkeypatch, tmp_path):
+def test_nvcc_in_cuda_home_precedes_the_path(monkeypatch, tmp_path):
     make_nvcc(tmp_path / "on_path", "12.4")
     monkeypatch.setenv("PATH", f"{tmp_path}/on_path/bin")
     assert cuda.find_toolkit()[1].startswith("nvcc 12.4 ")

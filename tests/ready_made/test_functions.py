@@ -227,7 +227,7 @@ def test_the_surrogate_is_not_computed_without_a_gradient():
     assert not calls
 
 
-def test_it_decorates_functions_and_methods_with_further_arguments_and_variables(gradient):
+def test_straight_through_decorates_methods_with_further_arguments_and_variables(gradient):
     class Quantiser:
         def __init__(self):
             self.step = tf.Variable(0.5, dtype=tf.float64)

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import MODES, assert_orders, derivative, eager_orders
-from ..support.regimes import eager, traced
 from ..support.roots import (
     DY,
     RIDGE_INPUTS,
@@ -27,6 +26,7 @@ from ..support.roots import (
     ridge_gradient,
     scipy_root,
 )
+from ..support.vjp_modes import eager, traced
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced", "around_traced", "tf1"])

@@ -164,7 +164,7 @@ def test_ops_of_other_libraries_have_to_be_registered(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["missing", "file", "empty", "cut off"])
-def test_what_is_no_saved_model_is_an_error(tmp_path, path):
+def test_a_path_without_a_saved_model_is_an_error(tmp_path, path):
     place = tmp_path / path
     if path == "file":
         place.write_text("text")

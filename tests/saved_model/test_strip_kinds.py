@@ -37,11 +37,11 @@ def module_of(function, *specs):
     return module
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="tflite")
-@pytest.mark.regime_table(feature="custom_gradient", regime="tflite")
-@pytest.mark.regime_table(feature="recompute_grad", regime="tflite")
-@pytest.mark.regime_table(feature="grad_pass_through", regime="tflite")
-def test_it_converts_to_tensorflow_lite_with_equal_outputs(tmp_path):
+@pytest.mark.mode_table(feature="embed_gradient", mode="tflite")
+@pytest.mark.mode_table(feature="custom_gradient", mode="tflite")
+@pytest.mark.mode_table(feature="recompute_grad", mode="tflite")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="tflite")
+def test_stripped_models_convert_to_tensorflow_lite_with_equal_outputs(tmp_path):
     module = module_of(lambda x: {"y": every_kind(x)}, tf.TensorSpec([2, 3]))
     save_and_strip(module, tmp_path, signatures=module.f)
     converted = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "target")).convert()

@@ -131,7 +131,7 @@ def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, err
 
 
 @pytest.mark.parametrize("option", ["f", "like", "intended_gradient"])
-def test_what_is_no_function_is_refused(option):
+def test_an_argument_that_is_no_function_is_refused(option):
     options = {"f": f, option: X} if option != "f" else {"f": None}
     with pytest.raises(TypeError) as error:
         check_gradient(args=[X], **options)
@@ -199,7 +199,7 @@ def test_arguments_that_do_not_fit_are_refused():
         check_gradient(f, [X, X])
 
 
-def test_it_says_that_it_needs_eager_mode():
+def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
         "check_gradient: it differentiates numerically, by many calls; expected eager mode, got a graph under construction "
         "or tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
@@ -259,7 +259,7 @@ NOT_RUN = {
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
-def test_what_tensorflow_cannot_run_in_a_mode_is_one_line(name):
+def test_a_mode_that_tensorflow_cannot_run_is_reported_in_one_line(name):
     function, x, mode, expected = NOT_RUN[name]
     with pytest.raises(AssertionError) as failure:
         check_gradient(function, [x], modes=["eager", mode])

@@ -75,7 +75,7 @@ def tf1_session(function, args, dy):
     return fetched["value"], [fetched.get(str(i)) for i in range(len(args))]
 
 
-REGIMES = {
+VJP_MODES = {
     "eager": eager,
     "traced": traced,
     "traced_unknown_dims": traced_unknown_dims,

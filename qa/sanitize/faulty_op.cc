@@ -10,9 +10,9 @@ namespace tf_cg_ops {
 namespace {
 
 // Copies its input by way of the heap, and `beyond` numbers more; allocates memory `leaks` times.
-class PlantedKernel : public tensorflow::OpKernel {
+class FaultyKernel : public tensorflow::OpKernel {
  public:
-  explicit PlantedKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FaultyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("beyond", &beyond_));
     OP_REQUIRES_OK(context, context->GetAttr("leaks", &leaks_));
   }
@@ -33,8 +33,8 @@ class PlantedKernel : public tensorflow::OpKernel {
   float* lost_ = nullptr;
 };
 
-REGISTER_OP("Planted").Input("numbers: float").Output("copy: float").Attr("beyond: int = 0").Attr("leaks: int = 0");
-REGISTER_KERNEL_BUILDER(Name("Planted").Device(tensorflow::DEVICE_CPU), PlantedKernel);
+REGISTER_OP("Faulty").Input("numbers: float").Output("copy: float").Attr("beyond: int = 0").Attr("leaks: int = 0");
+REGISTER_KERNEL_BUILDER(Name("Faulty").Device(tensorflow::DEVICE_CPU), FaultyKernel);
 
 }  // namespace
 }  // namespace tf_cg_ops

@@ -45,7 +45,7 @@ def session(run, arrays):
             return running.run(fetches, dict(zip(fed, arrays, strict=True)))
 
 
-REGIMES = {
+MODES = {
     "eager": eager,
     "function": _traced_for(lambda a: a.shape),
     "function of unknown dimensions": _traced_for(lambda a: [None] * a.ndim),

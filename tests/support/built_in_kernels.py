@@ -5,7 +5,7 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 
 
-def with_stock_kernels(graph_def):
+def with_built_in_kernels(graph_def):
     """The same graph, in which the ops ask for the kernel of TensorFlow's own operations; functions included."""
     changed = tf1.GraphDef()
     changed.CopyFrom(graph_def)
@@ -17,18 +17,18 @@ def with_stock_kernels(graph_def):
     return changed
 
 
-def stock_session(graph, **config):
+def built_in_session(graph, **config):
     """A session of the changed graph, in which tensors have the names that they have in `graph`."""
     changed = tf.Graph()
     with changed.as_default():
-        tf.graph_util.import_graph_def(with_stock_kernels(graph.as_graph_def()), name="")
+        tf.graph_util.import_graph_def(with_built_in_kernels(graph.as_graph_def()), name="")
     return tf1.Session(graph=changed, config=tf1.ConfigProto(**config))
 
 
-def stock_function(function, specs):
+def built_in_function(function, specs):
     """What tf.function makes of a function, but with the kernels changed: called from eager mode."""
     traced = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
-    graph_def = with_stock_kernels(traced.graph.as_graph_def())
+    graph_def = with_built_in_kernels(traced.graph.as_graph_def())
     names = [tensor.name for tensor in traced.inputs]
 
     def call(*inputs):

@@ -1,4 +1,4 @@
-"""Faults that the command line plants, to test the fuzzers."""
+"""The faults that the command line injects, to test the fuzzers."""
 
 import argparse
 
