@@ -31,7 +31,7 @@ def number(value: float) -> str:
 
 
 def raw_ops(found: dict[str, Any]) -> str:
-    """What became of the calls, by mode."""
+    """The outcomes of the calls in each mode."""
     modes = sorted({key.rpartition(" ")[0] for key in found["by_mode"]})
     rows = [
         [mode, *(number(found["by_mode"].get(f"{mode} {outcome}", 0)) for outcome in ("accepted", "refused"))]
@@ -43,7 +43,7 @@ def raw_ops(found: dict[str, Any]) -> str:
 
 def differential(found: dict[str, Any]) -> str:
     """How many examples there were of each kind."""
-    rows = [[kind, number(count)] for kind, count in sorted(found["counts"].items())]
+    rows = [[kind.replace("regime ", "mode "), number(count)] for kind, count in sorted(found["counts"].items())]
     return table(["kind", "examples"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 

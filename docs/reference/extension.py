@@ -24,7 +24,7 @@ class Extension(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Puts the bodies in the places of the layers: from the sources alone, what is made of them is no class."""
         for name in pkg["layers"].exports or ():
-            pkg["layers"].set_member(name, griffe.Alias(name, f"{pkg.name}._keras.layers.{name}"))
+            pkg["layers"].set_member(name, griffe.Alias(name, f"{pkg.name}._src.layers.mixins.{name}"))
 
 
 def _as_list(section: re.Match[str]) -> str:

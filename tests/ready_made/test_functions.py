@@ -279,7 +279,7 @@ WRONG = {
     "a schedule instead of its value": (
         lambda: cg.scale_gradient(V, lambda step: 1.0 / step),
         TypeError,
-        "scale_gradient: factor is not a dense tensor; expected a Tensor or what converts to one, got ",
+        "scale_gradient: factor is not a dense tensor; expected a Tensor or a value that converts to one, got ",
     ),
     "a factor that does not broadcast": (
         lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),

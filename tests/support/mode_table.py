@@ -32,7 +32,7 @@ COLUMNS = {
     "custom_vjp": [],
     "recompute_grad": [],
     "grad_pass_through": [],
-    "from_numpy": [],
+    "numpy_function": [],
     "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
@@ -195,12 +195,14 @@ def page(result):
     lines = [
         "# Support matrix",
         "",
-        f"The tests write this page on a CPU, with TensorFlow {result['tensorflow']}. Each cell counts the functions whose value and",
-        "first two derivatives equal numbers derived by hand in that mode; `docs/modes.json` names them. For `scan`,",
-        "`from_numpy`, Keras models and layers it is only the first derivative, in TFLite only the value. A dagger: some functions",
-        "are left out, because TensorFlow fails with built-in ops too, as a test shows. Empty: no test.",
+        "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
+        "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
+        f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {result['tensorflow']}, and wrote this table.",
         "",
-        "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
+        "- empty: no test.",
+        "",
+        "| mode | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for mode, functions in result["cells"].items():

@@ -3,55 +3,6 @@
 The form is `<api>: <what is wrong>; expected <X>, got <Y>. <remedy>`. Messages about shapes come from the op library.
 """
 
-IMPORT_NOT_BUILT = (
-    "tf_cg_ops: the op library is missing; expected the file {path}, got none. Build it against the installed "
-    "TensorFlow with: pip install --no-build-isolation ."
-)
-IMPORT_FROM_SOURCES = (
-    "tf_cg_ops: this is the source folder, which hides the installed package, and it is not built; expected the file "
-    "{path}, got none. Run Python from another folder, or build in place with: pip install --no-build-isolation -e ."
-)
-
-AXIS_IS_BOOL = (
-    "{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got {value}. If it was "
-    "meant for fx_gx_manually_stopped, pass it as that keyword."
-)
-AXIS_IS_NO_INT = (
-    "{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
-    "{value}. Name the dimensions of x that are the domain of one function."
-)
-AXIS_RANK = (
-    "{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten it."
-)
-AXIS_VALUE_INVALID = (
-    "{api}: axis does not name dimensions of {x}; expected distinct values in [-rank, rank) of {x}, got {got}. Name "
-    "each dimension of the domain once."
-)
-SCALAR_FX = (
-    "{api}: fx has the wrong shape; expected the shape of {x} without the dimensions of axis, or a scalar where {gx} "
-    "broadcasts to the shape of {x}, got a scalar with the shapes of {gx} and {x} and the axis that follow. Broadcast "
-    "{x} to the shape of {gx}, or check axis."
-)
-UPSTREAM_SHAPE = (
-    "{api}: the upstream gradient has the wrong shape; expected {value} (the shape of the value), got {upstream}. Pass "
-    "one number for each element of the value."
-)
-
-
-TFP_SHAPES_DIFFER = (
-    "{api}: {gx} and {x} differ in shape; expected the shape of {x}, {x_shape}, for {gx}, got {gx_shape}. Broadcast "
-    "{gx} to the shape of {x}, or use tf_cg_ops.embed_gradient, which broadcasts."
-)
-TFP_SHAPES_DIFFER_AT_RUN_TIME = (
-    "{api}: {gx} and {x} differ in shape; expected the same shape for both, got the shapes that follow. Broadcast "
-    "{gx} to the shape of {x}, or use tf_cg_ops.embed_gradient, which broadcasts."
-)
-
-
-NONDIFF_ARGNAMES = (
-    "{api}: nondiff_argnames does not name arguments of '{function}'; expected some of {names}, got {got}. Pass a list "
-    "of names."
-)
 NOT_A_FUNCTION = (
     "{api}: it decorates functions; expected a function or another callable, got {got}. Pass the function itself, and "
     "its arguments to what comes back."
@@ -118,11 +69,6 @@ NO_RULE = (
     "this while tracing it: {error}. Use TensorFlow operations in {traced_in}."
 )
 
-
-NOT_REAL = (
-    "{api}: {argument} is not a real number; expected a number, or a Variable or Tensor of real numbers, got {got}. "
-    "Convert it before the call."
-)
 STRAIGHT_THROUGH_SHAPE = (
     "{api}: '{function}' does not keep the shape of x; expected {x}, got {got}. The gradient goes straight through to "
     "where it came from: use custom_gradient for anything else."
@@ -143,7 +89,6 @@ SURROGATE_ARGUMENTS = (
     "{api}: the surrogate {surrogate} of '{function}' does not take x alone; expected a function of one argument, got "
     "{signature}. Write it as a function of x."
 )
-
 
 BATCHED_IS_NO_BOOL = "{api}: batched is not a bool; expected True or False, got {value}. Pass a Python bool."
 NUMPY_ARGUMENT = (

@@ -7,8 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import library, pytree, tf_internal
+from tf_cg_ops._src.core import library, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
+from tf_cg_ops._src.core.variables import reference_variables
 from tf_cg_ops._src.custom_gradient import wording
 
 
@@ -43,7 +45,7 @@ class GradientChecks:
             raise TypeError(
                 errors.NEEDS_VARIABLES.format(
                     **self._where,
-                    names=_quoted(variable.name for variable in self._variables),
+                    names=text.quoted(variable.name for variable in self._variables),
                     gradient=self._terms.name,
                     signature=f"{self._terms.name}{signature}",
                     parameters=self._terms.parameters_with_variables,
@@ -56,13 +58,13 @@ class GradientChecks:
         written = self._terms.written
         if written is not None:  # What is called is a functools.partial of it.
             args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}  # type: ignore[attr-defined]
-        signature = pytree.refusing_signature(written or grad_fn, args, kwargs)
+        signature = mismatched_signature(written or grad_fn, args, kwargs)
         if signature is None:
             return ""
         return errors.UPSTREAM_NOT_TAKEN.format(
             **self._where,
             leading=self._terms.leading,
-            expected=count(len(dys), "upstream gradient"),
+            expected=text.count(len(dys), "upstream gradient"),
             gradient=self._terms.name,
             signature=f"{self._terms.name}{signature}",
             parameters=self._terms.parameters,
@@ -73,7 +75,7 @@ class GradientChecks:
         if not self._variables:
             return self._of_arguments(answer)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise ValueError(errors.VARIABLES_NOT_A_PAIR.format(**self._where, got=describe_answer(answer)))
+            raise ValueError(errors.VARIABLES_NOT_A_PAIR.format(**self._where, got=text.describe_type(answer)))
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
 
     def _of_arguments(self, answer: Any) -> list[Any]:
@@ -85,10 +87,10 @@ class GradientChecks:
             raise ValueError(
                 self._terms.count.format(
                     **self._where,
-                    got=count(len(gradients), "gradient"),
+                    got=text.count(len(gradients), "gradient"),
                     number=len(gradients),
                     expected=len(self._inputs),
-                    names=_quoted(self._arguments.names),
+                    names=text.quoted(self._arguments.names),
                 )
             )
         checked: list[Any] = []
@@ -107,7 +109,7 @@ class GradientChecks:
         argument, tensors = repr(self._arguments.names[i]), self._inputs[i]
         components = pytree.gradient_components(gradient, self._arguments.values[i], tensors)
         if len(components) != len(tensors):
-            expected, got = count(len(tensors), "tensor"), count(len(components), "tensor")
+            expected, got = text.count(len(tensors), "tensor"), text.count(len(components), "tensor")
             raise ValueError(self._terms.kind.format(**self._where, argument=argument, expected=expected, got=got))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
@@ -117,9 +119,9 @@ class GradientChecks:
             raise ValueError(
                 errors.VARIABLE_GRADIENT_COUNT.format(
                     **self._where,
-                    got=count(len(gradients), "gradient"),
+                    got=text.count(len(gradients), "gradient"),
                     expected=len(self._variables),
-                    names=_quoted(variable.name for variable in self._variables),
+                    names=text.quoted(variable.name for variable in self._variables),
                 )
             )
         return [
@@ -167,29 +169,9 @@ def no_reference_variables(
     api: str, function: str, operations: Sequence[tf.Operation], arguments: pytree.Leaves
 ) -> None:
     """Refuses TensorFlow 1's reference variables, which TensorFlow does not tell when they are read."""
-    names = pytree.reference_variables(operations, arguments.values)
+    names = reference_variables(operations, arguments.values)
     if names:
         raise TypeError(
             f"{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got "
-            f"{_quoted(names)}. Make them with use_resource=True, or pass them as arguments."
+            f"{text.quoted(names)}. Make them with use_resource=True, or pass them as arguments."
         )
-
-
-def describe_answer(answer: Any) -> str:
-    """What a function returned instead of a pair."""
-    if isinstance(answer, tuple):
-        return f"a tuple of {len(answer)} ({', '.join(type(item).__name__ for item in answer)})"
-    return _with_article(type(answer).__name__)
-
-
-def _with_article(noun: str) -> str:
-    return f"an {noun}" if noun[:1] in "AEIOUaeiou" else f"a {noun}"
-
-
-def _quoted(names: Any) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

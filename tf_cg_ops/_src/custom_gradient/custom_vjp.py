@@ -4,8 +4,9 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tf_cg_ops._src.core import pytree, tf_internal
-from tf_cg_ops._src.custom_gradient import checks, decorator, wording
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names
+from tf_cg_ops._src.custom_gradient import decorator, wording
 
 
 @tf_internal.autograph_artifact
@@ -54,13 +55,13 @@ def custom_vjp(
     if not callable(backward):
         raise TypeError(
             "custom_vjp: backward is not a function; expected a function or another callable, got "
-            f"{checks.describe_answer(backward)}. Pass the function itself: backward(residuals, *dys)."
+            f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
-    nondiff_argnames = pytree.check_names("custom_vjp", forward, nondiff_argnames)
+    nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
     parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
     terms = wording.Terms(
         "custom_vjp",
-        rule=f"backward '{pytree.name_of(backward)}' of '{{function}}'",
+        rule=f"backward '{text.name_of(backward)}' of '{{function}}'",
         name="backward",
         leading="residuals and ",
         parameters=parameters,
@@ -72,7 +73,7 @@ def custom_vjp(
     )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        constants = pytree.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
+        constants = arguments_by_name("custom_vjp", function, args, kwargs, nondiff_argnames)
 
         def with_closure(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)

@@ -13,7 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import pytree, tapes, tf_internal
+from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
+from tf_cg_ops._src.core.signature import check_arguments
+from tf_cg_ops._src.core.variables import captured_variables
 from tf_cg_ops._src.custom_gradient import checks, graph_rule, wording
 from tf_cg_ops._src.keras import dispatch, scopes
 
@@ -93,7 +95,7 @@ class CustomGradient:
 
     def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
         if not callable(function):
-            raise TypeError(errors.NOT_A_FUNCTION.format(api=api, got=checks.describe_answer(function)))
+            raise TypeError(errors.NOT_A_FUNCTION.format(api=api, got=text.describe_type(function)))
         # Some callables have no name, such as those of functools.partial.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
@@ -129,7 +131,7 @@ class CustomGradient:
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """As an argument of a tf.function it is itself, and not the function in __wrapped__."""
-        return tf_internal.TraceTypeOfAnObject(weakref.ref(self))
+        return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
         """Itself, as of a function."""
@@ -174,7 +176,7 @@ def run(
     that the user wrote, where that is not `function` itself: it has the name and the signature.
     """
     api, written = terms.api, written or function
-    name = pytree.name_of(written)
+    name = text.name_of(written)
     arguments = pytree.flatten_arguments(api, written, args, kwargs, constants)
     # Before the call: what it is differentiated by are the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
@@ -186,12 +188,12 @@ def run(
         with tf_internal.VariableWatcher() as watcher:
             result, grad_fn = _unpack(terms, name, function(*args, **kwargs))
     except TypeError:
-        pytree.check_arguments(api, written, args, kwargs)
+        check_arguments(api, written, args, kwargs)
         raise
     if in_session_graph:
         operations = tf.compat.v1.get_default_graph().get_operations()[known:]
         checks.no_reference_variables(api, name, operations, arguments)
-    variables = pytree.captured_variables(watcher.watched_variables(), arguments.values)
+    variables = captured_variables(watcher.watched_variables(), arguments.values)
     gradient_checks = checks.GradientChecks(terms, name, arguments, inputs, variables)
     gradient_checks.takes_variables(grad_fn)
     reads = [tf.convert_to_tensor(variable) for variable in variables]
@@ -211,7 +213,7 @@ def run(
         if scopes.current() != around:
             with scopes.entered(around):
                 return backward(upstream)
-        dys = pytree.upstream_of(outputs, components, upstream)
+        dys = pytree.upstream_gradients(outputs, components, upstream)
         try:
             answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)
         except TypeError as error:
@@ -244,4 +246,4 @@ def _unpack(terms: wording.Terms, name: str, answer: Any) -> tuple[Any, Callable
         return answer
     what, second = terms.beside_the_value
     where = terms.where(name) | {"what": what, "second": second}
-    raise TypeError(errors.NOT_A_PAIR.format(**where, got=checks.describe_answer(answer)))
+    raise TypeError(errors.NOT_A_PAIR.format(**where, got=text.describe_type(answer)))

@@ -32,7 +32,7 @@ class _LiveRule:
         pairs = zip(dys, op.outputs, strict=True)
         given = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
         own = {id(outside): inside for outside, inside in self.captured}
-        with traced_rule.derivative(self.order + 1), tf_internal.capturing_instead(own, op.graph):
+        with traced_rule.derivative(self.order + 1), tf_internal.capture_substitutes(own, op.graph):
             return list(self.backward(given))
 
 
@@ -91,7 +91,7 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     captures = inputs[num_results + num_inputs :]
     live = getattr(op, _LIVE, None)
     # There the inputs of the op are dead in one branch, and what `grad_fn` reads from outside is not.
-    if live is not None and tf_internal.is_in_conditional_of_tensorflow_1(op) and not op.get_attr("error"):
+    if live is not None and tf_internal.is_in_v1_conditional(op) and not op.get_attr("error"):
         live = None
     by_input = _import(op, dys, captures, inputs[num_results:]) if live is None else live.gradients(op, dys)
     return [None] * num_results + by_input + [None] * len(captures)
@@ -172,7 +172,7 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             f"CustomGradientRule: the gradient rule is not there; expected a function named '{name}' in the "
             "graph, got none. Import the functions of a graph with its nodes."
         )
-    signature = tf_internal.definition_of(function).signature
+    signature = tf_internal.function_def_of(function).signature
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
     returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
     inputs = op.inputs[len(op.outputs) :]

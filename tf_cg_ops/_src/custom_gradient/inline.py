@@ -36,14 +36,14 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
         graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
     )
     for op in target.get_operations()[known:]:
-        tf_internal.keep_graphs_of_control_flow(op)
+        tf_internal.cache_control_flow_graphs(op)
         _record(op)
     return outputs
 
 
 def _record(op: tf.Operation) -> None:
     """Puts an imported op on the tapes, as those do by themselves with ops that Python functions make."""
-    gradient_function = tf_internal.gradient_function_of(op)
+    gradient_function = tf_internal.find_gradient_function(op)
     if gradient_function is None or not op.outputs:
         return
 
@@ -55,7 +55,7 @@ def _record(op: tf.Operation) -> None:
 
 
 def _definition(graph: Any, name: str) -> Any:
-    return tf_internal.definition_of(tf_internal.find_function(graph, name))
+    return tf_internal.function_def_of(tf_internal.find_function(graph, name))
 
 
 def _add_called_functions(source: Any, target: Any, definition: Any) -> None:

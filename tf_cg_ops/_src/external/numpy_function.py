@@ -1,4 +1,4 @@
-"""`from_numpy`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
+"""`numpy_function`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
 
 import re
 import uuid
@@ -9,19 +9,21 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, pytree, tf_internal
+from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import check_argument_names
+from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient import decorator
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.external.python_call import Input, PythonCall
 
-_API = "from_numpy"
+_API = "numpy_function"
 
 # Under this name TensorFlow asks for the gradient of the Python function itself when a graph is saved, and only then.
-_NOT_SAVED = "TfCgOpsFromNumpyIsNotSaved"
+_NOT_SAVED = "TfCgOpsNumpyFunctionIsNotSaved"
 
 
 @tf_internal.autograph_artifact
-def from_numpy(
+def numpy_function(
     f_and_grad: Callable[..., Any],
     output: tf.TensorSpec | None = None,
     *,
@@ -72,7 +74,7 @@ def from_numpy(
     >>> import numpy as np
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> square_root = cg.from_numpy(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
+    >>> square_root = cg.numpy_function(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
     >>> x = tf.constant([1.0, 4.0, 16.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -104,7 +106,7 @@ def from_numpy(
     """
     spec = _check_output(output)
     if not isinstance(batched, bool):
-        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=convert.describe(batched)))
+        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=text.describe(batched)))
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
         tensors, inputs, leaves = _find_inputs(function, args, kwargs, nondiff_argnames, spec)
@@ -119,14 +121,14 @@ def from_numpy(
             batched=batched and spec is not None,
         )
         # TensorFlow names the operation where it says that it cannot be saved.
-        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{pytree.name_of(function)}", flags=re.ASCII)):
+        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{text.name_of(function)}", flags=re.ASCII)):
             value, *gradients = (
                 _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
             )
             return _with_gradients(call, value, gradients, x)
 
     wrapped = decorator.CustomGradient(_API, f_and_grad, run)
-    nondiff_argnames = pytree.check_names(_API, f_and_grad, nondiff_argnames)
+    nondiff_argnames = check_argument_names(_API, f_and_grad, nondiff_argnames)
     return wrapped
 
 
@@ -138,7 +140,7 @@ def _check_output(output: Any) -> tf.TensorSpec | None:
         supported = ", ".join(dtype.name for dtype in convert.DTYPES)
         raise TypeError(
             f"{_API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
-            f"{supported}, got {convert.describe(output)}. Write for example output=tf.TensorSpec([3], "
+            f"{supported}, got {text.describe(output)}. Write for example output=tf.TensorSpec([3], "
             "tf.float64), or leave it out for a function of single elements."
         )
     return output
@@ -174,7 +176,7 @@ def _find_inputs(
 
 
 def _is_tensor(value: Any) -> bool:
-    return tf.is_tensor(value) or pytree.as_variable(value) is not None
+    return tf.is_tensor(value) or as_variable(value) is not None
 
 
 def _is_array(value: Any) -> bool:
@@ -186,13 +188,13 @@ def _to_tensor(function: Callable[..., Any], name: str, value: Any, like: tf.DTy
     try:
         return tf.convert_to_tensor(value, dtype=like.real_dtype if type(value) is float else None)
     except (TypeError, ValueError) as error:
-        where = {"api": _API, "function": pytree.name_of(function), "argument": name}
+        where = {"api": _API, "function": text.name_of(function), "argument": name}
         raise TypeError(errors.NUMPY_ARGUMENT.format(**where, got=f"a {type(value).__name__}")) from error
 
 
 def _elementwise_output(function: Callable[..., Any], inputs: Sequence[Input]) -> tf.TensorSpec:
     """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
-    where = {"api": _API, "function": pytree.name_of(function)}
+    where = {"api": _API, "function": text.name_of(function)}
     x = [own for own in inputs if own.differentiable]
     if not x:
         raise TypeError(errors.NO_OUTPUT_WITHOUT_INPUTS.format(**where))
@@ -212,8 +214,8 @@ def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.
 
 def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
-    where = {"api": _API, "function": pytree.name_of(call.function)}
-    if tf_internal.is_compiled_by_xla(graph):
+    where = {"api": _API, "function": text.name_of(call.function)}
+    if tf_internal.is_traced_for_xla(graph):
         raise NotImplementedError(errors.NUMPY_UNDER_XLA.format(**where))
     # The number makes it the only one in the world: another process must not find a function of its own there.
     token = errors.NUMPY_OTHER_PROCESS.format(**where, number=uuid.uuid4().hex)
@@ -235,7 +237,7 @@ def _with_gradients(
         axis: list[int] | None = [] if call.elementwise else None
         if call.batched:
             rows, axis = [_to_rows(tensor, call.output.shape.rank) for tensor in rows], [-1]
-        value = embed(value, gradients, rows, axis, stopped=False, name=None)
+        value = embed_tensors(value, gradients, rows, axis, stopped=False, name=None)
     return value if value.dtype == call.output.dtype else tf.cast(tf.math.real(value), call.output.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The Python side of `from_numpy`: calls the user's function with arrays and checks what it returns."""
+"""The Python side of `numpy_function`: calls the user's function with arrays and checks what it returns."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, pytree
-from tf_cg_ops._src.custom_gradient import checks
+from tf_cg_ops._src.core import text
 
-_API = "from_numpy"
+_API = "numpy_function"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ class PythonCall:
         args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
         answer = self.function(*args, **kwargs)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise TypeError(errors.NUMPY_NOT_A_PAIR.format(**self._where, got=checks.describe_answer(answer)))
+            raise TypeError(errors.NUMPY_NOT_A_PAIR.format(**self._where, got=text.describe_type(answer)))
         value = self._to_array(answer[0], "value", self.output.dtype)
         expected, domains = self._expected(shapes)
         self._check_shape("value", value.shape, expected)
@@ -85,7 +84,7 @@ class PythonCall:
 
     @property
     def _where(self) -> dict[str, Any]:
-        return {"api": _API, "function": pytree.name_of(self.function)}
+        return {"api": _API, "function": text.name_of(self.function)}
 
     def _expected(self, x: list[tuple[int, ...]]) -> tuple[tuple[int | None, ...], list[tuple[int, ...]]]:
         """The shape of the value, and for each input what a gradient has behind it."""
@@ -122,7 +121,7 @@ class PythonCall:
         if expected == 0 and gradients is None:
             return []
         if not is_list or len(gradients) != expected:
-            got = str(len(gradients)) if is_list else checks.describe_answer(gradients)
+            got = str(len(gradients)) if is_list else text.describe_type(gradients)
             names = ", ".join(repr(own.name) for own in self._x)
             raise ValueError(errors.NUMPY_COUNT.format(**self._where, expected=expected, names=names, got=got))
         return list(gradients)
@@ -134,7 +133,7 @@ class PythonCall:
         except ValueError:  # A list of lists of several lengths.
             array = np.asarray(None)
         if array.dtype.kind in "OSUmM":
-            raise ValueError(errors.NUMPY_NO_NUMBERS.format(**self._where, kind=kind, got=convert.describe(result)))
+            raise ValueError(errors.NUMPY_NO_NUMBERS.format(**self._where, kind=kind, got=text.describe(result)))
         if array.dtype.kind == "c" and not dtype.is_complex:
             where = self._where | {"kind": kind, "expected": dtype.name, "got": array.dtype.name}
             raise ValueError(errors.NUMPY_COMPLEX.format(**where))

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree
+from tf_cg_ops._src.core import text
 from tf_cg_ops._src.keras import errors, serialization
 from tf_cg_ops._src.keras.dispatch import config_of, function_of, package_of_keras_tensors
 
@@ -92,7 +92,7 @@ def call(kind: type[FunctionCall], function: Callable[..., Any], args: Any, kwar
 
 def name_in(function: Callable[..., Any]) -> str:
     """What messages and models call a function."""
-    return pytree.name_of(function).rpartition(".")[2]
+    return text.name_of(function).rpartition(".")[2]
 
 
 def _identifier(name: str) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import library, pytree, slices, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient import checks, decorator, wording
+from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import decorator, wording
 from tf_cg_ops._src.memory import captured_tensors
 
 
@@ -84,11 +85,11 @@ def _gradients_of_recomputation(
     """What a gradient function returns, and the gradients by the captures."""
     # After the upstream is there, and apart from the first computation, or a graph could compute it early or never.
     upstream = [tensor for gradient in dy for tensor in pytree.tensors_for_gradients(gradient)]
-    args, kwargs = pytree.replace_all((list(args), kwargs), lambda t: library.custom_gradient_barrier(t, upstream))
+    args, kwargs = pytree.map_tensors((list(args), kwargs), lambda t: library.custom_gradient_barrier(t, upstream))
     leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
     sources = [leaf for leaf in leaves if pytree.tensors_for_gradients(leaf)]
     # What tapes know of a Variable of Keras is the one behind it.
-    sources = [leaf if (v := pytree.as_variable(leaf)) is None else v for leaf in sources]
+    sources = [leaf if (v := as_variable(leaf)) is None else v for leaf in sources]
     if tf.executing_eagerly() and not tapes.new_tapes_record():
         gradients = _gradients_in_a_graph(function, args, kwargs, dy, variables, captures)
     else:
@@ -116,9 +117,9 @@ def _outputs_again(
     """The outputs of the function, of which there have to be as many as the first time."""
     outputs = tf.nest.flatten(function(*args, **kwargs))
     if len(outputs) != len(dy):
-        expected = checks.count(len(dy), "output")
+        expected = text.count(len(dy), "output")
         message = errors.RECOMPUTED_OTHERWISE
-        raise ValueError(message.format(function=pytree.name_of(function), expected=expected, got=len(outputs)))
+        raise ValueError(message.format(function=text.name_of(function), expected=expected, got=len(outputs)))
     return outputs
 
 

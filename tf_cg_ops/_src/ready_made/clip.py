@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.core import convert, text
 from tf_cg_ops._src.custom_gradient import decorator, wording
 from tf_cg_ops._src.keras import dispatch
 
@@ -90,7 +90,7 @@ def clip_gradient(
     ]
     if not tensors:
         raise ValueError(
-            f"{_API}: x holds no Tensor; expected at least one, got {convert.describe(x)}. Pass the values whose "
+            f"{_API}: x holds no Tensor; expected at least one, got {text.describe(x)}. Pass the values whose "
             "gradients to clip."
         )
     for tensor in tensors:

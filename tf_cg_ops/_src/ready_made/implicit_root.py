@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, library, pytree, slices, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient import checks, decorator, wording
+from tf_cg_ops._src.core import convert, library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import decorator, wording
 
 _API = "implicit_root"
 
@@ -90,16 +91,16 @@ def implicit_root(
     """
     for function in (residual, *([] if linear_solve is None else [linear_solve])):
         if not callable(function):
-            raise TypeError(errors.NOT_A_FUNCTION.format(api=_API, got=checks.describe_answer(function)))
+            raise TypeError(errors.NOT_A_FUNCTION.format(api=_API, got=text.describe_type(function)))
     if not isinstance(batched, bool):
-        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=convert.describe(batched)))
+        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=text.describe(batched)))
     if solve is None:
         return functools.partial(implicit_root, residual, batched=batched, linear_solve=linear_solve)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
         pytree.flatten_arguments(_API, function, args, kwargs)  # Whether they fit the signature.
         # Unknown to the tapes, which would keep all that the solver computes.
-        stopped_args, stopped_kwargs = pytree.replace_all((list(args), kwargs), _stop)
+        stopped_args, stopped_kwargs = pytree.map_tensors((list(args), kwargs), _stop)
         system = _System(residual, function, args, kwargs, batched, linear_solve)
         y = tf.stop_gradient(system.check_root(function(*stopped_args, **stopped_kwargs)))
         with tf_internal.VariableWatcher() as watcher:
@@ -146,13 +147,13 @@ class _System:
         batched: bool,
         linear_solve: Callable[..., Any] | None,
     ) -> None:
-        self.where = {"api": _API, "function": pytree.name_of(solve), "residual": pytree.name_of(residual)}
+        self.where = {"api": _API, "function": text.name_of(solve), "residual": text.name_of(residual)}
         self.variables: list[tf.Variable] = []
         self._residual, self._batched, self._linear_solve = residual, batched, linear_solve
         self._structure = (list(args), kwargs)
         leaves = tf.nest.flatten(self._structure)
         # The value of a Variable that is an argument is an input like any other.
-        self._leaves = [leaf if pytree.as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
+        self._leaves = [leaf if as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
         self._components = [pytree.tensors_for_gradients(leaf) for leaf in self._leaves]
         self.inputs = [tensor for own in self._components for tensor in own]
 
@@ -160,7 +161,7 @@ class _System:
         """What the solver returned, as a Tensor with a gradient."""
         y = pytree.to_output(y)
         if not isinstance(y, tf.Tensor) or y.dtype not in convert.DTYPES:
-            raise TypeError(errors.ROOT_NO_TENSOR.format(**self.where, got=convert.describe(y)))
+            raise TypeError(errors.ROOT_NO_TENSOR.format(**self.where, got=text.describe(y)))
         if self._batched and y.shape.rank == 0:
             raise ValueError(errors.ROOT_NO_BATCH.format(**self.where))
         return y
@@ -172,7 +173,7 @@ class _System:
         r = pytree.to_output(self._residual(y, *args, **kwargs))
         if not isinstance(r, tf.Tensor) or r.dtype != y.dtype:
             message = errors.RESIDUAL_NO_TENSOR
-            raise TypeError(message.format(**self.where, expected=y.dtype.name, got=convert.describe(r)))
+            raise TypeError(message.format(**self.where, expected=y.dtype.name, got=text.describe(r)))
         if not r.shape.is_compatible_with(y.shape):
             raise ValueError(errors.RESIDUAL_SHAPE.format(**self.where, expected=y.shape, got=r.shape))
         return r
@@ -197,7 +198,7 @@ class _System:
             return pullback.by_inputs(-self._dense_solution(pullback.by_root, y, dy))
         u = pytree.to_output(self._linear_solve(pullback.by_root, dy))
         if not isinstance(u, tf.Tensor) or u.dtype != dy.dtype or not u.shape.is_compatible_with(dy.shape):
-            got = f"{u.dtype.name} of shape {u.shape}" if isinstance(u, tf.Tensor) else convert.describe(u)
+            got = f"{u.dtype.name} of shape {u.shape}" if isinstance(u, tf.Tensor) else text.describe(u)
             needed = f"{dy.dtype.name} of shape {dy.shape}"
             raise ValueError(errors.ROOT_LINEAR_SOLVE.format(**self.where, expected=needed, got=got))
         return pullback.by_inputs(-u)

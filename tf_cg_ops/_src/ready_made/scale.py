@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
@@ -109,4 +109,4 @@ def _scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
             f"{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those "
             f"of {x.shape}, got {factor.shape}. Give it one number for all, or one for each element of x."
         )
-    return embed(x, [-factor if reverse else factor], [x], [], False, None)
+    return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)

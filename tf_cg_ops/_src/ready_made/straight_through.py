@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, pytree, tf_internal
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient import decorator, wording
 
 _API = "straight_through"
@@ -112,7 +114,7 @@ def straight_through(
             value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
             if not value.shape.is_compatible_with(x.shape):
                 message = errors.STRAIGHT_THROUGH_SHAPE
-                name = pytree.name_of(function)
+                name = text.name_of(function)
                 raise ValueError(message.format(api=_API, function=name, x=x.shape, got=value.shape))
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
@@ -135,16 +137,16 @@ def straight_through(
 
 def _derivative_at(x: tf.Tensor, surrogate: Callable[[tf.Tensor], Any], function: Callable[..., Any]) -> tf.Tensor:
     """The derivative that the user's surrogate returns, checked."""
-    where = {"api": _API, "surrogate": repr(pytree.name_of(surrogate)), "function": pytree.name_of(function)}
+    where = {"api": _API, "surrogate": repr(text.name_of(surrogate)), "function": text.name_of(function)}
     try:
         found = surrogate(x)
     except TypeError as error:
-        signature = pytree.refusing_signature(surrogate, [x], {})
+        signature = mismatched_signature(surrogate, [x], {})
         if signature is None:
             raise
         raise TypeError(errors.SURROGATE_ARGUMENTS.format(**where, signature=signature)) from error
     if not tf.is_tensor(found) and not isinstance(found, (int, float, np.ndarray, np.generic)):
-        raise TypeError(errors.SURROGATE_NO_TENSOR.format(**where, got=convert.describe(found)))
+        raise TypeError(errors.SURROGATE_NO_TENSOR.format(**where, got=text.describe(found)))
     if not tf.is_tensor(found):
         found = tf.cast(found, x.dtype)
     if found.dtype != x.dtype:
@@ -162,14 +164,14 @@ def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.T
     """The first argument as a Tensor, or TypeError."""
     first = leaves[0] if leaves else None
     is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
-    if is_number or pytree.as_variable(first) is not None:
+    if is_number or as_variable(first) is not None:
         x = tf.convert_to_tensor(first)
         if x.dtype.is_floating:
             return x
         first = x
-    got = convert.describe(first) if leaves else "no argument"
+    got = text.describe(first) if leaves else "no argument"
     raise TypeError(
-        f"{_API}: '{pytree.name_of(function)}' has nothing to be differentiated by; expected real numbers as its "
+        f"{_API}: '{text.name_of(function)}' has nothing to be differentiated by; expected real numbers as its "
         f"first argument, got {got}. Pass x, a Tensor or Variable of a floating dtype, first."
     )
 
