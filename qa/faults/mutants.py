@@ -115,7 +115,6 @@ TESTS = {
     "_src/core/convert.py": (*EMBED, *DECORATOR),
     "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),
     "_src/embed_gradient/dynamic_axis.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
-    "_src/errors.py": (*EMBED, *DECORATOR),
     "_src/ops/": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py", "graph/test_vectorized_map.py"),
     "_src/ready_made/implicit_root.py": (
         "ready_made/test_implicit_root.py",

@@ -101,7 +101,7 @@ CASES = {
         lambda x, y: (W * x + y, lambda dy: (dy, dy)),
         TypeError,
         "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
-        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dy, variables=None) and return "
+        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
         "(gradients of the inputs, gradients of the variables).",
     ),
     "no_pair": (

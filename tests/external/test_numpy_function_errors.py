@@ -184,15 +184,15 @@ CALLS = {
     "no_differentiable_input": (
         lambda: cg.numpy_function(f)(tf.constant([1, 2])),
         TypeError,
-        "numpy_function: 'f' has no differentiable input that its output could be like; expected a floating-point or complex "
-        "input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
+        "numpy_function: 'f' has no differentiable input that gives its output a shape and a dtype; expected a "
+        "floating-point or complex input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
     ),
     "no_broadcast": (
         lambda: cg.numpy_function(returning(0, 0))(X, tf.zeros([3])),
         ValueError,
         "numpy_function: the differentiable inputs of 'simulate' do not broadcast; expected shapes that broadcast, since "
-        "there is no output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is no function "
-        "of single elements.",
+        "there is no output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is not "
+        "elementwise.",
     ),
     "ragged": (
         lambda: cg.numpy_function(f)(tf.ragged.constant([[1.0], [2.0, 3.0]])),

@@ -235,14 +235,13 @@ WRONG = {
     "no surrogate": (
         lambda m: m.StraightThrough("sign", "relu"),
         ValueError,
-        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "straight_through: unknown surrogate; expected one of 'identity', 'hard_tanh', 'sigmoid', "
         "'fast_sigmoid', or a function of x that returns the derivative, got 'relu'. Pass one of those names.",
     ),
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,
-        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
-        "clip in two ways.",
+        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
     ),
     "a negative limit": (
         lambda m: m.GradientClip(norm=-1.0),
