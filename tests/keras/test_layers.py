@@ -1,6 +1,8 @@
 """The layers, for Keras 3 and for tf_keras: what they compute and how they are saved."""
 
 import copy
+import inspect
+import pickle
 
 import keras
 import numpy as np
@@ -287,6 +289,16 @@ def test_layers_of_tf_keras_where_it_is_the_keras_of_tensorflow(tmp_path):
         "assert isinstance(layer, tf_keras.layers.Layer) and isinstance(layer, tf.keras.layers.Layer)"
     )
     run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("name", cg.layers.__all__)
+def test_getsource_doc_and_pickle_of_a_layer_class(name, library):
+    layer = getattr(layers_of(library), name)
+    assert f"class {name}(mixins.{name}, keras.layers.Layer):" in inspect.getsource(layer)
+    assert issubclass(layer, library.layers.Layer)
+    assert layer.__doc__ == layer.__mro__[1].__doc__
+    assert ">>> " in inspect.getdoc(layer)
+    assert pickle.loads(pickle.dumps(layer)) is layer
 
 
 def test_the_layers_are_an_attribute_of_the_package():

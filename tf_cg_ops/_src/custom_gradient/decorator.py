@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
-from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
@@ -120,7 +120,7 @@ class CustomGradient:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         package = dispatch.package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
         if package:
-            return dispatch.call(package, self, args, kwargs)
+            return dispatch.call_symbolically(package, self, args, kwargs)
         return self._run(self._function, args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -143,12 +143,12 @@ class CustomGradient:
 
     def get_config(self) -> dict[str, Any]:
         """What Keras saves where the function is, for example, the activation of a layer."""
-        return dispatch.config_of(self)
+        return registration.function_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Callable[..., Any]:
         """The function that Keras saved."""
-        return dispatch.function_of(config)
+        return registration.function_from_config(config)
 
 
-dispatch.classes.append(CustomGradient)
+registration.classes.append(CustomGradient)
