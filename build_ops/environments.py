@@ -52,7 +52,7 @@ def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
 
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
     """Runs the core tests of `copy_core_tests`; returns whether all passed, and what pytest says last."""
-    # The folder is named, since a run of all tests that there are writes the table of regimes.
+    # The folder is named, since a run of all tests that there are writes the table of modes.
     options = ("-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0")
     command = [str(interpreter), "-m", "pytest", "tests", *options]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)

@@ -3,7 +3,7 @@
     python -m build_ops.matrix --python python3.11 python3.12 --tensorflow 2.18 2.21
 
 It is what `make matrix` runs. Each version gets the newest of those Pythons that it is published for. The table at the
-end is that of the README.
+end is that of docs/building.md.
 """
 
 import argparse

@@ -58,7 +58,7 @@ SHAPES = (
     "cuda/schedule.cc",
 )
 ARITHMETIC = (
-    "cc/lib/block_kernels.cc",  # By far the slowest.
+    *(source for source in SOURCES if source.startswith("cc/lib/block_kernels")),  # By far the slowest.
     f"{HARNESSES}/contract.cc",
     "cc/lib/alignment.cc",
     "cc/lib/contraction.cc",
@@ -67,7 +67,7 @@ ARITHMETIC = (
 )
 PASSES = (
     f"{HARNESSES}/passes.cc",
-    *(source for source in SOURCES if source.startswith(("cc/gradients/", "cc/passes/", "cc/ops/"))),
+    *(source for source in SOURCES if source.startswith(("cc/gradients/", "cc/functions/", "cc/passes/", "cc/ops/"))),
     "cc/lib/alignment.cc",
     "cc/lib/glibc_compatibility.cc",
     "cc/lib/messages.cc",
@@ -111,7 +111,7 @@ OTHER_TESTS = (
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of one part."""
+    """The outcome of one part."""
 
     part: str
     ran: str
@@ -122,7 +122,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the command line chooses."""
+    """The choices of the command line."""
 
     seconds: int = 30
     seed: int = 1
@@ -157,7 +157,7 @@ def find_clang() -> str | None:
 
 @functools.cache
 def without_randomized_addresses() -> list[str]:
-    """What goes before a program: older sanitizers fail where the kernel spreads addresses widely."""
+    """The command before a program: older sanitizers fail where the kernel spreads addresses widely."""
     probe = ["setarch", "-R", "true"]
     is_allowed = shutil.which("setarch") and subprocess.run(probe, capture_output=True, check=False).returncode == 0
     return probe[:-1] if is_allowed else []
@@ -184,7 +184,7 @@ def check(part: str, ran: str, command: Sequence[str], environment: Mapping[str,
     return Outcome(part, ran, "clean" if status == 0 else "FOUND", seconds, figures_in(log.read_text(errors="replace")))
 
 
-# What the programs and pytest say about how much they did.
+# The figures that the programs and pytest print.
 FIGURES = {
     "runs": r"number_of_executed_units: (\d+)|^(\d+) runs, \d+ (?:products|graphs)",
     "products": r"^\d+ runs, (\d+) products",
@@ -307,7 +307,7 @@ OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|qa|tests)/[\w/]+\.\w+:\d+", re.MULT
 
 
 def findings_in(report: str) -> list[str]:
-    """What a report says about this library: faults, which end the process, and leaks with our code on their stack.
+    """The findings of a report about this library: faults, which end the process, and leaks with our code on the stack.
 
     Python and TensorFlow leak thousands of times, and so do libraries that they load. To suppress these by name would
     suppress ours as well, since a suppression looks at the whole stack, and TensorFlow is on each of ours.

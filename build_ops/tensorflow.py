@@ -67,7 +67,7 @@ def tensorflow_flags() -> tuple[list[str], list[str]]:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     answer = subprocess.run([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=True)
     compile_flags, link_flags = json.loads(answer.stdout.splitlines()[-1])
-    # What tf2xla's headers include and the wheel keeps in folders of its own.
+    # Headers that tf2xla includes and the wheel keeps in folders of its own.
     includes = [flag[2:] for flag in compile_flags if flag.startswith("-I")]
     externals = ("external/highwayhash", "external/farmhash_archive/src")
     compile_flags += [f"-I{include}/{external}" for include in includes for external in externals]

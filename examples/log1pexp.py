@@ -74,7 +74,7 @@ def true_derivatives() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Model(tf.Module):
-    """What is saved."""
+    """The module that is saved."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def __call__(self, x: tf.Tensor) -> tf.Tensor:

@@ -215,7 +215,7 @@ class _Process:
         self._events.put((self._task, None))
 
     def end(self) -> None:
-        """Ends the process, whatever it does."""
+        """Kills the process."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -225,10 +225,10 @@ def run_cluster(command: Sequence[str], jobs: dict[str, int], servers: Sequence[
     """Runs the command once for each task of the cluster and returns an exit status.
 
     Args:
-      command: What each process runs; the variable TF_CONFIG in its environment tells it which task it is.
+      command: The program of each process; the variable TF_CONFIG in its environment names its task.
       jobs: How many tasks each job has: `{"worker": 2}`. The lines of the very first task are shown as they come.
       servers: Jobs that only serve the others: they need not end by themselves, and are ended when the others have.
-      time_limit: The seconds after which whatever still runs is killed.
+      time_limit: The seconds after which processes that still run are killed.
 
     Returns:
       0 if all tasks did their work; else 1, and what the tasks had printed is on stderr.
@@ -251,7 +251,7 @@ def run_cluster(command: Sequence[str], jobs: dict[str, int], servers: Sequence[
             port.close()
     if reason is None:
         return 0
-    while not events.empty():  # What came in the meantime may say more.
+    while not events.empty():  # Outcomes of the meantime may say more.
         task, line = events.get()
         printed[task].append(line or "")
     for task, lines in printed.items():

@@ -90,7 +90,7 @@ def converts(model: pathlib.Path) -> bool:
 
 
 def interpret(model: bytes, images: np.ndarray) -> np.ndarray:
-    """What the interpreter of TensorFlow Lite computes."""
+    """The results of the interpreter of TensorFlow Lite."""
     interpreter = tf.lite.Interpreter(model_content=model)
     [inputs], [outputs] = interpreter.get_input_details(), interpreter.get_output_details()
     interpreter.resize_tensor_input(inputs["index"], images.shape)

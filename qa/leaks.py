@@ -1,10 +1,10 @@
-"""What is left behind by many traces, loads of SavedModels, eager calls and tapes: memory, registry entries, graphs.
+"""Leaks of many traces, loads of SavedModels, eager calls and tapes: memory, registry entries, graphs.
 
     python -m qa.leaks [--fraction 0.05] [--json FILE]
 
 Each scenario runs in processes of its own, with this library and, for comparison, with TensorFlow's own operations in
-its place; it fails where this library leaves more than those. What grows is a slope: the median of the slopes between
-all pairs of samples (Theil and Sen), so that a cache that fills up at once is none.
+its place; it fails where this library leaves more than those. Growth is a slope: the median of the slopes between
+all pairs of samples (Theil and Sen), so that a cache that fills up at once does not count.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SCENARIOS = {
     "eager": (100_000, 32),
     "persistent": (100_000, 32),
 }
-# What is counted beside memory: nothing may be added by any number of repetitions.
+# Counted beside memory: no number of repetitions may add anything.
 COUNTS = ("registry entries", "graphs", "functions")
 
 
@@ -66,7 +66,7 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Two functions of one argument with the same values and gradients: of this library or of TensorFlow."""
     import tensorflow as tf
 
-    if which == "stock":
+    if which == "built-in":
         return (lambda x: tf.sin(x) * x), (lambda x: x**2)
     import tf_cg_ops as cg
 
@@ -74,14 +74,14 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def decorated(x: Any) -> Any:
         return tf.sin(x) * x, lambda dy: dy * (tf.cos(x) * x + tf.sin(x))
 
-    if which == "planted":  # Leaves a kilobyte behind each time, so that tests see that this is seen.
+    if which == "injected":  # Leaves a kilobyte behind each time, so that tests see that this is seen.
         kept = []
         return (lambda x: (kept.append(bytearray(1024)), decorated(x))[1]), (lambda x: x**2)
     return decorated, lambda x: cg.embed_gradient(x**2, 2.0 * x, x)
 
 
 def scenario(name: str, which: str) -> Callable[[], None]:
-    """What is repeated."""
+    """The function to repeat."""
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # Its advice not to trace that often.
@@ -139,17 +139,19 @@ def measure_alone(name: str, which: str, repetitions: int) -> list[list[int]]:
 
 
 def row(name: str, which: str, samples: list[list[int]]) -> dict[str, Any]:
-    """What one repetition leaves, and what all of them added to the counts."""
+    """The bytes that one repetition leaves, and the counts that all of them added."""
     added = {count: last - first for count, first, last in zip(COUNTS, samples[0][2:], samples[-1][2:], strict=True)}
     per_repetition = slope([(sample[0], sample[1]) for sample in samples])
     found = {"scenario": name, "with": which, "repetitions": samples[-1][0], "bytes each": round(per_repetition, 1)}
     return found | added
 
 
-def is_leak(ours: dict[str, Any], stock: dict[str, Any]) -> bool:
+def is_leak(ours: dict[str, Any], built_in: dict[str, Any]) -> bool:
     """Whether the first leaves more behind than the second, beyond the tolerance."""
     _, tolerance = SCENARIOS[ours["scenario"]]
-    return ours["bytes each"] > stock["bytes each"] + tolerance or any(ours[count] > stock[count] for count in COUNTS)
+    return ours["bytes each"] > built_in["bytes each"] + tolerance or any(
+        ours[count] > built_in[count] for count in COUNTS
+    )
 
 
 def main() -> None:
@@ -166,11 +168,11 @@ def main() -> None:
     rows, leaking = [], []
     for name, (repetitions, _) in SCENARIOS.items():
         times = max(SAMPLES, int(options.fraction * repetitions))
-        ours, stock = (row(name, which, measure_alone(name, which, times)) for which in ("ours", "stock"))
-        for found in (ours, stock):
+        ours, built_in = (row(name, which, measure_alone(name, which, times)) for which in ("ours", "built-in"))
+        for found in (ours, built_in):
             print(found, flush=True)
-        rows += [ours, stock]
-        leaking += [name] if is_leak(ours, stock) else []
+        rows += [ours, built_in]
+        leaking += [name] if is_leak(ours, built_in) else []
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if leaking:

@@ -31,34 +31,34 @@ def number(value: float) -> str:
 
 
 def raw_ops(found: dict[str, Any]) -> str:
-    """What became of the calls, by the way of calling."""
+    """The outcomes of the calls in each mode."""
     modes = sorted({key.rpartition(" ")[0] for key in found["by_mode"]})
     rows = [
         [mode, *(number(found["by_mode"].get(f"{mode} {outcome}", 0)) for outcome in ("accepted", "refused"))]
         for mode in modes
     ]
     rows.append(["all", number(found["accepted"]), number(found["refused"])])
-    return table(["way", "right result", "exception"], rows) + f"\n\nFailures: {len(found['failures'])}."
+    return table(["mode", "right result", "exception"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 
 def differential(found: dict[str, Any]) -> str:
     """How many examples there were of each kind."""
-    rows = [[kind, number(count)] for kind, count in sorted(found["counts"].items())]
+    rows = [[kind.replace("regime ", "mode "), number(count)] for kind, count in sorted(found["counts"].items())]
     return table(["kind", "examples"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 
 def saved_models(found: dict[str, Any]) -> str:
-    """What came of the mutants, and of each way to use them."""
+    """The verdicts on the mutants, and the outcomes of each action."""
     verdicts = table(["mutants", "number"], [[k, number(n)] for k, n in found["verdicts"].items()])
     rows = []
     for action, outcomes in found["outcomes"].items():
         exceptions = sum(count for kind, count in outcomes.items() if kind != "result")
         rows.append([action, number(outcomes.get("result", 0)), number(exceptions)])
-    return verdicts + "\n\n" + table(["what was done", "result", "exception"], rows)
+    return verdicts + "\n\n" + table(["action", "result", "exception"], rows)
 
 
 def sanitizers(found: dict[str, Any]) -> str:
-    """What ran, how much of it, and what it found."""
+    """The parts that ran, their results and their extent."""
     rows = [
         [
             part["ran"],
@@ -67,7 +67,7 @@ def sanitizers(found: dict[str, Any]) -> str:
         ]
         for part in found["parts"]
     ]
-    return table(["what ran", "result", "how much"], rows)
+    return table(["part", "result", "amount"], rows)
 
 
 def exactness(found: dict[str, Any]) -> str:
@@ -82,14 +82,15 @@ def exactness(found: dict[str, Any]) -> str:
 
 
 def leaks(found: list[dict[str, Any]]) -> str:
-    """What one repetition leaves, here and with TensorFlow's own operations."""
+    """The bytes that one repetition leaves, here and with TensorFlow's own operations."""
     kinds = dict.fromkeys(row["scenario"] for row in found)
     rows = []
     for scenario in kinds:
-        ours, stock = (next(r for r in found if (r["scenario"], r["with"]) == (scenario, w)) for w in ("ours", "stock"))
+        of = {row["with"]: row for row in found if row["scenario"] == scenario}
+        ours, built_in = of["ours"], of["built-in"]
         added = ", ".join(str(ours[count]) for count in COUNTS)
-        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], stock["bytes each"], added])
-    return table(["repeated", "times", "bytes each, here", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
+        rows.append([scenario, number(ours["repetitions"]), ours["bytes each"], built_in["bytes each"], added])
+    return table(["repeated", "times", "bytes each", "TensorFlow's own", ", ".join(COUNTS) + " added"], rows)
 
 
 def mutants(found: list[dict[str, Any]]) -> str:
@@ -106,13 +107,13 @@ def mutants(found: list[dict[str, Any]]) -> str:
         for row in alive
     ]
     changes = table(["module", "changes", "noticed"], rows)
-    return f"{changes}\n\nNot noticed:\n\n{table(['module', 'before', 'after', 'why that is right'], survivors)}"
+    return f"{changes}\n\nNot noticed:\n\n{table(['module', 'before', 'after', 'reason'], survivors)}"
 
 
 def faults(found: list[dict[str, Any]]) -> str:
-    """Each fault that was put in, and the test that noticed it."""
+    """Each injected fault, and the test that noticed it."""
     rows = [[f["fault"], f"`{f['file']}`", f"`{f['noticed_by']}`" if f["noticed_by"] else "**none**"] for f in found]
-    done = f"{len(found)} of {len(FAULTS)} have been put in."
+    done = f"{len(found)} of {len(FAULTS)} have been injected."
     return table(["fault", "in", "noticed first by"], rows) + f"\n\n{done}"
 
 

@@ -1,4 +1,4 @@
-"""What pytest sets up before any test."""
+"""Fixtures and hooks of all tests."""
 
 import importlib
 import os
@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support.mode_table import RegimeTable, cells_of
-from .support.regimes import REGIMES
+from .support.mode_table import ModeTable, cells_of
 from .support.tensors import DTYPES
+from .support.vjp_modes import VJP_MODES
 from .support.workers import number_of_workers
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(RegimeTable(config))
+    config.pluginmanager.register(ModeTable(config))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """What `pytest -n auto` means."""
+    """The number of workers of `pytest -n auto`."""
     return number_of_workers()
 
 
@@ -33,10 +33,10 @@ def pytest_collection_modifyitems(items):
         item.user_properties.extend(cells_of(item))
 
 
-@pytest.fixture(params=list(REGIMES))
-def regime(request):
-    """One way to run a function after the other."""
-    return REGIMES[request.param]
+@pytest.fixture(params=list(VJP_MODES))
+def mode(request):
+    """Each mode that gives a value and a vector-Jacobian product."""
+    return VJP_MODES[request.param]
 
 
 @pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)
@@ -61,7 +61,7 @@ def device(request):
 
 @pytest.fixture(autouse=True)
 def no_global_seed_afterwards():
-    """For the tests that draw, whatever ran before."""
+    """Makes random tests independent of the tests before them."""
     yield
     tf.random.set_seed(None)
 

@@ -20,7 +20,7 @@ from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
 from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
 from tf_cg_ops._src.embed_gradient.api import embed_gradient as embed_gradient
-from tf_cg_ops._src.external.numpy_function import from_numpy as from_numpy
+from tf_cg_ops._src.external.numpy_function import numpy_function as numpy_function
 from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_grad
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
@@ -39,10 +39,10 @@ __all__ = [
     "custom_gradient",
     "custom_vjp",
     "embed_gradient",
-    "from_numpy",
     "grad_pass_through",
     "implicit_root",
     "layers",
+    "numpy_function",
     "recompute_grad",
     "reverse_gradient",
     "saved_model",

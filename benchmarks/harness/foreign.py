@@ -17,7 +17,7 @@ def _worker(framework: str) -> Worker:
 
 
 def implementations(function: str, **arguments: Any) -> dict[str, Sampler | str]:
-    """What `function` of the modules for PyTorch and JAX returns; in place of a framework that is absent, a note."""
+    """The results of `function` in the modules for PyTorch and JAX; a note for an absent framework."""
     found: dict[str, Sampler | str] = {}
     for framework, module in _MODULES.items():
         if importlib.util.find_spec(framework) is None:

@@ -1,4 +1,4 @@
-"""Measures cases: implementations take turns, A B C A B C, and what is compared are samples of the same round."""
+"""Measures cases: implementations take turns, A B C A B C, and samples of the same round are compared."""
 
 import dataclasses
 import gc
@@ -37,12 +37,12 @@ class Case:
     name: str
     # Makes the inputs and returns the implementations by their names; a string says why one is absent.
     build: Callable[[], Mapping[str, Sampler | str]]
-    # What ratios are taken of, over each of the others.
+    # Ratios are taken of these, over each of the others.
     ours: Sequence[str] = ("cg.embed_gradient",)
     unit: str = "s"
     # Of the largest tensor.
     elements: int = 1
-    # What has to be read and written at least; 0 where memory is not what counts.
+    # The least that must be read and written; 0 where memory does not count.
     bytes_moved: int = 0
     # Numbers that are the same each time need no more rounds than it takes to see that.
     rounds: int | None = None

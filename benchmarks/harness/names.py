@@ -1,4 +1,4 @@
-"""What the implementations are called in the results; those of this library begin with `cg`."""
+"""The names of the implementations in the results; those of this library begin with `cg`."""
 
 EMBED = "cg.embed_gradient"
 DECORATOR = "cg.custom_gradient"

@@ -1,4 +1,4 @@
-"""What is made of the samples: the median with the 20th and 80th percentile, of values and of ratios of pairs."""
+"""Summaries of samples: the median with the 20th and 80th percentile, of values and of ratios of pairs."""
 
 import dataclasses
 from collections.abc import Sequence

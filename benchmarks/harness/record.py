@@ -1,4 +1,4 @@
-"""Where the figures come from: machine, versions, commit."""
+"""The origin of the figures: machine, versions, commit."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ _DISTRIBUTIONS = (
     "jaxlib",
 )
 _VARIABLES = ("TF_ENABLE", "TF_NUM", "TF_XLA", "XLA_FLAGS", "OMP_", "MALLOC_", "TF_CG_OPS")
-# What a run writes itself makes no tree dirty.
+# The files that a run writes itself make no tree dirty.
 _WRITTEN = (":!benchmarks/results", ":!docs/performance.md", ":!docs/figures")
 
 

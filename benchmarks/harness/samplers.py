@@ -1,4 +1,4 @@
-"""What gives one sample after the other: the time of a call, or a number that a function returns."""
+"""Sources of samples: the time of a call, or a number that a function returns."""
 
 import gc
 import itertools
@@ -61,7 +61,7 @@ def in_turn(functions: Sequence[Callable[[], Any]]) -> Timed:
 
 
 class Number:
-    """What a function returns: bytes, nodes, an error."""
+    """The number that a function returns: bytes, nodes, an error."""
 
     def __init__(self, function: Callable[[], float]) -> None:
         self._function = function

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def array(shape: Sequence[int], seed: int = 1) -> np.ndarray:
-    """float32 numbers between 0.5 and 1.5: neither denormal nor zero, whatever is multiplied with whatever."""
+    """float32 numbers between 0.5 and 1.5: no product of them is denormal or zero."""
     return np.random.default_rng(seed).random(shape, np.float32) + np.float32(0.5)
 
 

@@ -66,7 +66,7 @@ def _serve() -> None:
     """Answers requests until there are no more."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What others print is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The output of others is no answer.
     samplers: dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)

@@ -1,4 +1,4 @@
-"""The charts: few, each with one message. What is this library's is in colour, all else in grey."""
+"""The charts: few, each with one message. This library is in colour, all else in grey."""
 
 import dataclasses
 import math

@@ -31,7 +31,7 @@ def rows(header: tuple[str, ...], *body: tuple[str, ...]) -> str:
 
 
 def origin(run: dict[str, Any]) -> str:
-    """Where and when, in a sentence or two."""
+    """The machine and the date, in a sentence or two."""
     machine, versions, commit = run["machine"], run["versions"], run["commit"]
     names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
     names |= {"tensorflow-probability": "TensorFlow Probability", "numpy": "NumPy"}
@@ -57,22 +57,23 @@ def targets(run: dict[str, Any]) -> str:
         if measured:
             figures = f"{digits(measured['median'])} ({digits(measured['p20'])} to {digits(measured['p80'])})"
         reached = {True: "yes", False: "**no**", None: ""}[target["reached"]]
-        body.append((target["name"], target["expression"], digits(target["limit"]), figures, reached))
-    return rows(("target", "what is measured", "at most", "median (p20 to p80)", "reached"), *body)
+        name = f"{target['name']}<br>`{target['expression']}`"
+        body.append((name, digits(target["limit"]), figures, reached))
+    return rows(("target", "at most", "median (p20 to p80)", "reached"), *body)
 
 
 def memory(run: dict[str, Any]) -> str:
-    """What has to be moved, how fast the yardstick moves it, and how close the kernel comes."""
+    """The bytes to move, the speed of the yardstick, and that of the kernel compared with it."""
     body = []
     for case in run["cases"]:
         found = [name for name in YARDSTICKS if name in case["implementations"]]
         if case["elements"] >= LARGE and case["bytes_moved"] and found:
             yardstick, kernel = case["implementations"][found[0]]["median"], case["implementations"][KERNEL]["median"]
-            times = [f"{quantity(t, 's')}, {case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
+            times = [f"{quantity(t, 's')}<br>{case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
             ratio = _ratio(case["ratios"][KERNEL][found[0]])
             moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
-            body.append((f"{case['subject']}: {case['case']}", moved, found[0], *times, ratio))
-    return rows(("case", "moved at least", "yardstick", "its time", f"{KERNEL}", "ratio (p20 to p80)"), *body)
+            body.append((f"{case['subject']}: {case['case']}<br>{moved}, {found[0]}", *times, ratio))
+    return rows(("case<br>bytes moved at least, yardstick", "yardstick", f"{KERNEL}", "ratio (p20 to p80)"), *body)
 
 
 def cases(run: dict[str, Any]) -> str:

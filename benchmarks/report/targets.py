@@ -1,4 +1,4 @@
-"""What the library promises itself: ratios of one run, each with its limit."""
+"""The targets of the library: ratios of one run, each with its limit."""
 
 import dataclasses
 import fnmatch
@@ -39,7 +39,7 @@ class Target:
 
     @property
     def expression(self) -> str:
-        """What is divided by what."""
+        """The ratio as text."""
         over = self.over[0] if len(self.over) == 1 else f"the fastest of {', '.join(self.over)}"
         return f"{self.of} / {over}" if self.over else self.of
 

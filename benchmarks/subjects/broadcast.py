@@ -1,6 +1,6 @@
 """The backward pass where `gx`, or `dy`, has one element or dimensions of size 1.
 
-What is small stays in a cache, so the yardstick is the traffic of the large operand: read it, and write an output of
+A small operand stays in a cache, so the yardstick is the traffic of the large one: read it, and write an output of
 its size where there is one.
 """
 

@@ -1,4 +1,4 @@
-"""What a call costs beside its arithmetic: one element, in eager mode.
+"""The cost of a call without its arithmetic: one element, in eager mode.
 
 `cg raw op` is the op without the conversion and the checks of `embed_gradient`. PyTorch and JAX do the same job in
 processes of their own.

@@ -1,4 +1,4 @@
-"""What `import tf_cg_ops` takes after TensorFlow is imported, beside that import. Every sample is a process."""
+"""The time of `import tf_cg_ops` after TensorFlow is imported, beside that import. Every sample is a process."""
 
 import functools
 import subprocess

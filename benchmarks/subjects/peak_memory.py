@@ -1,7 +1,7 @@
 """Memory above the inputs `fx`, `gx`, `x` and `dy`, in tensors of their size.
 
-Forward: nothing, the value is `fx`'s memory. Backward: `dx`. Where `dy` is computed on the way and nobody else needs
-it, `dx` takes its place, so that both together are one tensor.
+Forward: nothing, the value is `fx`'s memory. Backward: `dx`. If `dy` is computed on the way and not used
+elsewhere, `dx` takes its place: both together are one tensor.
 """
 
 import functools

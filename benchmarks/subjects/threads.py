@@ -1,4 +1,4 @@
-"""What more threads bring: each number of intra-op threads in a process of its own."""
+"""The gain from more threads: each number of intra-op threads in a process of its own."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a `tf.function` costs before it runs: the time of a trace, and the nodes of the graph with its functions."""
+"""The cost of a `tf.function` before it runs: the time of a trace, and the nodes of the graph with its functions."""
 
 import functools
 from collections.abc import Callable, Mapping

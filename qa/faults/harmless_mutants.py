@@ -18,7 +18,7 @@ HARMLESS: dict[str, str] = {
     "_structure.replace_tensors([leaf], [tensors], gradient)[0]": "It has one element where it is read.",
     "testing/_hints.py: if sum(dy.size for dy in upstream) > 1 and _equal(of(ones), uniform.value): -> "
     "if sum(dy.size for dy in upstream) != 1 and _equal(of(ones), uniform.value):": (
-        "Where an upstream has no element, no gradient is wrong."
+        "Without elements upstream, no gradient is wrong."
     ),
     'testing/_modes.py: traced = tf.function(without_none, jit_compile=mode == "xla").get_concrete_function(inputs[0]) '
     '-> traced = tf.function(without_none, jit_compile=mode == "xla").get_concrete_function(inputs[ -1])': (

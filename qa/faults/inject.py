@@ -27,7 +27,7 @@ TIME_LIMIT = 900
 
 
 def copy_of_the_sources(folder: pathlib.Path) -> pathlib.Path:
-    """What git has, and what has been compiled."""
+    """Copies the files of git, and the compiled ones."""
     files = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     )
@@ -39,7 +39,7 @@ def copy_of_the_sources(folder: pathlib.Path) -> pathlib.Path:
 
 
 def run(folder: pathlib.Path, *arguments: str, time_limit: float = TIME_LIMIT) -> subprocess.CompletedProcess[str]:
-    """Runs Python in the copy, which comes before whatever is installed."""
+    """Runs Python in the copy, which precedes every installed package."""
     # A fault may leave something unused, of which the compiler warns.
     environment = {**os.environ, "PYTHONPATH": str(folder), "TF_CG_OPS_CUDA": "0", "TF_CG_OPS_WERROR": "0"}
     return subprocess.run(

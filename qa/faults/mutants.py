@@ -2,7 +2,7 @@
 
     python -m qa.faults.mutants [--one-of 16] [--only TEXT]
 
-What is changed, and how, comes from the operators of Cosmic Ray (https://cosmic-ray.readthedocs.io): a number, a
+The operators of Cosmic Ray (https://cosmic-ray.readthedocs.io) choose places and changes: a number, a
 comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same ones in each run. The tests
 that run the line, as Coverage.py saw them (https://coverage.readthedocs.io), come first, and then all of the module's.
 Each outcome goes into docs/reliability/mutants.json, where a run that was stopped goes on. `make mutants` installs what
@@ -33,7 +33,7 @@ from .harmless_mutants import HARMLESS
 from .inject import copy_of_the_sources, first_failure, run
 
 RESULTS = ROOT / "docs" / "reliability" / "mutants.json"
-# Which tests run which line: found once, and kept until a module changes.
+# The tests that run each line: found once, and kept until a module changes.
 COVERAGE = ROOT / "build" / "mutants"
 # So many of the tests that run a line come first: enough to notice most changes of it.
 FIRST = 60
@@ -76,7 +76,11 @@ READY_MADE = (
     "keras/test_layer_numbers.py",
     "keras/test_functional_models.py",
 )
-FROM_NUMPY = ("external/test_from_numpy.py", "external/test_from_numpy_errors.py", "external/test_from_numpy_calls.py")
+NUMPY_FUNCTION = (
+    "external/test_numpy_function.py",
+    "external/test_numpy_function_errors.py",
+    "external/test_numpy_function_calls.py",
+)
 KERAS = (
     "keras/test_functional_arguments.py",
     "keras/test_functional_models.py",
@@ -111,7 +115,6 @@ TESTS = {
     "_src/core/convert.py": (*EMBED, *DECORATOR),
     "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),
     "_src/embed_gradient/dynamic_axis.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
-    "_src/errors.py": (*EMBED, *DECORATOR),
     "_src/ops/": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py", "graph/test_vectorized_map.py"),
     "_src/ready_made/implicit_root.py": (
         "ready_made/test_implicit_root.py",
@@ -146,7 +149,7 @@ TESTS = {
     "_src/core/": (*EMBED, *DECORATOR),
     "_src/custom_gradient/": DECORATOR,
     "_src/embed_gradient/": EMBED,
-    "_src/external/": FROM_NUMPY,
+    "_src/external/": NUMPY_FUNCTION,
     "_src/memory/": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_captures.py",
@@ -173,7 +176,7 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is known by."""
+        """The name of the mutant."""
         return name_of(self._asdict())
 
 
@@ -326,7 +329,7 @@ def main() -> None:
     if not chosen:
         parser.error(f"--only {arguments.only}: no module has that in its name")
     drawn = [mutant for module in chosen for mutant in draw(module, arguments.one_of)]
-    names = {mutant.name for mutant in drawn}  # What is known of lines that are others now is forgotten.
+    names = {mutant.name for mutant in drawn}  # Outcomes of lines that have changed are forgotten.
     known = {name: row for name, row in known.items() if row["module"] not in chosen or name in names}
     again = set(missed(list(known.values()))) if arguments.survivors else set()
     waiting = [mutant for mutant in drawn if mutant.name not in known or mutant.name in again]
@@ -354,8 +357,7 @@ def main() -> None:
                 RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
                 said = f"{done} of {len(waiting)}, {seconds:.0f} s, {mutant.name}: {row['noticed_by']}"
                 print(said, file=sys.stderr, flush=True)
-        # Alone, or in another order, a test may fail without a change. What a test is run for may have another name by
-        # now, and is left out.
+        # Alone, or in another order, a test may fail without a change. A renamed test is left out.
         noticed = sorted({(known[mutant.name]["noticed_by"] or "").partition("[")[0] for mutant in drawn})
         if failed := first_failure(folder, [test for test in noticed if "/test_" in test]):
             raise SystemExit(f"qa: expected that what noticed a change passes without one, but {failed} fails")

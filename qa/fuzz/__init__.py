@@ -1,1 +1,1 @@
-"""Fuzzers: random hostile input, of which each case can be made again from a seed and a number."""
+"""Fuzzers: random malformed input, each case reproducible from a seed and a number."""

@@ -8,7 +8,7 @@ import sys
 import time
 
 from . import raw_ops
-from .plants import fault_of
+from .injected import fault_of
 
 
 def _raw_ops(arguments):
@@ -30,7 +30,7 @@ def _raw_ops(arguments):
         arguments.seed,
         arguments.calls,
         arguments.processes,
-        arguments.plant,
+        arguments.inject,
         progress=progress,
         seconds=arguments.seconds,
     )
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
-        "--plant", type=fault_of(*raw_ops.PLANTS), action="append", default=[], help="wrong@7: to test the fuzzer"
+        "--inject", type=fault_of(*raw_ops.INJECTABLE), action="append", default=[], help="wrong@7: to test the fuzzer"
     )
     parser.add_argument(
         "--json", type=pathlib.Path, help="the folder that NAME.json goes to, or with a subject the file"

@@ -1,4 +1,4 @@
-"""Random uses of embed_gradient, by hypothesis: shapes, axis, dtypes, stopping, orders and regimes."""
+"""Random uses of embed_gradient, by hypothesis: shapes, axis, dtypes, stopping, orders and modes."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.support.tensors import DTYPES, random_array
 
 from . import shapes
-from .regimes import REGIMES
+from .modes import MODES
 
 # Eager mode costs a fiftieth of what others do, since those trace.
-_REGIMES = ("eager",) * 4 * len(REGIMES) + tuple(REGIMES)
+_MODES = ("eager",) * 4 * len(MODES) + tuple(MODES)
 
 # Sines and products of them are rounded too coarsely in other dtypes, and are no derivatives in complex ones.
 _DTYPES_OF_HIGHER_ORDERS = (tf.float64, tf.float32)
@@ -29,7 +29,7 @@ class Case:
     order: int
     manually_stopped: bool
     axis_is_a_tensor: bool
-    regime: str
+    mode: str
     seed: int
 
     def arrays(self):
@@ -44,8 +44,8 @@ class Case:
 def cases(draw):
     fx, gx, x, axis = shapes.fitting_shapes(lambda options: draw(st.sampled_from(options)))
     order = draw(st.sampled_from((1, 2, 3)))
-    regime = draw(st.sampled_from(_REGIMES))
-    may_be_a_tensor = axis is not None and not regime.startswith("xla")  # As docs/limits.md says.
+    mode = draw(st.sampled_from(_MODES))
+    may_be_a_tensor = axis is not None and not mode.startswith("xla")  # As docs/limits.md says.
     return Case(
         fx=fx,
         gx=gx,
@@ -56,6 +56,6 @@ def cases(draw):
         order=order,
         manually_stopped=draw(st.booleans()),
         axis_is_a_tensor=may_be_a_tensor and draw(st.sampled_from((False, False, True))),
-        regime=regime,
+        mode=mode,
         seed=draw(st.integers(0, 2**32 - 1)),
     )

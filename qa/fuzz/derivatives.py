@@ -1,6 +1,6 @@
 """The derivatives of the first three orders of embed_gradient, by TensorFlow and in NumPy.
 
-What is differentiated is sum(w * sin(h)) where the order is more than one, and h with the upstream w where it is one.
+The target is sum(w * sin(h)) for orders above one, and h with the upstream w for order one.
 Each order is the gradient of the order before, contracted with weights for each of fx, gx and x.
 """
 

@@ -1,4 +1,4 @@
-"""embed_gradient in one regime after the other against NumPy, for cases by hypothesis: as many as one likes."""
+"""embed_gradient in one mode after the other against NumPy, for cases by hypothesis: as many as one likes."""
 
 import argparse
 import collections
@@ -15,8 +15,8 @@ from tests.support.tolerances import GRADIENT_RTOL
 
 from . import derivatives
 from .cases import cases
+from .modes import MODES
 from .raw_ops import ROOT
-from .regimes import REGIMES
 
 # A process ends after so many examples: TensorFlow keeps much of what it traces.
 EXAMPLES_OF_A_PROCESS = 2_500
@@ -30,14 +30,14 @@ SETTINGS = {
 
 
 def check(case):
-    """Raises AssertionError unless value and gradients are those of NumPy, in eager mode and in the case's regime."""
+    """Raises AssertionError unless value and gradients are those of NumPy, in eager mode and in the case's mode."""
     arrays, run, expected = case.arrays(), derivatives.by_tensorflow(case), derivatives.by_numpy(case)
     rtol = GRADIENT_RTOL[case.dtype] * (1 if case.order == 1 else 100)
-    for regime in dict.fromkeys(("eager", case.regime)):
-        value, *gradients = REGIMES[regime](run, arrays)
-        np.testing.assert_array_equal(value, arrays[0], err_msg=f"value, {regime}")
+    for mode in dict.fromkeys(("eager", case.mode)):
+        value, *gradients = MODES[mode](run, arrays)
+        np.testing.assert_array_equal(value, arrays[0], err_msg=f"value, {mode}")
         for index, (actual, e) in enumerate(zip(gradients, expected[1:], strict=True)):
-            about = f"gradient {index}, {regime}"
+            about = f"gradient {index}, {mode}"
             assert actual.shape == e.shape, about
             assert actual.dtype == case.dtype.as_numpy_dtype, about
             scale = max(4.0 * np.sqrt(1 + arrays[0].size * arrays[1].size), float(np.max(np.abs(e), initial=0.0)))
@@ -56,7 +56,7 @@ def run_here(examples, seed):
         counts.update(
             (
                 "examples",
-                f"regime {case.regime}",
+                f"mode {case.mode}",
                 f"dtype {case.dtype.name}",
                 f"order {case.order}",
                 f"manually stopped {case.manually_stopped}",

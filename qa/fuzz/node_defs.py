@@ -20,7 +20,7 @@ INFERRED = {
     "CustomGradientRule": ("Tresults", "Tinputs", "Tcaptures"),
 }
 
-# Changes of a node after which it has to be refused, whatever else it says.
+# Changes of a node after which it must be refused.
 BAD = (
     "drop an attribute",
     "an attribute of another kind",

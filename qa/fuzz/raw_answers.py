@@ -18,7 +18,7 @@ def answer(call, change_verdict=lambda verdict: verdict):
         if verdict.outputs is None and call.mode != "infer" and not verdict.is_open:
             return "accepted", None, f"accepted, where the reference refuses ({verdict.why}): {outputs}"[:600]
         return "accepted", None, None if verdict.outputs is None else _compare(call, verdict, outputs, gradients)
-    except Exception as exception:  # Whatever is raised is an answer to be judged.
+    except Exception as exception:  # Every exception is an answer to be judged.
         names = [kind.__name__ for kind in type(exception).__mro__]
         what = f"{names[0]}: {exception}".replace("\n", " ")[:600]
         if verdict.outputs is not None and not verdict.is_open:
@@ -59,7 +59,7 @@ def _compare_one(expected, actual):
         return None if expected is actual else f"{actual}, where there should be {expected}"
     if isinstance(expected.value, Handle):
         return None if tf.as_dtype(actual.dtype) in (expected.dtype, tf.string) else f"a tensor of {actual.dtype}"
-    if isinstance(actual, bytes):  # What a session returns for a string without dimensions.
+    if isinstance(actual, bytes):  # A session returns this for a string without dimensions.
         actual = np.array(actual, object)
     dtype, value = tf.as_dtype(actual.dtype), np.asarray(expected.value)
     array = np.asarray(actual.numpy() if tf.is_tensor(actual) else actual)

@@ -47,7 +47,7 @@ class Call:
     constants: tuple = ()  # For each input, whether it is a constant of the graph.
     variables: tuple = ()  # For each input, None or a kind of variable.
     keeps_ops: bool = False  # Whether the graph pass that drops ops without gradients leaves them alone.
-    mutation: tuple = ()  # What is done to the NodeDef.
+    mutation: tuple = ()  # The mutation of the NodeDef.
     batch: int = 0  # For pfor: how often the op is called,
     stacked: tuple = ()  # and which inputs differ.
 

@@ -11,7 +11,7 @@ import time
 
 from .raw_answers import answer
 from .raw_calls import make_call
-from .raw_ops import PLANTS
+from .raw_ops import INJECTABLE
 
 
 def _abort(verdict):
@@ -24,11 +24,11 @@ def _hang(verdict):
 
 def _refuse(verdict):
     """A reference that is wrong."""
-    verdict.outputs, verdict.why = None, "planted"
+    verdict.outputs, verdict.why = None, "injected"
     return verdict
 
 
-PLANTED = dict(zip(PLANTS, (_abort, _hang, _refuse), strict=True))
+INJECTED = dict(zip(INJECTABLE, (_abort, _hang, _refuse), strict=True))
 
 
 def main():
@@ -37,10 +37,10 @@ def main():
     parser.add_argument("stop", type=int)
     parser.add_argument("pipe", type=int)
     parser.add_argument(
-        "--plant", action="append", default=[], help="a fault for one call, to test the fuzzer: abort@7"
+        "--inject", action="append", default=[], help="a fault for one call, to test the fuzzer: abort@7"
     )
     arguments = parser.parse_args()
-    planted = {int(number): PLANTED[kind] for kind, number in (text.split("@") for text in arguments.plant)}
+    injected = {int(number): INJECTED[kind] for kind, number in (text.split("@") for text in arguments.inject)}
 
     def say(**what):
         os.write(arguments.pipe, json.dumps(what).encode() + b"\n")
@@ -48,7 +48,7 @@ def main():
     for number in range(arguments.first, arguments.stop):
         say(begins=number)
         call = make_call(number)
-        outcome, exception, failure = answer(call, *([planted[number]] if number in planted else []))
+        outcome, exception, failure = answer(call, *([injected[number]] if number in injected else []))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         about = {"call": call.describe(), "failure": failure} if failure else {}
         say(ended=number, op=call.op, mode=call.mode, outcome=outcome, exception=exception, memory_mb=memory, **about)

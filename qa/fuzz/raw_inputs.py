@@ -21,16 +21,16 @@ OTHERS = [
     tf.dtypes.experimental.int4,
 ]
 
-# With tf.identity alone, XLA ends the process for an empty argument of text, and hands on other numbers of int4.
+# With tf.identity alone, XLA ends the process for an empty argument of text, and forwards other numbers of int4.
 BAD_FOR_XLA = (tf.string, tf.dtypes.experimental.int4)
 
-# Where all members of a batch are the same, TensorFlow stacks them by tf.tile, which takes none of these.
+# TensorFlow stacks equal members of a batch by tf.tile, which takes none of these.
 BAD_FOR_PFOR = (tf.uint16, tf.uint32, tf.uint64)
 
-# What traces that are used again are made for: few, since each of them takes a while.
+# Traces that are used again are made for these: few, since each of them takes a while.
 REUSED_DTYPES = [tf.float32, tf.complex64]
 
-# Where all inputs are numbers: elsewhere TensorFlow itself has no placeholders, batches or variables of the others.
+# Only if all inputs are numbers: TensorFlow itself has no placeholders, batches or variables of the others.
 OF_NUMBERS_ALONE = ("pfor", "infer", "session", "function", "reused")
 
 TOO_BIG = ([2**50], [2**60], [2**61], [2**62], [2**63 - 1], [2**30, 2**30], [2**62, 1], [1, 2**61])

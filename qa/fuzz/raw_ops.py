@@ -22,8 +22,8 @@ CALLS_OF_A_CHILD = 20_000
 # After so many seconds a call counts as one that never ends. Compilers are slow on a busy machine; imports, too.
 TIME_LIMIT = 60.0
 
-# The faults that can be planted.
-PLANTS = ("abort", "hang", "wrong")
+# The faults that the fuzzer can inject into its own calls.
+INJECTABLE = ("abort", "hang", "wrong")
 
 
 @dataclasses.dataclass
@@ -54,11 +54,11 @@ class Summary:
 class _Child:
     """A process that makes the calls from `first` up to `stop`."""
 
-    def __init__(self, first, stop, plant):
+    def __init__(self, first, stop, inject):
         self.stop, self.current, self.ended, self.text = stop, first, False, b""
         self.pipe, writing = os.pipe()
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (close() closes it)
-        options = [option for text in plant for option in ("--plant", text)]
+        options = [option for text in inject for option in ("--inject", text)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.raw_child", str(first), str(stop), str(writing), *options],
             cwd=ROOT,
@@ -71,7 +71,7 @@ class _Child:
         self.heard = time.monotonic()
 
     def read(self):
-        """What it said since the last time; None at its end."""
+        """The output since the last call; None at its end."""
         data = os.read(self.pipe, 1 << 16)
         if not data:
             return None
@@ -95,10 +95,10 @@ class _Child:
         return f"exit status {code}", written
 
 
-def run(first, count, processes=1, plant=(), time_limit=TIME_LIMIT, progress=None, seconds=None):
+def run(first, count, processes=1, inject=(), time_limit=TIME_LIMIT, progress=None, seconds=None):
     """Makes the calls of the seeds from `first` on. `progress` is called with the summary now and then.
 
-    After `seconds` the run ends, with whatever was done.
+    After `seconds` the run ends, with the calls made until then.
     """
     end = time.monotonic() + (seconds or math.inf)
     summary = Summary()
@@ -109,7 +109,7 @@ def run(first, count, processes=1, plant=(), time_limit=TIME_LIMIT, progress=Non
         try:
             while (waiting or running) and time.monotonic() < end:
                 while waiting and len(running) < processes:
-                    child = _Child(*waiting.pop(0), plant)
+                    child = _Child(*waiting.pop(0), inject)
                     running[child.pipe] = child
                     selector.register(child.pipe, selectors.EVENT_READ)
                     summary.children += 1

@@ -1,4 +1,4 @@
-"""What a call must answer: values for its outputs and gradients, or an exception."""
+"""The answer that a call must give: values for its outputs and gradients, or an exception."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ RULES = {
 
 @dataclasses.dataclass
 class Expected:
-    """A value. Without a scale it is handed on, bit for bit; else it is computed, from terms of that size."""
+    """A value. Without a scale it is forwarded, bit for bit; else it is computed, from terms of that size."""
 
     value: object
     dtype: tf.DType
@@ -97,10 +97,9 @@ def _lacks_a_value(call):
 def _is_unchecked(call):
     """Whether TensorFlow need not look at what is wrong.
 
-    In a graph without gradients, values are put in the places of ops before anybody looks at their attributes in a
-    function, or they compare what comes at run time. A call
-    without outputs is not made. XLA compares with shapes that it knows while it compiles. What stands for an attribute in
-    a function is not there to be checked.
+    In a graph without gradients, ops are replaced by their values before their attributes in a function are checked, or
+    before shapes are compared at run time. A call without outputs is not made. XLA compares only shapes that it knows
+    while it compiles. A placeholder for an attribute in a function cannot be checked.
     """
     is_dropped = call.mode != "eager" and not call.keeps_ops
     is_without_outputs = call.mode == "function_def" and not call.counts[0]

@@ -1,4 +1,4 @@
-"""What the ops must answer, decided once more: which shapes fit, and the numbers in float64.
+"""The answers that the ops must give, decided independently: fitting shapes, and the numbers in float64.
 
 Written from the ops' documentation, by another way than cc/lib: every size is put at its distance from the right end.
 """
@@ -11,7 +11,7 @@ from tests.support.reference import sum_to_shape, widen
 
 ROLES = ("fx", "gx", "x")
 
-# What can be allocated on no machine; what the fuzzer makes otherwise is small.
+# No machine can allocate this; other sizes of the fuzzer are small.
 HUGE = 2**47
 
 
@@ -77,7 +77,7 @@ def align(shapes, axis=(), all_axes=False):
 
 
 def gradient_of_form(wrt, operands, shape, axis=(), all_axes=False, zero_x=False):
-    """What CustomGradientEmbedGrad returns for arrays by role, and the sum of absolute products (for tolerances)."""
+    """The result of CustomGradientEmbedGrad for arrays by role, and the sum of absolute products (for tolerances)."""
     shapes = {role: np.shape(array) for role, array in operands.items()} | {wrt: tuple(shape)}
     joint, laid = align(shapes, axis, all_axes)
     if math.prod(shape) >= HUGE:

@@ -1,4 +1,4 @@
-"""What is done with a mutated SavedModel, and with the same one without ops of this library, to compare.
+"""Actions on a mutated SavedModel, and on the same one without ops of this library, to compare.
 
 Every action ends with a result or an exception. `strip` and `inspect` promise which exceptions.
 """
@@ -129,7 +129,7 @@ def tf1(folder):
 
 
 def import_graph(folder):
-    """What stands for `inspect` where there are no ops of ours: a graph with all functions, and every body."""
+    """The counterpart of `inspect` for models without our ops: a graph with all functions, and every body."""
     proto = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(proto.meta_graphs[0].graph_def, name="")
@@ -185,7 +185,7 @@ def mutate(seed, number, folder):
 
 
 def replace_our_ops(folder):
-    """Puts stock ops in the places of the ops of this library: those that hand their inputs on, and calls of rules."""
+    """Puts built-in ops in the places of the ops of this library: those that forward their inputs, and calls of rules."""
     file = folder / "saved_model.pb"
     proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta in proto.meta_graphs:
@@ -228,7 +228,7 @@ def _replace(node, library):
 
 
 def _call_of_rule(node, given, types, library):
-    """What a gradient would do: calls the rule, here with results as the upstream gradients. None if that fails."""
+    """Calls the rule as a gradient would, here with results as the upstream gradients. None if that fails."""
     rule = library.get(node.attr["rule"].func.name)
     positions = node.attr["differentiated_results"].list.i
     captured = list(node.attr["Tcaptures"].list.type)

@@ -72,7 +72,7 @@ def control_flow(module):
 
 
 def recompute(module):
-    """What is computed again for the gradient, of a variable, too."""
+    """A value of a variable, too, that is recomputed for the gradient."""
     module.w = tf.Variable([2.0, 3.0, 4.0])
 
     @cg.recompute_grad

@@ -341,7 +341,7 @@ OF_MESSAGES = {
 
 
 def change_nothing(rng, proto):
-    """What may not change any result: another order, what nobody reads, notes."""
+    """Changes that may not change any result: another order, unused nodes, notes."""
     graph_def = proto.meta_graphs[0].graph_def
     what = rng.choice(
         ["order of nodes", "order of functions", "an unread function", "notes", "an unread node", "op list"]

@@ -55,7 +55,7 @@ def run(work, folder, seconds, megabytes):
 def _child(work, log, notes):
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.setsid()  # What it starts ends with it.
+        os.setsid()  # Its children end with it.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # And it ends with the fuzzer, however that ends.
         with open(log, "w") as output, open(notes, "w") as lines:
             os.dup2(output.fileno(), 1)

@@ -2,9 +2,9 @@
 
     python -m qa.fuzz.saved_models --mutants 500 --seed 1 --json summary.json
 
-A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. Where the process dies, hangs or takes
-too much memory, the same mutant runs once more with stock ops in the places of this library's: what happens there, too,
-is TensorFlow's own.
+A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. If the process dies, hangs or takes
+too much memory, the same mutant runs once more with built-in ops in the places of this library's: the same failure there
+is one of TensorFlow.
 """
 
 import argparse
@@ -32,13 +32,13 @@ import numpy as np
 from . import saved_model_actions as actions
 from . import saved_model_bases as bases
 from . import saved_model_processes as processes
-from .plants import fault_of
+from .injected import fault_of
 
 SECONDS, MEGABYTES = 60, 1500
-PLANTS = ("abort", "hang", "leak", "wrong", "undocumented")
+INJECTABLE = ("abort", "hang", "leak", "wrong", "undocumented")
 
 
-def plant(kind):
+def inject(kind):
     """A fault that the fuzzer has to find."""
     if kind == "abort":
         os.abort()
@@ -50,7 +50,7 @@ def plant(kind):
             kept.append(b"x" * (1 << 24))
             time.sleep(0.001)
     if kind == "undocumented":
-        raise actions.UndocumentedError("planted")
+        raise actions.UndocumentedError("injected")
 
 
 def answer(action, folder):
@@ -65,11 +65,11 @@ def answer(action, folder):
 class Fuzzer:
     """Makes mutants, runs each in a process, and judges what came of it."""
 
-    def __init__(self, seed, seconds, megabytes, planted):
+    def __init__(self, seed, seconds, megabytes, injected):
         self.seed, self.seconds, self.megabytes = seed, seconds, megabytes
-        self.planted = {int(number): kind for kind, number in (text.split("@") for text in planted)}
+        self.injected = {int(number): kind for kind, number in (text.split("@") for text in injected)}
         self.expected = {}
-        gc.freeze()  # What a child does not touch is not copied for it.
+        gc.freeze()  # Memory that a child does not touch is not copied for it.
 
     def prepare(self, folder):
         """Saves the bases, and runs all actions on each: what mutants that change nothing have to give."""
@@ -102,8 +102,8 @@ class Fuzzer:
         return ending
 
     def run(self, number):
-        """What came of one mutant: its verdict and the particulars."""
-        planted = self.planted.get(number)
+        """The verdict on one mutant, with its particulars."""
+        injected = self.injected.get(number)
 
         def work(tell):
             folder, info = actions.mutate(self.seed, number, self.work / "models")
@@ -111,18 +111,18 @@ class Fuzzer:
             self._alone(folder)
             for key, action in {**actions.ALWAYS, info["action"]: actions.IN_TURN[info["action"]]}.items():
                 tell("start", key)
-                if planted in ("abort", "hang", "leak"):
-                    plant(planted)
-                given = answer(lambda folder, action=action: (plant(planted), action(folder))[1], folder)
+                if injected in ("abort", "hang", "leak"):
+                    inject(injected)
+                given = answer(lambda folder, action=action: (inject(injected), action(folder))[1], folder)
                 tell("answer", key, given)
 
-        seconds = 5 if planted == "hang" else None
+        seconds = 5 if injected == "hang" else None
         ending = self._run(work, seconds)
         found = {"number": number, **ending.info, "how": ending.how}
         if ending.how != "done":
             found |= {"in": ending.action, "verdict": self._blame(number, ending), "detail": ending.detail}
             return found, ending.answers
-        if planted == "wrong":
+        if injected == "wrong":
             ending.info["neutral"] = True
             ending.answers["load"] = {"result": [[0.0]]}
         undocumented = {key: a["undocumented"] for key, a in ending.answers.items() if "undocumented" in a}
@@ -154,7 +154,7 @@ class Fuzzer:
             tell("start", ending.action)
             answer(actions.CONTROLS[ending.action], folder)
 
-        if ending.action in actions.CONTROLS and number not in self.planted:
+        if ending.action in actions.CONTROLS and number not in self.injected:
             how = self._run(control).how
             if how not in ("done", "dead (99)"):
                 return f"TensorFlow's own: {how}"
@@ -183,7 +183,7 @@ def kind_of(answer):
 
 def fuzz(options):
     numbers = options.only or range(options.mutants)
-    fuzzer = Fuzzer(options.seed, options.seconds, options.megabytes, options.plant)
+    fuzzer = Fuzzer(options.seed, options.seconds, options.megabytes, options.inject)
     verdicts, outcomes, bad, start = Counter(), {}, [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         fuzzer.prepare(pathlib.Path(folder))
@@ -220,7 +220,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the limit for each mutant")
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="the limit for each mutant")
     parser.add_argument(
-        "--plant", type=fault_of(*PLANTS), nargs="+", default=[], metavar="KIND@NUMBER", help="to test the fuzzer"
+        "--inject", type=fault_of(*INJECTABLE), nargs="+", default=[], metavar="KIND@NUMBER", help="to test the fuzzer"
     )
     options = parser.parse_args()
     summary = fuzz(options)

@@ -1,1 +1,1 @@
-"""What runs under sanitizers: programs in C++, and the tests that run them."""
+"""Programs in C++ and Python that run under sanitizers."""

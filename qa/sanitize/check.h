@@ -1,10 +1,10 @@
-#ifndef TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
-#define TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_CHECK_H_
+#define TF_CG_OPS_QA_SANITIZE_CHECK_H_
 
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the process with the place where something is wrong, as the sanitizers do.
+// Ends the process with a message that names the line, as the sanitizers do.
 #define TF_CG_OPS_CHECK(condition)                                                         \
   do {                                                                                     \
     if (!(condition)) {                                                                    \
@@ -13,4 +13,4 @@
     }                                                                                      \
   } while (false)
 
-#endif  // TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_CHECK_H_

@@ -1,4 +1,4 @@
-"""What LeakSanitizer watches: every kernel, the graph passes and the gradients without Python, some times each."""
+"""Runs every kernel, the graph passes and the gradients without Python, some times each, for LeakSanitizer."""
 
 import shutil
 import tempfile

@@ -11,8 +11,8 @@ from tf_cg_ops.compat.bayesflow import custom_gradient
 
 from ..support.formulas import contrib_formula
 from ..support.products import pairs
-from ..support.regimes import REGIMES, tape_vjp
 from ..support.tensors import address, random_array
+from ..support.vjp_modes import VJP_MODES, tape_vjp
 
 
 def test_the_signature_is_that_of_the_contrib_function():
@@ -25,25 +25,25 @@ def test_the_signature_is_that_of_the_contrib_function():
     assert list(parameters) == ["fx", "gx", "x", "axis", "fx_gx_manually_stopped", "name"]
 
 
-def test_scalar_domain_gives_the_product_of_upstream_and_gx(regime, rng):
+def test_scalar_domain_gives_the_product_of_upstream_and_gx(mode, rng):
     """f maps each number to a number; here its derivative is wrong on purpose, so that no other rule can give it."""
     x, dy = random_array(rng, [6]), random_array(rng, [6])
-    value, (dx,) = regime(lambda x: custom_gradient(x**2, 20 * x + 1, x), [x], dy)
+    value, (dx,) = mode(lambda x: custom_gradient(x**2, 20 * x + 1, x), [x], dy)
     np.testing.assert_array_equal(value, x**2)
     np.testing.assert_allclose(dx, dy * (20 * x + 1))
 
 
-def test_tensor_domain_spreads_one_derivative_over_a_row(regime, rng):
+def test_tensor_domain_spreads_one_derivative_over_a_row(mode, rng):
     x, dy = random_array(rng, [3, 4]), random_array(rng, [3])
-    value, (dx,) = regime(lambda x: custom_gradient(tf.reduce_sum(x**3, -1), tf.reduce_max(x, -1), x, axis=-1), [x], dy)
+    value, (dx,) = mode(lambda x: custom_gradient(tf.reduce_sum(x**3, -1), tf.reduce_max(x, -1), x, axis=-1), [x], dy)
     np.testing.assert_allclose(value, np.sum(x**3, -1))
     np.testing.assert_allclose(dx, np.repeat((dy * x.max(-1))[:, None], 4, axis=1))
 
 
-def test_value_and_derivative_that_are_both_zero_stay_zero_and_finite(regime):
+def test_value_and_derivative_that_are_both_zero_stay_zero_and_finite(mode):
     """At x = 0 both f = x**2 / 2 and its derivative x vanish: a formula that divides by one of them breaks here."""
     x, dy = np.array([0.0, -0.0, 0.0]), np.array([1.0, 10.0, -5.0])
-    value, (dx,) = regime(lambda x: custom_gradient(x**2 / 2, x, x), [x], dy)
+    value, (dx,) = mode(lambda x: custom_gradient(x**2 / 2, x, x), [x], dy)
     np.testing.assert_array_equal(value, np.zeros(3))
     np.testing.assert_array_equal(dx, np.zeros(3))
 
@@ -58,14 +58,14 @@ def test_a_vector_of_variables_trains_as_with_the_derivative():
     np.testing.assert_allclose(gradients, [3.0, 70.0])
 
 
-def test_a_side_variable_gets_no_gradient(regime, rng):
+def test_a_side_variable_gets_no_gradient(mode, rng):
     x, y, dy = random_array(rng, [4]), random_array(rng, [4]), random_array(rng, [4])
-    _, (dx, dy_side) = regime(lambda x, y: custom_gradient(x * y, y, x), [x, y], dy)
+    _, (dx, dy_side) = mode(lambda x, y: custom_gradient(x * y, y, x), [x, y], dy)
     np.testing.assert_allclose(dx, dy * y)
     assert dy_side is None
 
 
-def test_manually_stopped_lets_the_caller_decide(regime, rng):
+def test_manually_stopped_lets_the_caller_decide(mode, rng):
     """z reaches the value only through the unstopped fx; gx holds no path of first order."""
     x, z, dy = random_array(rng, [4]), random_array(rng, [4]), random_array(rng, [4])
 
@@ -74,7 +74,7 @@ def test_manually_stopped_lets_the_caller_decide(regime, rng):
         gx = tf.stop_gradient(2 * x) * z
         return custom_gradient(fx, gx, x, fx_gx_manually_stopped=True)
 
-    _, (dx, dz) = regime(function, [x, z], dy)
+    _, (dx, dz) = mode(function, [x, z], dy)
     np.testing.assert_allclose(dx, dy * 2 * x * z)
     np.testing.assert_allclose(dz, dy * np.cos(z))
 
@@ -102,15 +102,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("regime_name", list(REGIMES))
+@pytest.mark.parametrize("mode_name", list(VJP_MODES))
 @pytest.mark.parametrize(("case", "stopped"), pairs(CASES, [False, True]))
-def test_shapes_and_gradients_are_those_of_the_formula(case, regime_name, stopped, rng):
+def test_shapes_and_gradients_are_those_of_the_formula(case, mode_name, stopped, rng):
     fx_shape, gx_shape, x_shape, axis = case
     args = [random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape)]
     dy = random_array(rng, contrib_formula(*args, axis).shape)
-    regime = REGIMES[regime_name]
-    value, gradients = regime(lambda fx, gx, x: custom_gradient(fx, gx, x, axis, stopped), args, dy)
-    expected_value, expected = regime(lambda fx, gx, x: contrib_formula(fx, gx, x, axis, stopped), args, dy)
+    mode = VJP_MODES[mode_name]
+    value, gradients = mode(lambda fx, gx, x: custom_gradient(fx, gx, x, axis, stopped), args, dy)
+    expected_value, expected = mode(lambda fx, gx, x: contrib_formula(fx, gx, x, axis, stopped), args, dy)
     assert value.shape == expected_value.shape
     np.testing.assert_allclose(value, expected_value, rtol=1e-12)
     for actual, wanted in zip(gradients, expected, strict=True):

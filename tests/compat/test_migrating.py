@@ -1,4 +1,4 @@
-"""What docs/moving.md says about the upstream functions and no other test shows, beside what holds here."""
+"""Claims of docs/migrating.md about TFP's and TensorFlow's functions that no other test shows, compared with this library."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_tensorflow_accepts_a_gradient_of_the_wrong_shape(traced):
 
 
 @pytest.mark.parametrize("reads_outside", [True, False])
-def test_what_grad_fn_reads_from_outside_is_computed_where_a_gradient_is(reads_outside):
+def test_captured_tensors_of_grad_fn_are_computed_only_for_gradients(reads_outside):
     calls = []
 
     def count(x):
@@ -93,7 +93,7 @@ def test_what_grad_fn_reads_from_outside_is_computed_where_a_gradient_is(reads_o
     assert len(calls) == 1
 
 
-def test_what_tensorflows_recompute_grad_cannot_do():
+def test_recompute_grad_has_second_derivatives_unlike_that_of_tensorflow():
     theirs, ours = (
         recompute(lambda x, scale=1.0: x**3 * scale) for recompute in (tf.recompute_grad, cg.recompute_grad)
     )

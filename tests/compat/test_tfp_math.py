@@ -11,8 +11,8 @@ from tf_cg_ops.compat.tfp_math import custom_gradient
 
 from ..support.formulas import tfp_formula
 from ..support.products import pairs
-from ..support.regimes import REGIMES, tape_vjp
 from ..support.tensors import address, random_array
+from ..support.vjp_modes import VJP_MODES, tape_vjp
 
 # fx, x, and what dx is for a dy that is not uniform.
 ELEMENTWISE, LEADING, MEAN = "elementwise", "leading", "mean"
@@ -49,26 +49,26 @@ def test_the_signature_is_that_of_tfp():
     assert list(parameters)[:3] == ["fx", "gx", "x"]
 
 
-def test_change_one_import_and_get_the_right_gradient(regime):
+def test_change_one_import_and_get_the_right_gradient(mode):
     """The call that TFP answers with [74, 148, 222]."""
     x, dy = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
-    _, (dx,) = regime(lambda x: custom_gradient(x**2, 2 * x, x), [x], dy)
+    _, (dx,) = mode(lambda x: custom_gradient(x**2, 2 * x, x), [x], dy)
     np.testing.assert_array_equal(dx, [2.0, 40.0, 600.0])
 
 
-@pytest.mark.parametrize("regime_name", list(REGIMES))
+@pytest.mark.parametrize("mode_name", list(VJP_MODES))
 @pytest.mark.parametrize(("case", "stopped"), pairs(SHAPES, [False, True]))
-def test_every_pair_of_shapes(case, regime_name, stopped, rng):
+def test_every_pair_of_shapes(case, mode_name, stopped, rng):
     fx_shape, x_shape, kind = case
     fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
-    regime = REGIMES[regime_name]
+    mode = VJP_MODES[mode_name]
 
     def function(fx, gx, x):
         return custom_gradient(fx, gx, x, stopped)
 
     # The true product.
     dy = random_array(rng, fx_shape)
-    value, (dfx, dgx, dx) = regime(function, [fx, gx, x], dy)
+    value, (dfx, dgx, dx) = mode(function, [fx, gx, x], dy)
     np.testing.assert_array_equal(value, fx)
     np.testing.assert_allclose(dx, expected_dx(dy, gx, kind), rtol=1e-12)
     if stopped:
@@ -80,31 +80,31 @@ def test_every_pair_of_shapes(case, regime_name, stopped, rng):
 
     # For a uniform dy, TFP's formula and its promise.
     ones = np.ones(fx_shape)
-    _, (_, _, dx) = regime(function, [fx, gx, x], ones)
+    _, (_, _, dx) = mode(function, [fx, gx, x], ones)
     np.testing.assert_allclose(dx, gx, rtol=1e-12)
-    _, (_, _, formula) = regime(lambda fx, gx, x: tfp_formula(fx, [gx], [x], stopped), [fx, gx, x], ones)
+    _, (_, _, formula) = mode(lambda fx, gx, x: tfp_formula(fx, [gx], [x], stopped), [fx, gx, x], ones)
     np.testing.assert_allclose(dx, formula, rtol=1e-12)
 
 
-@pytest.mark.parametrize("regime_name", list(REGIMES))
-def test_a_list_of_different_shapes(regime_name, rng):
+@pytest.mark.parametrize("mode_name", list(VJP_MODES))
+def test_a_list_of_different_shapes(mode_name, rng):
     """One x of each kind in one call, below an upstream that is not uniform."""
     fx, dy = random_array(rng, [2, 3]), random_array(rng, [2, 3])
     kinds = [((2, 3), ELEMENTWISE), ((2, 3, 4), LEADING), ((5,), MEAN), ((), MEAN), ((2, 3, 1, 2), LEADING)]
     xs = [random_array(rng, shape) for shape, _ in kinds]
     gxs = [random_array(rng, shape) for shape, _ in kinds]
-    value, dxs = REGIMES[regime_name](lambda *xs: custom_gradient(fx, gxs, list(xs)), xs, dy)
+    value, dxs = VJP_MODES[mode_name](lambda *xs: custom_gradient(fx, gxs, list(xs)), xs, dy)
     np.testing.assert_array_equal(value, fx)
     for dx, gx, (_, kind) in zip(dxs, gxs, kinds, strict=True):
         np.testing.assert_allclose(dx, expected_dx(dy, gx, kind), rtol=1e-12)
 
 
-def test_a_scalar_of_several_inputs_of_different_rank(regime, rng):
+def test_a_scalar_of_several_inputs_of_different_rank(mode, rng):
     """A log-likelihood with a gradient for each of its parameters: TFP's own use."""
     dy = random_array(rng, [])
     xs = [random_array(rng, shape) for shape in [(), (3,), (2, 2)]]
     gxs = [random_array(rng, x.shape) for x in xs]
-    _, dxs = regime(lambda *xs: custom_gradient(np.float64(7.0), gxs, list(xs)), xs, dy)
+    _, dxs = mode(lambda *xs: custom_gradient(np.float64(7.0), gxs, list(xs)), xs, dy)
     for dx, gx in zip(dxs, gxs, strict=True):
         np.testing.assert_allclose(dx, dy * gx, rtol=1e-12)
 
@@ -212,9 +212,9 @@ def test_gx_of_another_shape_as_far_as_tfp_takes_it(fx_shape, gx_shape, x_shape,
     theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
     fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape))
     dy = np.full(fx_shape, 0.7)  # TFP is right for a uniform upstream alone.
-    _, expected = REGIMES["eager"](lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
-    regime = {"unknown_rank": "traced_unknown_rank", "unknown_dims": "traced_unknown_dims"}.get(mode, mode)
-    value, found = REGIMES[regime](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
+    _, expected = VJP_MODES["eager"](lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
+    vjp_mode = {"unknown_rank": "traced_unknown_rank", "unknown_dims": "traced_unknown_dims"}.get(mode, mode)
+    value, found = VJP_MODES[vjp_mode](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
     np.testing.assert_array_equal(value, fx)
     for ours, tfp in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, tfp, rtol=1e-12, atol=1e-12)
@@ -231,7 +231,7 @@ def test_gx_of_another_shape_as_far_as_tfp_takes_it(fx_shape, gx_shape, x_shape,
 )
 def test_gx_of_another_shape_has_a_true_product(fx_shape, gx_shape, x_shape, by_hand, rng):
     fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape, fx_shape))
-    _, (_, _, dx) = REGIMES["traced"](custom_gradient, [fx, gx, x], dy)
+    _, (_, _, dx) = VJP_MODES["traced"](custom_gradient, [fx, gx, x], dy)
     np.testing.assert_allclose(dx, by_hand(dy, gx, x), rtol=1e-12)
 
 
@@ -242,4 +242,4 @@ def test_a_gx_that_tfp_refuses_is_refused(gx_shape, x_shape, mode, rng):
     arguments = [random_array(rng, shape) for shape in ((), gx_shape, x_shape)]
     for function in (theirs, custom_gradient):
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-            REGIMES[mode](function, arguments, np.float64(1.0))
+            VJP_MODES[mode](function, arguments, np.float64(1.0))

@@ -1,4 +1,4 @@
-"""What a decorated function takes and returns: structures, keywords, methods, composite tensors, and what is no tensor."""
+"""Arguments and results of a decorated function: structures, keywords, methods, composite tensors, Python objects."""
 
 import collections
 import functools
@@ -306,7 +306,7 @@ def test_outputs_from_numpy_and_numbers_have_gradients():
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=DY), 7 * DY)
 
 
-def test_what_is_no_tensor_has_none_for_an_upstream(gradient):
+def test_results_that_are_no_tensors_have_none_as_upstream(gradient):
     @cg.custom_gradient
     def function(x):
         def grad_fn(dy, dnone, dtext, dcount):

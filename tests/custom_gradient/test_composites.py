@@ -66,7 +66,7 @@ def traced_around(function):
     ids=["eager", "traced", "jit", "nested"],
 )
 def test_indexed_slices_stay_slices_in_every_mode(mode):
-    """Whoever trains a table gets the few rows that were used, and not a dense gradient."""
+    """The gradient of a table has only the rows that were used, and is not dense."""
     table = tf.Variable(tf.ones([4, 2], tf.float64))
     lookup = cg.custom_gradient(table_lookup)
     kinds = []
@@ -88,7 +88,7 @@ def test_indexed_slices_stay_slices_in_every_mode(mode):
 
 
 def test_indexed_slices_in_a_loop_a_batch_and_of_unknown_shape():
-    """Where TensorFlow makes them dense, they add up."""
+    """Gradients that TensorFlow makes dense add up."""
     lookup = cg.custom_gradient(table_lookup)
     ids = tf.constant([[3, 1], [3, 3]])
 

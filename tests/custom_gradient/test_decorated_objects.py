@@ -68,7 +68,7 @@ def test_every_decorator_tells_the_function_that_it_wraps(name):
 
 
 def through_a_condition(x):
-    if tf.reduce_sum(x) > 0:  # Which AutoGraph translates.
+    if tf.reduce_sum(x) > 0:  # AutoGraph translates this function.
         return hundredfold(x)
     return x
 

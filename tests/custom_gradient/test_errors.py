@@ -1,4 +1,4 @@
-"""What a gradient function must return: every message with its full text, in eager mode, traced, and in a TF1 graph."""
+"""Wrong results of a gradient function: every message with its full text, in eager mode, traced, and in a TF1 graph."""
 
 import json
 import re
@@ -101,7 +101,7 @@ CASES = {
         lambda x, y: (W * x + y, lambda dy: (dy, dy)),
         TypeError,
         "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
-        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dy, variables=None) and return "
+        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
         "(gradients of the inputs, gradients of the variables).",
     ),
     "no_pair": (
@@ -221,7 +221,7 @@ def test_a_right_shape_that_shows_at_run_time_only(jit_compile):
 
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "recompute_grad", "grad_pass_through"])
-def test_what_is_no_function_is_refused_at_once(decorator):
+def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
     with pytest.raises(TypeError, match=rf"^{decorator}: it decorates functions; .* got an EagerTensor. Pass"):
         getattr(cg, decorator)(tf.constant(1.0))
 

@@ -1,4 +1,4 @@
-"""Gradients in the process that traced a graph call `grad_fn` there; whoever has no closure has the traced rule."""
+"""Gradients in the process that traced a graph call `grad_fn` there; other processes run the traced rule."""
 
 import gc
 import json

@@ -56,7 +56,7 @@ for name in sys.argv[5:]:
         "in a loop": numbers(orders(lambda x: loop(f, x), x, dy)),
     }
     if name not in ("while_loop", "cond", "scan", "map_fn"):
-        # XLA compiles no second derivative of a loop or a conditional that was loaded, with stock ops alone either.
+        # XLA compiles no second derivative of a loop or a conditional that was loaded, with built-in ops alone either.
         found[name]["jit"] = numbers(tf.function(lambda x, dy: orders(f, x, dy), jit_compile=True)(x, dy))
     if name in ("plain", "with_variable", "keywords", "nested", "custom_vjp", "recompute_grad"):
         found[name]["jacobian"] = numbers(jacobian(f, x))
@@ -72,10 +72,10 @@ def in_a_loop(function, x):
     return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
 
 
-@pytest.mark.regime_table(feature="custom_gradient", regime="reloaded")
-@pytest.mark.regime_table(feature="custom_vjp", regime="reloaded")
-@pytest.mark.regime_table(feature="recompute_grad", regime="reloaded")
-@pytest.mark.regime_table(feature="grad_pass_through", regime="reloaded")
+@pytest.mark.mode_table(feature="custom_gradient", mode="reloaded")
+@pytest.mark.mode_table(feature="custom_vjp", mode="reloaded")
+@pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
     model = tf.Module()

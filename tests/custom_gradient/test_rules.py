@@ -1,4 +1,4 @@
-"""What a gradient function may return, as the function of a graph that it is traced into."""
+"""Results that a gradient function may return from the graph that it is traced into."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ RULES = {
 # these rules have others. A graph of TensorFlow 1 holds no Tensor of eager mode.
 @pytest.mark.parametrize("mode", ["eager", "traced", "unknown_shape", "jit"])
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.__name__)
-def test_what_a_rule_returns_need_not_be_computed_by_it(rule, mode):
+def test_rules_may_return_tensors_that_they_did_not_compute(rule, mode):
     x, dy = np.array([2.0, 3.0]), np.array([1.0, 10.0])
     assert_orders(MODES[mode](cg.custom_gradient(rule), x, dy), [2.0 * x, *RULES[rule](x, dy)])
 

@@ -1,4 +1,4 @@
-"""What TensorFlow's own tests check of its decorators in loops, and with handles of variables and lists of tensors.
+"""Behaviour of decorators that TensorFlow's own tests check in loops, with handles of variables and lists of tensors.
 
 Each test runs with both, as those of custom_gradient/test_tensorflow_behaviour.py.
 """
@@ -34,7 +34,7 @@ def test_a_loop_asks_for_no_gradient_of_what_it_captures_only(api):  # [testSkip
 
 
 def accumulated_shapes(graph):
-    """The shapes of the elements of the lists that the loops of a graph hand on for their gradients."""
+    """The shapes of the elements of the lists that the loops of a graph keep for their gradients."""
     loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
     assert loops
     lists = [op for op in graph.get_operations() if op.type == "EmptyTensorList"]

@@ -125,7 +125,7 @@ def test_26048_wrong_returns_name_function_and_argument():
 
 
 def test_a_loop_in_a_saved_model_is_trained_on_in_a_fresh_process(tmp_path):
-    """What a TensorFlow user cannot do today: an RNN with a custom gradient, saved, opened elsewhere and trained."""
+    """An RNN with a custom gradient, saved, loaded elsewhere and trained, which TensorFlow cannot do today."""
 
     @cg.custom_gradient
     def spike(v):

@@ -280,7 +280,7 @@ def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed(
     np.testing.assert_allclose(found, [[3.0, 30.0], [5.0, 50.0]])
 
 
-@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["ours", "stock"])
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["ours", "built_in"])
 @pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
 def test_a_grad_fn_reads_what_a_variable_holds_when_it_runs(mode, decorator):
     """In every mode, as with tf.custom_gradient."""

@@ -306,7 +306,7 @@ def test_custom_vjp_refuses_names_that_are_no_arguments(names):
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_what_is_no_tensor_needs_no_gradient_to_pass(traced):
+def test_arguments_that_are_no_tensors_need_no_gradient(traced):
     """A tf.function passes the name=None of tf.round, which is an argument then, but none with a gradient."""
     function = cg.grad_pass_through(tf.round)
     function = tf.function(function) if traced else function

@@ -52,7 +52,7 @@ class Recorder:
         return next(self._values)
 
 
-def test_contenders_take_turns():
+def test_implementations_take_turns():
     log = []
     implementations = {"a": Recorder("a", log, [1, 2, 3]), "b": Recorder("b", log, [2, 2, 2]), "c": "not installed"}
     case = measurement.Case("subject", "case", lambda: implementations, ours=("a",), rounds=3)
@@ -160,7 +160,7 @@ def test_quantities_are_readable(value, unit, shown):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """What `--quick` writes."""
+    """The folder that `--quick` writes, and its progress messages."""
     folder = tmp_path_factory.mktemp("benchmarks")
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", folder]
     process = run_interpreter(command, ROOT)
@@ -195,13 +195,13 @@ def test_every_target_belongs_to_a_case(quick):
 
 
 @pytest.mark.slow
-def test_it_says_how_far_it_is(quick):
+def test_a_run_reports_its_progress(quick):
     assert "[1/" in quick[1]
     assert "s left)" in quick[1]
 
 
 @pytest.mark.slow
-def test_it_writes_table_and_charts(quick):
+def test_a_run_writes_table_and_charts(quick):
     assert "quick run: the figures mean nothing" in (quick[0] / "table.md").read_text()
     written = [path.name for path in quick[0].glob("*.png")]
     assert {"headline.png", "sizes.png"} <= set(written)

@@ -16,8 +16,8 @@ import tf_cg_ops as cg
 
 from ..support.formulas import contrib_formula, tfp_formula
 from ..support.processes import run_python
-from ..support.regimes import tape_vjp
 from ..support.tensors import address, random_array
+from ..support.vjp_modes import tape_vjp
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def tfp():
 
 
 def with_tf_custom_gradient(fx, gx, x):
-    """What embed_gradient does, for operands of one shape."""
+    """The formula of embed_gradient for operands of one shape."""
 
     @tf.custom_gradient
     def function(_):
@@ -123,7 +123,7 @@ def gradients_of_model(model):
             try:
                 _, (dx,) = tape_vjp(function, [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
                 found[name, kind] = dx.numpy().tolist()
-            except Exception as error:  # Which exception it is, is the finding.
+            except Exception as error:  # The kind of the exception is the finding.
                 found[name, kind] = type(error).__name__
     return found
 

@@ -21,7 +21,7 @@ def demo(tmp_path_factory):
     return result, folder / "out"
 
 
-def test_it_succeeds_and_shows_its_findings(demo):
+def test_the_demo_succeeds_and_shows_its_findings(demo):
     result, output = demo
     assert result.returncode == 0, result.stderr
     findings = json.loads((output / "results.json").read_text())

@@ -19,7 +19,7 @@ from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
 
-# What each writes beside results.json.
+# The files of each example beside results.json.
 FILES = {
     "log1pexp": {"log1pexp.png", "saved_model", "reloaded.npy"},
     "domain_adversarial_digits": {"domain_adversarial_digits.png", "curves.json"},
@@ -43,13 +43,13 @@ BREAKAGES = {
 cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.
 """,
     "fit_ode": """
-from_numpy = cg.from_numpy
+numpy_function = cg.numpy_function
 def doubled(f, spec):
     def g(a, b):
         value, gradients = f(a, b)
         return value, [2.0 * gradient for gradient in gradients]
-    return from_numpy(g, spec)
-cg.from_numpy = doubled
+    return numpy_function(g, spec)
+cg.numpy_function = doubled
 """,
 }
 
@@ -81,7 +81,7 @@ def run(request, runs):
     return runs[request.param].result()
 
 
-def test_what_it_shows_holds(run):
+def test_every_finding_of_an_example_holds(run):
     _, result, folder = run
     assert result.returncode == 0, result.stdout + result.stderr
     findings = json.loads((folder / "here" / "output" / "results.json").read_text())
@@ -92,7 +92,7 @@ def test_what_it_shows_holds(run):
         assert f"{finding['measured']:.4g}" in result.stdout
 
 
-def test_it_writes_its_files_and_nothing_outside_of_the_output(run):
+def test_an_example_writes_only_into_its_output(run):
     name, _, folder = run
     assert {path.name for path in (folder / "here" / "output").iterdir()} == FILES[name] | {"results.json"}
     assert [path.name for path in (folder / "here").iterdir()] == ["output"]
@@ -101,7 +101,7 @@ def test_it_writes_its_files_and_nothing_outside_of_the_output(run):
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
 
 
-def test_its_pictures_show_something(run):
+def test_pictures_of_an_example_are_not_empty(run):
     name, _, folder = run
     pictures = [file for file in FILES[name] if file.endswith(".png")]
     assert bool(pictures) == (name != "strip_for_tflite")
@@ -129,7 +129,7 @@ def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_its_docstring_says_how_to_run_it_and_what_comes_out(name):
+def test_the_docstring_of_an_example_names_its_command_and_files(name):
     text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
     assert f"\n    python examples/{name}.py [--output FOLDER]\n" in text
     results = text[text.index("\nFOLDER gets ") :]
@@ -138,6 +138,6 @@ def test_its_docstring_says_how_to_run_it_and_what_comes_out(name):
 
 def test_the_table_lists_every_example():
     text = (EXAMPLES / "README.md").read_text()
-    listed = re.findall(r"^\| `([\w.]+)/?`", text, re.MULTILINE)
+    listed = re.findall(r"^\| \[`([\w.]+)/?`\]", text, re.MULTILINE)
     assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
     assert {f"{name}.py" for name in FILES} < set(listed)

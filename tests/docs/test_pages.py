@@ -1,13 +1,17 @@
 """The pages under docs/: they build without a warning, show every public name, and what they print is what comes."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
 import typing
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import tf_cg_ops as cg
 import tf_cg_ops.layers.tf_keras
 
 from ..support.processes import run_python
@@ -31,7 +35,7 @@ def site(tmp_path_factory):
 def test_every_page_is_built(site):
     sources = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in source_files("docs/**/*.md")}
     assert {str(path) for path in sources} <= set(site)
-    assert "docs/moving.md" in GUIDES
+    assert "docs/migrating.md" in GUIDES
 
 
 def reference(site):
@@ -51,7 +55,7 @@ def test_the_reference_shows_no_private_names(site):
 def test_docstrings_are_rendered_as_what_they_mean(site):
     pages = reference(site)
     for heading in ("Parameters:", "Returns:", "Raises:"):
-        assert f'<th class="field-name">{heading}</th>' in pages
+        assert f'<span class="doc-section-title">{heading}</span>' in pages
     # A section that is not known; a table, a list of arguments and an example that are taken for paragraphs.
     for left_over in ("<details", "|--", "Call arguments:\n", "<p>&gt;&gt;&gt;", "<blockquote>"):
         assert left_over not in pages, left_over
@@ -85,6 +89,53 @@ def test_the_code_of_a_guide_prints_what_is_below_it(guide, tmp_path):
         printed = run_python(code, cwd=tmp_path).stdout.split(SEPARATOR)
         for (code, expected), actual in zip(shared, printed, strict=True):
             assert actual == expected, code
+
+
+SHAPES = re.findall(
+    r"^\| `(\[.*?)` \| `(.*?)` \| `(.*?)` \| `(.*?)` \| `(.*?)` \|$", (ROOT / "docs" / "shapes.md").read_text(), re.M
+)
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=" ".join)
+def test_the_table_of_shapes_gives_the_gradient(row, rng):
+    *shapes, axis, formula = row
+    sizes = {"n": 5, "m": 4, "p": 2, "q": 3, "B": 3, "D": 4, "H": 3, "T": 2, "W": 4}
+    x, fx, gx = (rng.normal(size=eval(shape, sizes)) for shape in shapes)
+    dy = rng.normal(size=fx.shape)
+    expected = eval(formula, sizes | {"dy": dy, "gx": gx, "sum": np.sum, "ones": np.ones, "tensordot": np.tensordot})
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = cg.embed_gradient(fx, gx, x, axis=eval(axis))
+    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=tf.constant(dy)), expected, rtol=1e-12)
+
+
+def test_the_table_of_shapes_is_read():
+    assert len(SHAPES) == 13
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_code_of_a_guide_has_short_lines(guide):
+    code = "".join(re.findall(r"```python\n(.*?)```", (ROOT / guide).read_text(), re.DOTALL))
+    assert [line for line in code.splitlines() if len(line) > 88] == []
+
+
+def test_the_code_of_the_quickstart_has_short_lines():
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    lines = [line.rstrip("\n") for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    assert len(lines) > 50
+    assert [line for line in lines if len(line) > 88] == []
+
+
+def test_the_gallery_links_to_every_example():
+    linked = re.findall(r"\(examples/(\w+)\.md\)", (ROOT / "docs" / "gallery.md").read_text())
+    assert set(linked) == {path.stem for path in source_files("examples/**/*.py", "examples/**/*.c")}
+
+
+def test_the_gallery_shows_what_the_examples_and_the_demo_draw():
+    shown = re.findall(r"\(figures/(\w+)\.png\)", (ROOT / "docs" / "gallery.md").read_text())
+    drawn = {path.stem for path in source_files("examples/*.py") if f"{path.stem}.png" in path.read_text()}
+    assert drawn | {"learning_curves"} <= set(shown)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -1,4 +1,4 @@
-"""What embed_gradient takes: lists, kinds of axis, dtypes, variables, plain numbers, names."""
+"""Arguments of embed_gradient: lists, kinds of axis, dtypes, variables, plain numbers, names."""
 
 import numpy as np
 import pytest
@@ -171,10 +171,10 @@ def test_without_tensors_the_dtype_is_that_of_fx():
     assert cg.embed_gradient(1.0, 2.0, np.ones([])).dtype == tf.float32
 
 
-def test_sparse_upstreams_from_gather_are_made_dense(regime, rng):
+def test_sparse_upstreams_from_gather_are_made_dense(mode, rng):
     x, gx, picks = random_array(rng, [6]), random_array(rng, [6]), np.array([4, 1, 4])
     dy = random_array(rng, [3])
-    _, (dx,) = regime(lambda x: tf.gather(cg.embed_gradient(x, gx, x), picks), [x], dy)
+    _, (dx,) = mode(lambda x: tf.gather(cg.embed_gradient(x, gx, x), picks), [x], dy)
     dense = np.zeros(6)
     np.add.at(dense, picks, dy)
     np.testing.assert_allclose(dx, dense * gx)

@@ -165,7 +165,7 @@ def test_a_jacobian_along_an_axis(rng, dy):
     np.testing.assert_allclose(tape.gradient(h, x, output_gradients=dy), np.tensordot(dy, gx, 1))
 
 
-def test_it_reads_variables_when_it_is_called_and_no_tape_sees_it(x):
+def test_callable_gx_reads_variables_when_called_and_unseen_by_tapes(x):
     weight = tf.Variable(2.0, dtype=tf.float64)
     with tf.GradientTape() as outer:
         outer.watch(x)
@@ -313,7 +313,7 @@ WRONG_CALLS = {
 
 
 @pytest.mark.parametrize("case", list(WRONG_CALLS))
-def test_what_is_known_at_the_call(case):
+def test_errors_known_at_the_call(case):
     call, error, message = WRONG_CALLS[case]
     with pytest.raises(error, match=message):
         call()
@@ -367,7 +367,7 @@ WRONG_ANSWERS = {
 
 
 @pytest.mark.parametrize("case", list(WRONG_ANSWERS))
-def test_what_is_known_when_it_was_called(case):
+def test_errors_known_when_gx_is_called(case):
     gx, x, error, message = WRONG_ANSWERS[case]
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,4 +1,4 @@
-"""What a gx that is a function may do and return, and who may ask for it."""
+"""Code that a callable gx may run, its results, and the gradients that call it."""
 
 import concurrent.futures
 import time
@@ -53,7 +53,7 @@ def test_a_function_of_a_function_is_refused_wherever_it_is_called(x):
             cg.embed_gradient(tf.sin(x), lambda: lambda: tf.cos(x), x, fx_gx_manually_stopped=True)
 
 
-def test_what_is_no_bool_is_refused_with_the_librarys_own_message(x):
+def test_a_flag_that_is_no_bool_is_refused_with_a_message_of_the_library(x):
     for flag in (np.array([True, False]), 1):
         with pytest.raises(TypeError, match="fx_gx_manually_stopped"):
             cg.embed_gradient(tf.sin(x), lambda: tf.cos(x), x, fx_gx_manually_stopped=flag)

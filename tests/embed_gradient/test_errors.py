@@ -18,7 +18,7 @@ NAME_THE_DIMENSIONS = "Name the event dimensions of x: those that one element of
 
 V = ones([3])
 
-# What Python can see: the same exception in every mode.
+# Errors that Python can see: the same exception in every mode.
 AT_THE_CALL = {
     "one_list": (
         lambda: cg.embed_gradient(V, V, [V]),

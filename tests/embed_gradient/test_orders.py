@@ -156,7 +156,7 @@ def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
 
 
 def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
-    """As in the formula, and as the docstring says; with the remedies that it names."""
+    """As in the formula, and as the docstring says; with the alternatives that it names."""
     x = tf.constant([0.3, -1.2], tf.float64)
 
     def second(gx_of):

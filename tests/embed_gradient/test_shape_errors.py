@@ -11,7 +11,7 @@ import tf_cg_ops as cg
 from ..support.messages import CHECK_SHAPES, JACOBIAN, PER_EXAMPLE
 from ..support.tensors import ones
 
-# What the op sees: shapes of fx, gx, x and the axis.
+# Errors that the op sees: shapes of fx, gx, x and the axis.
 SHAPES = {
     "no_axis_for_a_square_x": (
         ([3], [3, 3], [3, 3], ()),
@@ -227,7 +227,7 @@ def test_a_wrong_axis_at_run_time_names_the_pair():
     ],
     ids=["scalar_fx", "events_differ"],
 )
-def test_what_a_static_axis_refuses_an_axis_at_run_time_refuses_too(gx, x, axis, message):
+def test_an_axis_at_run_time_is_refused_like_a_static_one(gx, x, axis, message):
     fx, gx, x = ones([]), ones(gx), ones(x)
     with pytest.raises(tf.errors.InvalidArgumentError):
         cg.embed_gradient(fx, gx, x, axis)

@@ -1,4 +1,4 @@
-"""The table of shapes in the guide "Shapes", row by row, in every regime."""
+"""The table of shapes in the guide "Shapes", row by row, in every mode."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -47,9 +47,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_value_and_vjp_are_those_of_the_row(row, regime, rng):
+def test_value_and_vjp_are_those_of_the_row(row, mode, rng):
     fx, gx, x, dy = (random_array(rng, shape) for shape in (row.fx, row.gx, row.x, row.fx))
-    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
+    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
     np.testing.assert_array_equal(value, fx)
     np.testing.assert_allclose(dx, row.dx(dy, gx), rtol=1e-13)
 

@@ -1,4 +1,4 @@
-"""Where gradients flow and where they do not, in both stopping modes."""
+"""Paths on which gradients flow or are stopped, with and without fx_gx_manually_stopped."""
 
 import numpy as np
 import pytest
@@ -9,17 +9,17 @@ import tf_cg_ops as cg
 from ..support.tensors import random_array
 
 
-def gradients_behind(stopped, regime, rng):
+def gradients_behind(stopped, mode, rng):
     """Upstream and gradients of a graph whose fx and gx come from variables of their own, a and b."""
     a, b, x, dy = (random_array(rng, [4]) for _ in range(4))
-    _, gradients = regime(
+    _, gradients = mode(
         lambda a, b, x: cg.embed_gradient(tf.exp(a), tf.sin(b), x, fx_gx_manually_stopped=stopped), [a, b, x], dy
     )
     return a, b, dy, gradients
 
 
-def test_nothing_flows_into_fx_and_gx_by_default(regime, rng):
-    _, b, dy, (da, db, dx) = gradients_behind(False, regime, rng)
+def test_nothing_flows_into_fx_and_gx_by_default(mode, rng):
+    _, b, dy, (da, db, dx) = gradients_behind(False, mode, rng)
     assert da is None
     assert db is None
     np.testing.assert_allclose(dx, dy * np.sin(b))
@@ -42,8 +42,8 @@ def test_nothing_flows_into_fx_and_gx_where_x_is_not_watched(traced, shape, rng)
         np.testing.assert_array_equal(derivative, np.zeros(4))
 
 
-def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(regime, rng):
-    a, b, dy, (da, db, dx) = gradients_behind(True, regime, rng)
+def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(mode, rng):
+    a, b, dy, (da, db, dx) = gradients_behind(True, mode, rng)
     np.testing.assert_allclose(da, dy * np.exp(a))
     np.testing.assert_array_equal(db, np.zeros(4))
     np.testing.assert_allclose(dx, dy * np.sin(b))
@@ -51,10 +51,10 @@ def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(regime, rng):
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("where", ["x", "dy", "gx"])
-def test_the_gradient_of_gx_is_exactly_zero_even_where_numbers_are_not_finite(where, bad, regime):
+def test_the_gradient_of_gx_is_exactly_zero_even_where_numbers_are_not_finite(where, bad, mode):
     numbers = {"x": np.array([1.0, 2.0]), "dy": np.array([3.0, -5.0]), "gx": np.array([0.5, 7.0])}
     numbers[where] = np.array([bad, bad])
-    _, (dgx, _) = regime(
+    _, (dgx, _) = mode(
         lambda gx, x: cg.embed_gradient(np.ones(2), gx, x, fx_gx_manually_stopped=True),
         [numbers["gx"], numbers["x"]],
         numbers["dy"],
@@ -73,25 +73,25 @@ def test_no_second_derivative_through_gx_by_default(rng):
     assert outer.gradient(dx, x) is None
 
 
-def test_a_side_variable_gets_none(regime, rng):
+def test_a_side_variable_gets_none(mode, rng):
     """For f(x, y) with only x named, y is a constant, though fx and gx depend on it."""
     x, y, dy = (random_array(rng, [3]) for _ in range(3))
-    _, (dx, d_side) = regime(lambda x, y: cg.embed_gradient(x * y, y, x), [x, y], dy)
+    _, (dx, d_side) = mode(lambda x, y: cg.embed_gradient(x * y, y, x), [x, y], dy)
     np.testing.assert_allclose(dx, dy * y)
     assert d_side is None
 
 
-def test_fx_may_be_x_itself(regime, rng):
+def test_fx_may_be_x_itself(mode, rng):
     """Gradient reversal: the value is x, the derivative is not the identity's."""
     x, dy = random_array(rng, [4]), random_array(rng, [4])
-    value, (dx,) = regime(lambda x: cg.embed_gradient(x, tf.constant(-0.5, tf.float64), x), [x], dy)
+    value, (dx,) = mode(lambda x: cg.embed_gradient(x, tf.constant(-0.5, tf.float64), x), [x], dy)
     np.testing.assert_array_equal(value, x)
     np.testing.assert_allclose(dx, -0.5 * dy)
 
 
-def test_the_same_x_given_twice_collects_both_gradients(regime, rng):
+def test_the_same_x_given_twice_collects_both_gradients(mode, rng):
     x, g1, g2, dy = (random_array(rng, [4]) for _ in range(4))
-    _, (dx,) = regime(lambda x: cg.embed_gradient(np.zeros(4), [g1, g2], [x, x]), [x], dy)
+    _, (dx,) = mode(lambda x: cg.embed_gradient(np.zeros(4), [g1, g2], [x, x]), [x], dy)
     np.testing.assert_allclose(dx, dy * (g1 + g2))
 
 

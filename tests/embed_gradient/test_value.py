@@ -1,4 +1,4 @@
-"""The value: fx itself, to the bit and in the same memory, whatever x and gx hold."""
+"""The value is fx itself, to the bit and in the same memory, for all numbers in x and gx."""
 
 import numpy as np
 import pytest
@@ -27,20 +27,20 @@ def special_values(dtype):
     return patterns.astype({2: np.uint16, 4: np.uint32}[dtype.size]).view(dtype.as_numpy_dtype)
 
 
-def test_every_bit_of_fx_comes_through(dtype, regime):
+def test_every_bit_of_fx_comes_through(dtype, mode):
     fx = special_values(dtype)
     clean = np.ones(fx.shape, fx.dtype)
     # fx is an argument: as a constant of the graph a complex64 would lose bits in TensorFlow's own encoding.
-    value, _ = regime(lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
+    value, _ = mode(lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
     np.testing.assert_array_equal(bits(value), bits(fx))
 
 
 @pytest.mark.parametrize("spoiled", ["gx", "x"])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, regime):
+def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, mode):
     arguments = {"gx": np.ones_like(SPECIAL), "x": np.ones_like(SPECIAL)} | {spoiled: SPECIAL}
     fx = np.linspace(-1.0, 1.0, len(SPECIAL))
-    value, _ = regime(
+    value, _ = mode(
         lambda x: cg.embed_gradient(fx, arguments["gx"], x, fx_gx_manually_stopped=stopped),
         [arguments["x"]],
         np.ones_like(fx),
@@ -48,11 +48,11 @@ def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, reg
     np.testing.assert_array_equal(bits(value), bits(fx))
 
 
-def test_infinite_x_has_the_right_gradient(regime):
+def test_infinite_x_has_the_right_gradient(mode):
     """The stop-gradient formula gives nan here, for the value and so for everything behind it."""
     x = np.array([np.inf, -np.inf, 2.0])
     fx, gx, dy = np.array([1.0, -1.0, 0.5]), np.array([0.0, 0.25, -3.0]), np.array([2.0, 3.0, 5.0])
-    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, gx, x), [x], dy)
+    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, gx, x), [x], dy)
     np.testing.assert_array_equal(value, fx)
     np.testing.assert_array_equal(dx, dy * gx)
 
@@ -78,29 +78,29 @@ def test_traced_result_shares_the_buffer_of_fx(rng):
 
 
 def test_the_stop_gradient_formula_does_not_share_it(rng):
-    """What this library replaces; if this fails, the tests above show nothing."""
+    """The formula that this library replaces fails here; otherwise the tests above show nothing."""
     x = tf.constant(random_array(rng, [1000]))
     fx = tf.tanh(x)
     h = fx + (1.0 - fx**2) * (x - tf.stop_gradient(x))
     assert address(h) != address(fx)
 
 
-def test_empty_and_scalar_values(regime):
+def test_empty_and_scalar_values(mode):
     for shape in [(), (0,), (3, 0), (0, 0)]:
         fx = np.full(shape, 7.0)
-        value, (dx,) = regime(lambda x, fx=fx: cg.embed_gradient(fx, fx, x), [fx], fx)
+        value, (dx,) = mode(lambda x, fx=fx: cg.embed_gradient(fx, fx, x), [fx], fx)
         assert value.shape == dx.shape == shape
         np.testing.assert_array_equal(dx, fx * fx)
 
 
-def test_a_domain_of_size_zero(regime):
+def test_a_domain_of_size_zero(mode):
     fx, dy = np.array([1.0, 2.0]), np.array([3.0, 4.0])
-    value, (dx,) = regime(lambda x: cg.embed_gradient(fx, np.ones((2, 0)), x, axis=-1), [np.ones((2, 0))], dy)
+    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, np.ones((2, 0)), x, axis=-1), [np.ones((2, 0))], dy)
     np.testing.assert_array_equal(value, fx)
     assert dx.shape == (2, 0)
 
 
-def test_a_batch_of_size_zero_sums_to_zero(regime):
+def test_a_batch_of_size_zero_sums_to_zero(mode):
     empty = np.ones((0, 3))
-    _, (dx,) = regime(lambda x: cg.embed_gradient(empty, empty, x), [np.ones(3)], empty)
+    _, (dx,) = mode(lambda x: cg.embed_gradient(empty, empty, x), [np.ones(3)], empty)
     np.testing.assert_array_equal(dx, np.zeros(3))

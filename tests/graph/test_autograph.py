@@ -67,13 +67,13 @@ LAYERS = {
     "EmbedGradient": cg.layers.EmbedGradient(),
 }
 
-# What a tf.function calls, for each public name. A decorator is applied inside of it.
+# A function for each public name, which a tf.function calls. A decorator is applied inside of it.
 CALLS = {
     "clip_gradient": [lambda x: cg.clip_gradient(x, norm=1.0)],
     "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],
     "custom_vjp": [lambda x: cg.custom_vjp(with_residuals, backward)(x)],
     "embed_gradient": [lambda x: cg.embed_gradient(x, x, x), lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x)],
-    "from_numpy": [lambda x: cg.from_numpy(half_of)(x)],
+    "numpy_function": [lambda x: cg.numpy_function(half_of)(x)],
     "grad_pass_through": [lambda x: cg.grad_pass_through(tf.round)(x)],
     "implicit_root": [
         lambda x: cg.implicit_root(residual, tf.identity)(x),

@@ -28,7 +28,7 @@ def program(tmp_path_factory):
 
 
 def run(program, *arguments, library=None):
-    """What the program prints, by name, or the text of its error."""
+    """The numbers that the program prints, by name, or the text of its error."""
     arguments = [",".join(map(repr, map(float, a))) if isinstance(a, np.ndarray) else str(a) for a in arguments]
     result = subprocess.run(
         [program, library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments],
@@ -64,8 +64,8 @@ def saved_model(tmp_path_factory):
     return folder, tensors
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="c_api")
-@pytest.mark.regime_table(feature="custom_gradient", regime="c_api")
+@pytest.mark.mode_table(feature="embed_gradient", mode="c_api")
+@pytest.mark.mode_table(feature="custom_gradient", mode="c_api")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model
@@ -76,7 +76,7 @@ def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
 
 
 @pytest.mark.parametrize("name", SAVED_FAILURES)
-def test_what_it_cannot_do_is_an_error(program, saved_model, name):
+def test_unsupported_gradients_are_errors(program, saved_model, name):
     folder, tensors = saved_model
     found = run(program, folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
     assert isinstance(found, str), f"numbers instead of an error: {found}"
@@ -173,14 +173,14 @@ def test_a_rule_that_could_not_be_traced_in_the_graph_itself(program, tmp_path):
     assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there; " in found
 
 
-def test_what_is_missing_is_an_error(program, tmp_path):
+def test_missing_files_and_tensors_are_errors(program, tmp_path):
     graph = save_graph(spike, tmp_path / "graph.pb")
     for text, arguments, library in [
         ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),
         ("Could not find SavedModel .pb", [tmp_path, "x", "y", X, DY], None),
         ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
         ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
-        ("expected numbers with commas between them, got '1,two'", [graph, "x", "y", "1,two", DY], None),
+        ("expected comma-separated numbers, got '1,two'", [graph, "x", "y", "1,two", DY], None),
     ]:
         assert text in run(program, *arguments, library=library)
 

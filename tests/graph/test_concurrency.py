@@ -5,7 +5,7 @@ import pytest
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
-# Each thread does all of the work several times, with numbers of its own; all begin together. What hangs is killed.
+# Each thread does all of the work several times, with numbers of its own; all begin together. A deadlock is killed.
 THREADS = """
 import hashlib, sys, tempfile, threading
 import numpy as np
@@ -96,7 +96,7 @@ def results(tmp_path, *arguments):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What each thread's work gives with one thread of each kind."""
+    """The results of each thread's work with one thread of each kind."""
     return results(tmp_path_factory.mktemp("alone"), 1, 1, 6, 1)
 
 

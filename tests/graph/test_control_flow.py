@@ -69,18 +69,18 @@ print(json.dumps(found))
 
 
 def broadcast(x):
-    """Twice the square, by stock ops and a shape that only the numbers of x tell."""
+    """Twice the square, by built-in ops and a shape that only the numbers of x tell."""
     zero = tf.cast(tf.reduce_any(tf.math.is_nan(x)), tf.int32)
     return tf.ensure_shape(tf.reduce_sum(tf.broadcast_to(x**2, tf.stack([zero + 2, zero + 3])), 0), [3])
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="reloaded")
+@pytest.mark.mode_table(feature="embed_gradient", mode="reloaded")
 def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_path):
     pairs = [("given", control) for control in CONTROLS] + [("stopped", "while_loop")]
     pairs += [("run_time_axis", control) for control in ("while_loop", "cond", "switch_case")]
     pairs += [("custom_gradient", control) for control in ("switch_case", "cond_in_a_loop", "autograph_if")]
     # A run-time axis needs a broadcast to a shape that shows at run time. TensorFlow cannot differentiate that twice in a
-    # loop in a conditional that was loaded: the same with stock ops alone shows it.
+    # loop in a conditional that was loaded: the same with built-in ops alone shows it.
     model = tf.Module()
     model.broadcast = tf.function(
         CONTROLS["loop_in_a_cond"].around(broadcast), input_signature=[tf.TensorSpec([3], tf.float64)]
@@ -127,7 +127,7 @@ def orders(function):
         with tf.compat.v1.Session() as session:
             return [t.tolist() for t in session.run(fetches, {x: X, dy: DY})]
 
-functions = {name: POINTWISE[name].function for name in sys.argv[1].split()} | {"stock": tf.square}
+functions = {name: POINTWISE[name].function for name in sys.argv[1].split()} | {"built_in": tf.square}
 print(json.dumps({name: {control: orders(CONTROLS[control].around(function)) for control in sys.argv[2].split()}
                   for name, function in functions.items()}))
 """
@@ -151,7 +151,7 @@ def test_control_flow_of_tensorflow_1(tmp_path):
             assert_orders(found[name][control][:2], by_hand(name, control)[:2])
     for control in loops:
         # TensorFlow has no second derivatives in these loops: it says so, or gives zeros, for the square too.
-        assert found["stock"][control][2:] in ([], [[0.0, 0.0, 0.0]])
+        assert found["built_in"][control][2:] in ([], [[0.0, 0.0, 0.0]])
 
 
 @pytest.mark.parametrize("name", POINTWISE)
@@ -172,14 +172,14 @@ def test_values_and_gradients_inside_of_a_data_pipeline(name):
     expected = case(Jet(xs)).orders(dys)
     assert_orders([values, gradients], expected[:2])
 
-    # The same elements, differentiated outside of the pipeline, which hands on numbers and no gradients.
+    # The same elements, differentiated outside of the pipeline, which passes numbers and no gradients.
     plain = tf.data.Dataset.from_tensor_slices(xs).map(case.function).batch(4)
     assert_orders([next(iter(plain)).numpy()], expected[:1])
 
 
 @pytest.mark.parametrize("name", ["given", "run_time_axis", "custom_gradient"])
 def test_a_loop_over_a_dataset_inside_of_a_function(name):
-    """What AutoGraph makes of a training loop: the dataset is reduced by a graph that holds the tape."""
+    """AutoGraph turns a training loop into a reduction of the dataset by a graph that holds the tape."""
     case = POINTWISE[name]
     factors = np.array([2.0, -0.5, 3.0])
 

@@ -111,9 +111,9 @@ def assert_results(path, weights, losses):
 
 
 def cells(strategy):
-    """What a strategy stands for in the table of regimes."""
-    regime = "traced" if strategy == "single" else strategy
-    return [pytest.mark.regime_table(feature=f, regime=regime) for f in ("embed_gradient", "custom_gradient")]
+    """The cells of the table of modes that a strategy fills."""
+    mode = "traced" if strategy == "single" else strategy
+    return [pytest.mark.mode_table(feature=f, mode=mode) for f in ("embed_gradient", "custom_gradient")]
 
 
 @pytest.mark.parametrize("strategy", [pytest.param(strategy, marks=cells(strategy)) for strategy in STRATEGIES])

@@ -216,13 +216,13 @@ print(json.dumps([fit(one_device), fit(strategy), fit(one_device, embedded=False
 """
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="mirrored")
-@pytest.mark.regime_table(feature="custom_gradient", regime="mirrored")
+@pytest.mark.mode_table(feature="embed_gradient", mode="mirrored")
+@pytest.mark.mode_table(feature="custom_gradient", mode="mirrored")
 def test_keras_fits_on_two_devices_as_on_one(tmp_path):
     result = run_python(SETUP + MIRRORED + KERAS_FIT, cwd=tmp_path)
     one, two, without = json.loads(result.stdout.splitlines()[-1])
     for actual, expected in zip(two, one, strict=True):
         # Units of 1e-16 by the order of sums, over 16 steps.
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-    for i in (1, 2, 3):  # What learns by the custom gradients alone.
+    for i in (1, 2, 3):  # A model that learns only by its custom gradients.
         assert np.abs(np.subtract(one[i], without[i])).max() > 0.01

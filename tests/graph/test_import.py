@@ -92,10 +92,10 @@ def test_the_public_names_are_these_and_no_others():
         "custom_gradient",
         "custom_vjp",
         "embed_gradient",
-        "from_numpy",
         "grad_pass_through",
         "implicit_root",
         "layers",
+        "numpy_function",
         "recompute_grad",
         "reverse_gradient",
         "saved_model",
@@ -104,7 +104,9 @@ def test_the_public_names_are_these_and_no_others():
         "sysconfig",
         "testing",
     ]
-    public = {name for name in vars(cg) if not name.startswith("_")} | {"layers"}  # Which is imported where it is used.
+    public = {name for name in vars(cg) if not name.startswith("_")} | {
+        "layers"
+    }  # Each of them is imported where it is used.
     assert public == set(cg.__all__) - {"__version__"}
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
     assert sorted(cg.saved_model.__all__) == ["Comparison", "EmbeddedGradient", "StripReport", "inspect", "strip"]

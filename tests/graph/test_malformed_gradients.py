@@ -129,7 +129,7 @@ for change in CHANGES:
 print(json.dumps(ANSWERS))
 """
 
-# What TensorFlow finds wrong when it optimises the gradient: it goes on without, and has called it without end.
+# TensorFlow finds the fault when it optimises the gradient: it continues without, and has called it without end.
 OPTIMISED = """
 WRONG_SHAPES = {"s": b"[3]", "i": 3, "list": tf1.AttrValue.ListValue(s=[b"x"])}
 CHANGES = {"device": lambda node: setattr(node, "device", "While")} | {
@@ -175,7 +175,7 @@ def by_hand():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("hostile") / "graph.pb"
+    path = tmp_path_factory.mktemp("malformed") / "graph.pb"
     path.write_bytes(small_model().SerializeToString())
     return path
 
@@ -194,7 +194,7 @@ def test_a_changed_node_gives_an_error_or_the_right_gradient(saved):
             np.testing.assert_allclose(answer, by_hand(), err_msg=name)
 
 
-def test_what_tensorflow_cannot_optimise_ends(saved):
+def test_malformed_gradients_in_optimised_graphs_end(saved):
     found = answers(OPTIMISED, saved)
     assert not isinstance(found["unchanged"], str), found["unchanged"]
     errors = [name for name, answer in found.items() if isinstance(answer, str)]

@@ -1,6 +1,6 @@
-"""Every public function in every way that TensorFlow runs a graph: value, first and second order against numbers by hand.
+"""Every public function in every mode of TensorFlow: value, first and second order against numbers by hand.
 
-What passes here makes the table in docs/regimes.md.
+Tests that pass here fill the table in docs/modes.md.
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ from ..support.ready_made import READY_MADE
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
-REGIMES = {**MODES, **GRAPH_MODES}
+ALL_MODES = {**MODES, **GRAPH_MODES}
 
-# What TensorFlow itself cannot do, with stock ops alone; a test below shows it.
+# Pairs at which TensorFlow fails with built-in ops alone; a test below shows it.
 LEFT_OUT = [
     ("cond", "vectorized_map"),
-    *[(function, regime) for function in ("cond", "scan", "map_fn") for regime in ("jacobians", "forward_mode")],
+    *[(function, mode) for function in ("cond", "scan", "map_fn") for mode in ("jacobians", "forward_mode")],
 ]
 
 # A variable of eager mode is none of a TensorFlow 1 graph; custom_gradient/test_variables.py has one that is.
@@ -32,9 +32,9 @@ OTHER_GRAPH = ("with_variable", "tf1")
 LUCK = ("while_loop", "forward_mode")
 
 # A clipped gradient is no linear function of the upstream, and these two suppose that it is.
-NOT_LINEAR = [("clip_gradient", regime) for regime in ("jacobians", "forward_mode", "forward_mode_eager")]
+NOT_LINEAR = [("clip_gradient", mode) for mode in ("jacobians", "forward_mode", "forward_mode_eager")]
 
-PAIRS = [(f, r) for f in FUNCTIONS for r in REGIMES if (f, r) not in (*LEFT_OUT, OTHER_GRAPH, LUCK, *NOT_LINEAR)]
+PAIRS = [(f, r) for f in FUNCTIONS for r in ALL_MODES if (f, r) not in (*LEFT_OUT, OTHER_GRAPH, LUCK, *NOT_LINEAR)]
 
 
 def by_hand(case):
@@ -48,10 +48,10 @@ def by_hand(case):
     return value, dx, second
 
 
-@pytest.mark.regime_table(feature="function", regime="regime")
-@pytest.mark.parametrize(("function", "regime"), PAIRS)
-def test_orders_are_those_by_hand(function, regime):
-    actual = REGIMES[regime](FUNCTIONS[function].function, X, DY)
+@pytest.mark.mode_table(feature="function", mode="mode")
+@pytest.mark.parametrize(("function", "mode"), PAIRS)
+def test_orders_are_those_by_hand(function, mode):
+    actual = ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
     expected = by_hand(FUNCTIONS[function])
     if function == "scan":
         # The inner derivatives of the rule are again by the rule; only first order is derived there.
@@ -59,12 +59,12 @@ def test_orders_are_those_by_hand(function, regime):
     assert_orders(actual, expected)
 
 
-@pytest.mark.regime_table(feature="function", regime="regime", outcome="left out")
-@pytest.mark.parametrize(("function", "regime"), LEFT_OUT)
-def test_what_is_left_out_fails_with_stock_ops_too(function, regime, monkeypatch):
+@pytest.mark.mode_table(feature="function", mode="mode", outcome="left out")
+@pytest.mark.parametrize(("function", "mode"), LEFT_OUT)
+def test_pairs_left_out_fail_with_built_in_ops_too(function, mode, monkeypatch):
     monkeypatch.setattr(functions, "square", lambda x: 10.0 * x**2)
     with pytest.raises((ValueError, TypeError)):
-        REGIMES[regime](FUNCTIONS[function].function, X, DY)
+        ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
 
 
 DROPPED = """
@@ -99,7 +99,7 @@ print(errors[0])
 """
 
 
-@pytest.mark.regime_table(feature="while_loop", regime="forward_mode", outcome="left out")
+@pytest.mark.mode_table(feature="while_loop", mode="forward_mode", outcome="left out")
 def test_an_error_that_tensorflow_drops_in_forward_mode_over_the_gradient_of_a_loop(tmp_path):
-    """With stock ops: either the number is right, or the error comes up as a SystemError of what is called next."""
+    """With built-in ops: either the number is right, or the error comes up as a SystemError of what is called next."""
     assert "variant: `dtype`" in run_python(DROPPED, cwd=tmp_path).stdout

@@ -1,4 +1,4 @@
-"""Where the ops may run, and what TensorFlow keeps on the host for them there."""
+"""Devices that the ops may run on, and the inputs that TensorFlow keeps on the host for them."""
 
 import pytest
 import tensorflow as tf

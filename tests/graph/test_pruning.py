@@ -1,4 +1,4 @@
-"""Inference pays nothing: what only a gradient reads runs 0 times without one, and once where one is taken."""
+"""Inference pays nothing: ops that only a gradient reads run 0 times without a gradient, and once with one."""
 
 import json
 
@@ -56,7 +56,7 @@ def gx_from_outside(function, x):
     return tf.cond(x[0] > 0, lambda: cg.embed_gradient(fx=function(x), gx=slope, x=x), lambda: x)
 
 
-# What stands around a function, and how often something is computed for gradients: without the pass, and where one is
+# The graph around a function, and how often something is computed for gradients: without the pass, and where one is
 # taken (no gradient flows into fx).
 AROUND = {
     "alone": (lambda function, x: function(x), 1, 1),
@@ -112,7 +112,7 @@ def test_nothing_is_computed_for_gradients(function, around, monkeypatch):
 
 
 @every_case
-def test_it_is_computed_once_where_a_gradient_is(function, around):
+def test_gx_is_computed_once_when_a_gradient_is_taken(function, around):
     wrapped, (_, _, times) = around_function(function, around), AROUND[around]
 
     def gradient(function, x):

@@ -1,4 +1,4 @@
-"""Graphs that nobody traces: each runs, or is an error, and none ends the process or keeps it for ever."""
+"""Malformed graphs: each runs or is an error, and none ends the process or runs for ever."""
 
 import json
 
@@ -290,7 +290,7 @@ print(json.dumps(answers))
 """
 
 X = [1.0, 2.0]
-# What runs, and what it returns; all else is an error.
+# The graphs that run, with their results; all others are errors.
 VALUES = {
     "a_loop": [64.0, 128.0],
     "a_loop_whose_op_reads_the_merge": [64.0, 128.0],
@@ -305,14 +305,14 @@ VALUES = {
 }
 
 
-# What these return TensorFlow does not say, or it is an error only where somebody reads gx.
+# Their results are not specified by TensorFlow, or they are errors only for a reader of gx.
 ANYTHING = {"a_loop_that_is_left_by_the_op", "an_op_across_the_frame"}
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["with_the_pass", "without"])
 def answers(request, tmp_path_factory):
     """In the second process TensorFlow is alone with the graphs: what it returns there is what they mean."""
-    folder = tmp_path_factory.mktemp("hostile")
+    folder = tmp_path_factory.mktemp("malformed")
     result = run_python(RUN, cwd=folder, environment={"TF_CG_OPS_DISABLE_PASSES": request.param})
     return json.loads(result.stdout.splitlines()[-1])
 

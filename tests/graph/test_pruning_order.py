@@ -1,4 +1,4 @@
-"""What came before a value by way of its gradient alone still does: assignments, reads, and very many effects."""
+"""Pruning keeps the order of effects that only gx waited for: assignments, reads, and very many of them."""
 
 import threading
 
@@ -41,7 +41,7 @@ def test_an_assignment_to_a_reference_stays(function):
 
 
 def wait(x):
-    """x, late, by way of an operation without side effects."""
+    """x, late, through an operation without side effects."""
     late = tf.numpy_function(lambda x: (threading.Event().wait(0.2), x)[1], [x], x.dtype, stateful=False)
     return tf.ensure_shape(late, x.shape)
 
@@ -96,7 +96,7 @@ def test_each_of_many_gradients_after_many_effects(tmp_path):
     assert 0 < ops["CustomGradientEmbed"] < 450
 
 
-def test_what_is_replaced_does_not_depend_on_how_long_a_chain_is():
+def test_pruning_is_independent_of_the_length_of_a_chain():
     """All of it comes after one effect, as after a pipeline of TensorFlow 1."""
     with tf1.Graph().as_default() as graph:
         start = tf.random.uniform([3], dtype=tf.float64)

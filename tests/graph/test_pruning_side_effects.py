@@ -1,4 +1,4 @@
-"""What stays as it was when ops with custom gradients become their values: side effects, their order, and names."""
+"""Pruning keeps side effects, their order, and names."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_a_variable_is_read_before_it_is_assigned():
     np.testing.assert_array_equal(after, (2 * X) ** 2)
 
 
-def test_what_gx_computes_from_a_variable_is_not_computed():
+def test_gx_computed_from_a_variable_is_pruned():
     def fetch(x):
         return cg.embed_gradient(fx=tf.sin(x), gx=tf1.Variable(X, use_resource=True) * x, x=x)
 
@@ -240,7 +240,7 @@ def test_sessions_of_other_kinds(function, config):
 
 @pytest.mark.parametrize("name", ["PyFuncStateless", "CustomGradientEmbed"])
 def test_control_outputs_of_a_function_stay(name):
-    """Whoever wrote the function wants them to run."""
+    """The author of the function wants them to run."""
     traced = tf.function(embedded, experimental_attributes={"_noinline": True})
     with tf.Graph().as_default():
         traced(tf1.placeholder(tf.float64, [3]))
@@ -333,7 +333,7 @@ with tf1.Graph().as_default(), tf1.Session() as session:
 
 
 def test_a_loop_of_tensorflow_1_that_hands_on_a_constant_ends(tmp_path):
-    """What reads nothing that changes would go round for ever: there the op stays."""
+    """The op stays in a loop whose value reads nothing that changes: it would run for ever."""
     assert run_python(LOOP, cwd=tmp_path).stdout == "3 [1.0, 2.0, 3.0]\n"
 
 

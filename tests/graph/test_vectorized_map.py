@@ -284,7 +284,7 @@ def test_a_checked_shape_in_a_batch(rng):
             tape.watch([x, w])
             y = tf.vectorized_map(lambda x: product(x, w), x, fallback_to_while_loop=False)
         gradients = tape.gradient(y, [x, w], output_gradients=tf.sin(y))
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]  # Slices of x, as with stock ops.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]  # Slices of x, as with built-in ops.
 
     dy = np.sin(x * w)
     dx, dw = run(x, w)
@@ -293,7 +293,7 @@ def test_a_checked_shape_in_a_batch(rng):
 
 
 def test_gradients_of_a_batch_of_gradients(rng):
-    """What is stopped stays stopped, and what is not has its derivative, where a tape is around the batch."""
+    """With a tape around the batch, stopped operands stay stopped, and the others have their derivatives."""
     gx, x, dy = (random_array(rng, [N, 4]) for _ in range(3))
 
     @tf.function
@@ -358,8 +358,8 @@ def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(s
             run(xs, gx, dys)
 
 
-def test_what_is_recomputed_for_a_gradient_in_a_batch(rng):
-    """By way of a barrier, some inputs of which are the same for all members."""
+def test_recomputation_under_vectorized_map_has_the_right_gradient(rng):
+    """Through a barrier, some inputs of which are the same for all members."""
     xs, dys, w = rng.normal(size=[2, 3]), rng.normal(size=[2, 3]), rng.normal(size=[3])
 
     def gradients(elements):

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.without_python import CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, STOCK_FAILURES, X
+from ..support.without_python import BUILT_IN_FAILURES, CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, X
 
 GRADIENTS_OF_A_MODEL = """
 import json, sys
@@ -41,7 +41,7 @@ def answer(signature, inputs, upstream):
 print(json.dumps({name: answer(name, *task) for name, task in json.loads(tasks).items()}))
 """
 
-ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | STOCK_FAILURES | {"random": RANDOM}
+ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | BUILT_IN_FAILURES | {"random": RANDOM}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,11 @@ def answers(tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="v1_loader")
-@pytest.mark.regime_table(feature="custom_gradient", regime="v1_loader")
-@pytest.mark.regime_table(feature="custom_vjp", regime="v1_loader")
-@pytest.mark.regime_table(feature="recompute_grad", regime="v1_loader")
-@pytest.mark.regime_table(feature="grad_pass_through", regime="v1_loader")
+@pytest.mark.mode_table(feature="embed_gradient", mode="v1_loader")
+@pytest.mark.mode_table(feature="custom_gradient", mode="v1_loader")
+@pytest.mark.mode_table(feature="custom_vjp", mode="v1_loader")
+@pytest.mark.mode_table(feature="recompute_grad", mode="v1_loader")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="v1_loader")
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_is_the_custom_one(answers, name):
     assert not isinstance(answers[name], str), answers[name]
@@ -69,13 +69,13 @@ def test_the_gradient_is_the_custom_one(answers, name):
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_it_cannot_do_is_an_error(answers, name):
+def test_unsupported_gradients_are_errors(answers, name):
     assert isinstance(answers[name], str), f"numbers instead of an error: {answers[name]}"
     assert FAILURES[name][1] in answers[name]
 
 
-@pytest.mark.parametrize("name", STOCK_FAILURES)
-def test_what_has_no_custom_gradient_is_left_to_tensorflow(answers, name):
+@pytest.mark.parametrize("name", BUILT_IN_FAILURES)
+def test_errors_without_a_custom_gradient_are_those_of_tensorflow(answers, name):
     assert "tf_cg_ops" not in str(answers[name])
 
 

@@ -1,4 +1,4 @@
-"""What XLA compiles beyond the regimes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
+"""XLA beyond the modes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
 
 import re
 
@@ -127,7 +127,7 @@ def test_an_axis_that_is_a_constant_tensor(rng):
 
 
 def test_a_loop_whose_shapes_are_unknown_while_tracing(rng):
-    """It needs a bound: XLA compiles no gradient of a loop without one, whatever is inside."""
+    """It needs a bound: XLA compiles no gradient of a loop without one."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)] * 2, jit_compile=True)
     def run(x, dy):
@@ -221,13 +221,13 @@ def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
     for function in (gradient, checked):
         compiled = tf.function(function, [tf.TensorSpec([None], tf.int64)], jit_compile=True, autograph=False)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=f"expected at most 254, got {rank}. Pass what tf.shape"
+            tf.errors.InvalidArgumentError, match=f"expected at most 254, got {rank}. Pass the result of tf.shape"
         ):
             compiled(tf.ones([rank], tf.int64))
 
 
 def test_a_barrier_on_every_dtype():
-    """Value and gradient of a recomputation, whatever it hands on and waits for."""
+    """Value and gradient of a recomputation, for everything that it forwards and waits for."""
     dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]
     values = [tf.cast([0, 1, 2], dtype) for dtype in dtypes]
     outputs = jit(lambda *v: library.custom_gradient_barrier(list(v), [tf.zeros([0]), *v]))(*values)
@@ -237,7 +237,7 @@ def test_a_barrier_on_every_dtype():
 
 
 def test_sizes_that_xla_knows_by_a_bound_only(rng):
-    """What tf.boolean_mask returns: elementwise, and summed over."""
+    """Results of tf.boolean_mask, elementwise and summed over."""
 
     @tf.function(jit_compile=True)
     def run(x, w):

@@ -1,4 +1,4 @@
-"""What stands among the arguments of a call with KerasTensors: containers, Variables, arrays, and what no file holds."""
+"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that no file holds."""
 
 import collections
 import dataclasses
@@ -145,7 +145,7 @@ def ignoring(x, other):
 
 
 @pytest.mark.parametrize("name", NOT_SAVED)
-def test_what_would_not_come_back_is_refused_when_the_model_is_saved(name, library, tmp_path):
+def test_arguments_that_cannot_be_serialized_are_refused_at_saving(name, library, tmp_path):
     other, kind = NOT_SAVED[name]
     x = library.Input([2])
     model = library.Model(x, ignoring(x, other))

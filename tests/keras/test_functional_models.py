@@ -39,7 +39,7 @@ CALLS = {
     "recompute_grad": (recomputed, [3]),
     "grad_pass_through": (rounded, [3]),
     "straight_through": (stepped, [3]),
-    "from_numpy": (softened, [3]),
+    "numpy_function": (softened, [3]),
     "implicit_root": (cube_root_like, [3]),
     "reverse_gradient": (lambda x: cg.reverse_gradient(x, 0.5), [3]),
     "reverse_gradient by a schedule": (lambda x: cg.reverse_gradient(x, factor=x), [3]),
@@ -85,7 +85,7 @@ def model_of(library, call):
     return library.Model(x, call(x))
 
 
-@pytest.mark.regime_table(feature="name", regime="functional")
+@pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_functional_model_has_value_and_gradient_of_the_function(name, library):
     call, shape = CALLS[name]
@@ -98,7 +98,7 @@ def test_a_functional_model_has_value_and_gradient_of_the_function(name, library
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_saved_and_loaded_model_and_a_clone_have_the_same_gradients(name, library, tmp_path):
     call, _ = CALLS[name]
@@ -163,10 +163,10 @@ def test_the_same_function_twice_in_a_model(library, tmp_path):
     assert_same(value_and_gradients(library.models.load_model(tmp_path / "model.keras"), features()), expected)
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="keras_jit")
-@pytest.mark.regime_table(feature="custom_gradient", regime="keras_jit")
-@pytest.mark.regime_table(feature="reverse_gradient", regime="keras_jit")
-@pytest.mark.regime_table(feature="straight_through", regime="keras_jit")
+@pytest.mark.mode_table(feature="embed_gradient", mode="keras_jit")
+@pytest.mark.mode_table(feature="custom_gradient", mode="keras_jit")
+@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_jit")
+@pytest.mark.mode_table(feature="straight_through", mode="keras_jit")
 @pytest.mark.parametrize("jit_compile", ["auto", True, False])
 def test_fitting_is_the_same_compiled_or_not(jit_compile):
     model, other = deep_model(keras), deep_model(keras)
@@ -185,10 +185,10 @@ def test_fitting_is_the_same_compiled_or_not(jit_compile):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="mixed_precision")
-@pytest.mark.regime_table(feature="custom_gradient", regime="mixed_precision")
-@pytest.mark.regime_table(feature="reverse_gradient", regime="mixed_precision")
-@pytest.mark.regime_table(feature="straight_through", regime="mixed_precision")
+@pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="reverse_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="straight_through", mode="mixed_precision")
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_and_loss_scaling(policy, library):
     mixed_precision = library.mixed_precision
@@ -228,10 +228,10 @@ np.savez(sys.argv[3], *weight_gradients(model))
 """
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="keras_fresh")
-@pytest.mark.regime_table(feature="custom_gradient", regime="keras_fresh")
-@pytest.mark.regime_table(feature="reverse_gradient", regime="keras_fresh")
-@pytest.mark.regime_table(feature="straight_through", regime="keras_fresh")
+@pytest.mark.mode_table(feature="embed_gradient", mode="keras_fresh")
+@pytest.mark.mode_table(feature="custom_gradient", mode="keras_fresh")
+@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_fresh")
+@pytest.mark.mode_table(feature="straight_through", mode="keras_fresh")
 def test_a_fresh_process_loads_the_model(library, tmp_path):
     model = deep_model(library)
     model.save(tmp_path / "model.keras")
@@ -258,10 +258,10 @@ np.savez(sys.argv[3], value, tape.gradient(value, x, output_gradients=upstream))
 """
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="keras_export")
-@pytest.mark.regime_table(feature="custom_gradient", regime="keras_export")
-@pytest.mark.regime_table(feature="reverse_gradient", regime="keras_export")
-@pytest.mark.regime_table(feature="straight_through", regime="keras_export")
+@pytest.mark.mode_table(feature="embed_gradient", mode="keras_export")
+@pytest.mark.mode_table(feature="custom_gradient", mode="keras_export")
+@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_export")
+@pytest.mark.mode_table(feature="straight_through", mode="keras_export")
 def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
     model = deep_model(keras)
     model.export(tmp_path / "exported", verbose=False)
@@ -327,7 +327,7 @@ def test_trainable_variables_in_the_function_are_refused(library):
     )
 
 
-def test_what_is_no_tensor_is_refused_as_a_result(library):
+def test_a_result_that_is_no_tensor_is_refused(library):
     def with_name(x):
         return (2.0 * x, "name"), lambda dy, _: dy
 

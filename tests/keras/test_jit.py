@@ -12,8 +12,8 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="keras_jit")
-@pytest.mark.regime_table(feature="custom_gradient", regime="keras_jit")
+@pytest.mark.mode_table(feature="embed_gradient", mode="keras_jit")
+@pytest.mark.mode_table(feature="custom_gradient", mode="keras_jit")
 @pytest.mark.parametrize("jit_compile", [False, "auto", True])
 def test_training_is_that_by_hand_and_says_nothing(jit_compile, caplog, capfd):
     x, y = data()

@@ -139,7 +139,7 @@ def test_a_model_with_a_variable_is_saved_and_loaded(name, library, tmp_path):
 
 
 def test_limits_are_not_rounded_to_16_bits(library):
-    """Where loss is scaled they may be beyond what float16 holds."""
+    """With a scaled loss they may exceed the range of float16."""
     layers = layers_of(library)
     x, dy = tf.zeros([2], tf.float16), tf.constant([6e4, 6e4], tf.float16)
     variables = [tf.Variable(5e4 * 2**0.5, trainable=False)]
@@ -170,7 +170,7 @@ def test_a_factor_for_each_element(library, tmp_path):
     assert loaded.layers[-1].get_config()["factor"] == factor.tolist()
 
 
-def test_what_is_assigned_is_checked(library):
+def test_assigned_numbers_are_checked(library):
     layers = layers_of(library)
     with pytest.raises(TypeError, match=r"^reverse_gradient: factor is not a real number; .* got True\."):
         layers.GradientReversal().factor = True

@@ -1,6 +1,8 @@
 """The layers, for Keras 3 and for tf_keras: what they compute and how they are saved."""
 
 import copy
+import inspect
+import pickle
 
 import keras
 import numpy as np
@@ -23,9 +25,9 @@ def assert_close(actual, value, gradient):
     np.testing.assert_allclose(actual[1], gradient, rtol=1e-5)
 
 
-@pytest.mark.regime_table(feature="name", regime="eager")
-@pytest.mark.regime_table(feature="name", regime="traced")
-@pytest.mark.regime_table(feature="name", regime="jit")
+@pytest.mark.mode_table(feature="name", mode="eager")
+@pytest.mark.mode_table(feature="name", mode="traced")
+@pytest.mark.mode_table(feature="name", mode="jit")
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_called_by_themselves_and_in_functions(name, library):
     make, value, gradient = LAYERS[name]
@@ -35,8 +37,8 @@ def test_layers_called_by_themselves_and_in_functions(name, library):
     assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
 
 
-@pytest.mark.regime_table(feature="name", regime="functional")
-@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.mode_table(feature="name", mode="functional")
+@pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
     make, value, gradient = LAYERS[name]
@@ -87,8 +89,8 @@ EMBEDDINGS = {
 }
 
 
-@pytest.mark.regime_table(feature="name", regime="functional")
-@pytest.mark.regime_table(feature="name", regime="keras_files")
+@pytest.mark.mode_table(feature="name", mode="functional")
+@pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_the_embedding_layer(name, library, tmp_path):
     axis, fx, gx, upstream, expected = EMBEDDINGS[name]
@@ -189,16 +191,16 @@ np.savez(path, *gradients)
 """
 
 
-@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_fresh")
-@pytest.mark.regime_table(feature="a function of TensorFlow", regime="keras_export")
-@pytest.mark.regime_table(feature="embedding, elements", regime="keras_fresh")
-@pytest.mark.regime_table(feature="embedding, elements", regime="keras_export")
-@pytest.mark.regime_table(feature="scale", regime="keras_fresh")
-@pytest.mark.regime_table(feature="scale", regime="keras_export")
-@pytest.mark.regime_table(feature="clip by norm", regime="keras_fresh")
-@pytest.mark.regime_table(feature="clip by norm", regime="keras_export")
-@pytest.mark.regime_table(feature="reversal", regime="keras_fresh")
-@pytest.mark.regime_table(feature="reversal", regime="keras_export")
+@pytest.mark.mode_table(feature="a function of TensorFlow", mode="keras_fresh")
+@pytest.mark.mode_table(feature="a function of TensorFlow", mode="keras_export")
+@pytest.mark.mode_table(feature="embedding, elements", mode="keras_fresh")
+@pytest.mark.mode_table(feature="embedding, elements", mode="keras_export")
+@pytest.mark.mode_table(feature="scale", mode="keras_fresh")
+@pytest.mark.mode_table(feature="scale", mode="keras_export")
+@pytest.mark.mode_table(feature="clip by norm", mode="keras_fresh")
+@pytest.mark.mode_table(feature="clip by norm", mode="keras_export")
+@pytest.mark.mode_table(feature="reversal", mode="keras_fresh")
+@pytest.mark.mode_table(feature="reversal", mode="keras_export")
 def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):
     layers = layers_of(library)
     x = library.Input([3])
@@ -235,14 +237,13 @@ WRONG = {
     "no surrogate": (
         lambda m: m.StraightThrough("sign", "relu"),
         ValueError,
-        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "straight_through: unknown surrogate; expected one of 'identity', 'hard_tanh', 'sigmoid', "
         "'fast_sigmoid', or a function of x that returns the derivative, got 'relu'. Pass one of those names.",
     ),
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,
-        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
-        "clip in two ways.",
+        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
     ),
     "a negative limit": (
         lambda m: m.GradientClip(norm=-1.0),
@@ -288,6 +289,16 @@ def test_layers_of_tf_keras_where_it_is_the_keras_of_tensorflow(tmp_path):
         "assert isinstance(layer, tf_keras.layers.Layer) and isinstance(layer, tf.keras.layers.Layer)"
     )
     run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("name", cg.layers.__all__)
+def test_getsource_doc_and_pickle_of_a_layer_class(name, library):
+    layer = getattr(layers_of(library), name)
+    assert f"class {name}(mixins.{name}, keras.layers.Layer):" in inspect.getsource(layer)
+    assert issubclass(layer, library.layers.Layer)
+    assert layer.__doc__ == layer.__mro__[1].__doc__
+    assert ">>> " in inspect.getdoc(layer)
+    assert pickle.loads(pickle.dumps(layer)) is layer
 
 
 def test_the_layers_are_an_attribute_of_the_package():

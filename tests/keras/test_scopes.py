@@ -1,4 +1,4 @@
-"""`grad_fn` runs in the scopes of Keras that the function ran in, whoever asks for the gradient and where."""
+"""`grad_fn` runs in the scopes of Keras that the function ran in, for a gradient taken anywhere."""
 
 import importlib
 import threading
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.keras.dispatch import scopes
+from tf_cg_ops._src.keras import scopes
 
 X = np.array([[1.0, 2.0]], np.float32)
 DY = np.array([[1.0, 10.0]], np.float32)

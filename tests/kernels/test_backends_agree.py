@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
-from ..support.stock_kernels import stock_function
+from ..support.built_in_kernels import built_in_function
 from ..support.tensors import DTYPES
 
 # Each with the two operands as powers of two or sums of them, so that the exact sum is known.
@@ -59,7 +59,7 @@ def by_composed_ops(lhs, rhs):
 
 
 def by_built_in_ops(lhs, rhs):
-    return stock_function(op, [tf.TensorSpec(lhs.shape, lhs.dtype)] * 2)(lhs, rhs)
+    return built_in_function(op, [tf.TensorSpec(lhs.shape, lhs.dtype)] * 2)(lhs, rhs)
 
 
 BACKENDS = {
@@ -102,7 +102,7 @@ def test_complex_products_that_are_not_summed_are_rounded_alike(backend, rng):
 
     elementwise = by_composition if backend.startswith("composed") else by_op
     if backend == "built_in_ops":
-        found = stock_function(elementwise, [tf.TensorSpec([999], tf.complex64)] * 2)(lhs, rhs)
+        found = built_in_function(elementwise, [tf.TensorSpec([999], tf.complex64)] * 2)(lhs, rhs)
     else:
         found = tf.function(elementwise, jit_compile=backend == "xla")(lhs, rhs)
     exact = (lhs.astype(np.complex128) * rhs.conj()).astype(np.complex64)

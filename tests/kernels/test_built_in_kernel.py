@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 
 from ..support import reference
-from ..support.stock_kernels import stock_function, stock_session
+from ..support.built_in_kernels import built_in_function, built_in_session
 from ..support.tensors import DTYPES, bits, random_array
 from ..support.tolerances import assert_gradient_close
 
@@ -53,8 +53,8 @@ class Calls:
         self.feeds[placeholder.name] = array
         return placeholder
 
-    def by_stock_ops(self, **config):
-        with stock_session(self.graph, **config) as session:
+    def by_built_in_ops(self, **config):
+        with built_in_session(self.graph, **config) as session:
             return session.run(self.outputs, self.feeds, TIME_LIMIT)
 
     def by_the_usual_kernel(self):
@@ -62,10 +62,10 @@ class Calls:
             return session.run(self.outputs, self.feeds)
 
 
-def by_stock_ops(*inputs, **attributes):
+def by_built_in_ops(*inputs, **attributes):
     calls = Calls()
     calls.add(*inputs, **attributes)
-    (result,) = calls.by_stock_ops()
+    (result,) = calls.by_built_in_ops()
     return result
 
 
@@ -87,7 +87,7 @@ def test_random_shapes_give_what_the_usual_kernel_gives(random_calls, dtype):
     calls, about = random_calls
     summed = broadcast = empty = 0
     for actual, expected, (wrt, lhs, rhs, shapes, axis) in zip(
-        calls.by_stock_ops(), calls.by_the_usual_kernel(), about, strict=True
+        calls.by_built_in_ops(), calls.by_the_usual_kernel(), about, strict=True
     ):
         assert actual.dtype == dtype.as_numpy_dtype
         assert_gradient_close(actual, reference.widen(expected), dtype, scale=20.0)
@@ -104,7 +104,7 @@ def test_products_that_are_not_summed_have_the_same_bits(n, dtype, rng):
     calls = Calls()
     for wrt in ROLES:
         calls.add(random_array(rng, [n], dtype), random_array(rng, [n], dtype), [n], wrt)
-    for actual, expected in zip(calls.by_stock_ops(), calls.by_the_usual_kernel(), strict=True):
+    for actual, expected in zip(calls.by_built_in_ops(), calls.by_the_usual_kernel(), strict=True):
         np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
@@ -114,41 +114,41 @@ def test_sums_are_kept_in_the_next_wider_type(small):
     terms = np.full(4097, 0.25)
     terms[0] = {tf.float16: 1024.0, tf.bfloat16: 256.0}.get(small, 2.0**23)
     lhs, ones = (np.asarray(array).astype(small.as_numpy_dtype) for array in (terms, np.ones(4097)))
-    assert_gradient_close(by_stock_ops(lhs, ones, []), terms.sum(), small)
+    assert_gradient_close(by_built_in_ops(lhs, ones, []), terms.sum(), small)
 
 
 @pytest.mark.parametrize("axis", [[], [0]])
 @pytest.mark.parametrize("wrt", ["fx", "gx"])
-def test_where_x_stands_for_zero_the_result_is_zero_whatever_the_operands_hold(wrt, axis, dtype):
+def test_zero_x_gives_zero_for_every_value_of_the_operands(wrt, axis, dtype):
     bad = np.asarray([np.inf, np.nan, 1.0]).astype(dtype.as_numpy_dtype)
     shape = [] if wrt == "fx" and axis else [3]
     lhs = bad[0] if wrt == "gx" and axis else bad
-    zeros = by_stock_ops(lhs, bad, shape, wrt=wrt, zero_x=True, axis=axis)
+    zeros = by_built_in_ops(lhs, bad, shape, wrt=wrt, zero_x=True, axis=axis)
     np.testing.assert_array_equal(bits(zeros), bits(np.zeros(shape, dtype.as_numpy_dtype)))
 
 
 def test_sums_over_nothing_are_zero(dtype):
     nothing = np.zeros([0, 3], dtype.as_numpy_dtype)
-    np.testing.assert_array_equal(by_stock_ops(nothing, nothing, [3]), np.zeros(3))
-    np.testing.assert_array_equal(by_stock_ops(nothing[:, 0], nothing[:, 0], []), 0)
-    assert by_stock_ops(nothing, nothing, [0, 3]).shape == (0, 3)
+    np.testing.assert_array_equal(by_built_in_ops(nothing, nothing, [3]), np.zeros(3))
+    np.testing.assert_array_equal(by_built_in_ops(nothing[:, 0], nothing[:, 0], []), 0)
+    assert by_built_in_ops(nothing, nothing, [0, 3]).shape == (0, 3)
 
 
 def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():
     nothing = np.zeros([0, 2**40])
-    assert by_stock_ops(nothing, nothing, [0, 2**40]).shape == (0, 2**40)
+    assert by_built_in_ops(nothing, nothing, [0, 2**40]).shape == (0, 2**40)
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
 def test_operands_of_several_dimensions_none_of_which_goes_with_the_next(pairs, rng):
     dy, gx = random_array(rng, [2] * 2 * pairs), random_array(rng, [1, 2] * pairs)
-    actual = by_stock_ops(dy, gx, [2, 1] * pairs)
+    actual = by_built_in_ops(dy, gx, [2, 1] * pairs)
     np.testing.assert_allclose(actual, reference.vjp(dy, gx, [2, 1] * pairs), rtol=1e-12)
 
 
 def test_more_of_them_than_tensorflow_multiplies_are_an_error(rng):
     with pytest.raises(tf.errors.UnimplementedError, match="Broadcast between"):
-        by_stock_ops(random_array(rng, [2] * 8), random_array(rng, [1, 2] * 4), [2, 1] * 4)
+        by_built_in_ops(random_array(rng, [2] * 8), random_array(rng, [1, 2] * 4), [2, 1] * 4)
 
 
 def messages_of(*inputs, **attributes):
@@ -156,7 +156,7 @@ def messages_of(*inputs, **attributes):
     calls = Calls()
     calls.add(*inputs, **attributes)
     messages = []
-    for run in (calls.by_the_usual_kernel, calls.by_stock_ops):
+    for run in (calls.by_the_usual_kernel, calls.by_built_in_ops):
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             run()
         # Around it TensorFlow says where in the graph, and in Python, the op is.
@@ -186,14 +186,14 @@ def test_bad_shapes_are_refused_with_the_messages_of_the_kernel_of_the_cpu(lhs, 
 def test_a_shape_that_int32_cannot_hold_is_refused_with_a_message(zero_x):
     """Before anything of that size is allocated. The kernel of the CPU would allocate it."""
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        by_stock_ops(np.ones([1]), np.ones([1]), [2**31], wrt="fx", zero_x=zero_x)
+        by_built_in_ops(np.ones([1]), np.ones([1]), [2**31], wrt="fx", zero_x=zero_x)
     assert (
-        "CustomGradientEmbedGrad: TensorFlow's own operations cannot make a gradient of this shape; expected "
-        "dimensions of at most 2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
+        "CustomGradientEmbedGrad: built-in ops cannot compute a gradient of this shape; expected dimensions of at most "
+        "2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
     ) in caught.value.message
 
 
-def test_it_is_tensorflows_operations_that_run(rng):
+def test_the_kernel_runs_built_in_operations_of_tensorflow(rng):
     """And under no other label: else this file would test the kernel of the CPU."""
 
     def operations(session):
@@ -206,7 +206,7 @@ def test_it_is_tensorflows_operations_that_run(rng):
     calls = Calls()
     calls.add(random_array(rng, [3, 2], tf.complex64), random_array(rng, [3, 2], tf.complex64), [2])
     inside = {"Mul", "Sum", "Cast", "Conj"}
-    with stock_session(calls.graph) as session:
+    with built_in_session(calls.graph) as session:
         assert inside <= operations(session)
     with tf1.Session(graph=calls.graph) as session:
         assert not inside & operations(session)
@@ -217,7 +217,7 @@ def test_constants_do_not_need_a_function_library(rng):
     a, b = random_array(rng, [4, 3]), random_array(rng, [4, 3])
     with tf.Graph().as_default() as graph:
         out = library.custom_gradient_embed_grad(tf.constant(a), tf.constant(b), tf.constant([3]), wrt="x")
-    with stock_session(graph) as session:
+    with built_in_session(graph) as session:
         np.testing.assert_allclose(session.run(out.name), (a * b).sum(0), rtol=1e-13)
 
 
@@ -236,7 +236,7 @@ def test_one_thread_is_enough(config, rng):
         a, b = random_array(rng, [30, 20]), random_array(rng, [30, 20])
         calls.add(a, b, [20])
         expected.append((a * b).sum(0))
-    for actual, wanted in zip(calls.by_stock_ops(**config), expected, strict=True):
+    for actual, wanted in zip(calls.by_built_in_ops(**config), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
 
 
@@ -248,7 +248,7 @@ def test_many_threads_in_one_session(rng):
         a, b = random_array(rng, [7, 1 + i], dtype), random_array(rng, [7, 1 + i], dtype)
         calls.add(a, b, [[7, 1 + i], [1 + i], []][i % 3])
     expected = calls.by_the_usual_kernel()
-    with stock_session(calls.graph) as session, concurrent.futures.ThreadPoolExecutor(16) as pool:
+    with built_in_session(calls.graph) as session, concurrent.futures.ThreadPoolExecutor(16) as pool:
 
         def run(i):
             return session.run(calls.outputs[i % 24], calls.feeds, TIME_LIMIT)
@@ -260,7 +260,7 @@ def test_many_threads_in_one_session(rng):
 
 def test_in_a_function_called_from_eager_mode(rng):
     specs = [tf.TensorSpec(None, tf.float64)] * 2 + [tf.TensorSpec([None], tf.int64)]
-    contract = stock_function(lambda *inputs: library.custom_gradient_embed_grad(*inputs, wrt="x"), specs)
+    contract = built_in_function(lambda *inputs: library.custom_gradient_embed_grad(*inputs, wrt="x"), specs)
     for shape in ([5], [2, 3], [4, 1, 2], [5]):
         a, b = random_array(rng, shape), random_array(rng, shape)
         np.testing.assert_allclose(contract(a, b, tf.constant(shape, tf.int64)), a * b, rtol=1e-13)
@@ -280,7 +280,7 @@ def test_in_loops_and_functions_of_a_session_that_goes_on(control_flow, rng):
 
         body = lambda i, value: (i + 1, twice(value) + 0.0 * tf.reduce_sum(value))  # noqa: E731
         _, out = tf.while_loop(lambda i, _: i < 10, body, (0, tf.ones_like(factor)), parallel_iterations=4)
-    with stock_session(graph) as session:
+    with built_in_session(graph) as session:
         for n in (1, 4, 4, 9):
             numbers = rng.uniform(0.9, 1.1, n).astype(np.float32)
             actual = session.run(out.name, {factor.name: numbers}, TIME_LIMIT)

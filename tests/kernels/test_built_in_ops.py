@@ -1,4 +1,4 @@
-"""The gradient op composed of stock ops computes what the op itself computes."""
+"""The gradient op composed of built-in ops computes what the op itself computes."""
 
 import itertools
 
@@ -61,7 +61,7 @@ def run_called_under_xla(function, lhs, rhs, shape):
     return tf.function(call, input_signature=specs, autograph=False, jit_compile=True)(lhs, rhs, tf.zeros(shape))
 
 
-REGIMES = {
+MODES = {
     f.__name__: f
     for f in (
         run_eagerly,
@@ -73,7 +73,7 @@ REGIMES = {
 }
 
 
-@pytest.mark.parametrize("run", list(REGIMES.values()), ids=list(REGIMES))
+@pytest.mark.parametrize("run", list(MODES.values()), ids=list(MODES))
 @pytest.mark.parametrize("wrt", ROLES)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_layout_gives_what_the_op_gives(row, wrt, run, rng):
@@ -94,7 +94,7 @@ def test_every_dtype_gives_the_vector_jacobian_product(row, dtype, rng):
 
 
 @pytest.mark.parametrize("wrt", ["fx", "gx"])
-def test_where_x_stands_for_zero_the_result_is_zero_whatever_the_operands_hold(wrt, dtype):
+def test_zero_x_gives_zero_for_every_value_of_the_operands(wrt, dtype):
     operand = tf.cast(tf.constant([np.inf, np.nan, 1.0]), dtype)
     zeros = composed.embed_grad(operand, operand, tf.constant([3]), wrt=wrt, zero_x=True)
     np.testing.assert_array_equal(zeros, np.zeros(3))

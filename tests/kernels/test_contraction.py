@@ -42,7 +42,7 @@ def test_all_vectors_and_all_cuts_give_the_same_bits(form, dtype, rng):
 
 @pytest.mark.parametrize(("shape", "out_shape"), [([600, 17], [1, 17]), ([300, 8193], [1, 8193])], ids=str)
 def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dtype, rng):
-    """The sums of a single column could be packed. Those of many are not, on whatever side of a cut they are."""
+    """The sums of a single column could be packed. Those of many are not, on either side of a cut."""
     lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
     results = set()
     for pieces in (1, 2, shape[1]):

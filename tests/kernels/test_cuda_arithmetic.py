@@ -28,7 +28,7 @@ def cancelling(dtype):
 def overflowing(dtype):
     """Sums that are too large for the type, or only the sum of a part of them is."""
     largest, *_ = extremes(dtype)
-    # Where sums have no wider range, the order decides whether they come back.
+    # Without a wider range for sums, the order decides whether they come back.
     comes_back = [([largest, largest, largest], [1.0, 1.0, -1.0])] if dtype.name in WIDER else []
     return [
         *comes_back,

@@ -39,7 +39,7 @@ def run(program, *arguments, **environment):
     )
 
 
-def test_it_finds_every_kernel_right_and_writes_the_times(program, tmp_path):
+def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path):
     result = run(program, "--quick", "--csv", tmp_path / "times.csv")
     assert result.returncode == 0, result.stdout
     assert re.search(r"^\d{5} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
@@ -54,8 +54,8 @@ def test_it_finds_every_kernel_right_and_writes_the_times(program, tmp_path):
 # The text of the sources, the fault put in its place, and a case that shows it.
 FAULTS = {
     "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
-    "a tail that nothing computes": ("threadIdx.x < singles", "threadIdx.x < head", "same"),
-    "a pack written where columns end": ("if (i < count) Write<T, I>", "Write<T, I>", "sum of columns"),
+    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < head", "same"),
+    "a vector written where columns end": ("if (i < count) Write<T, I>", "Write<T, I>", "sum of columns"),
     "products rounded before they are added": (
         "static_cast<double>(lhs), static_cast<double>(rhs), sum",
         "static_cast<double>(lhs * rhs), 1.0, sum",
@@ -67,7 +67,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=pytest.mark.slow) if i else fault for i, fault in enumerate(FAULTS)]
 )
-def test_it_finds_faults(fault, tmp_path):
+def test_the_program_finds_injected_faults(fault, tmp_path):
     right, wrong, case = FAULTS[fault]
     for folder in ("cc", "cuda", "tests/support/emulated_cuda"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
@@ -83,7 +83,7 @@ def test_it_finds_faults(fault, tmp_path):
     assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)
 
 
-def test_it_says_what_is_missing(program):
+def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     no_gpu = run(program, EMULATED_CUDA_DEVICES="0")
     assert (no_gpu.returncode, no_gpu.stdout) == (2, "")
     assert no_gpu.stderr == "cuda_check: there is no GPU here; expected one that the driver knows.\n"

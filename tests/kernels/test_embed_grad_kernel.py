@@ -215,7 +215,7 @@ def test_sums_over_nothing_are_zero():
     ],
     ids=str,
 )
-def test_its_gradient_rule_matches_numeric_derivatives(fx, gx, x, axis, dtype, wrt, rng):
+def test_the_gradient_of_the_gradient_op_matches_numeric_derivatives(fx, gx, x, axis, dtype, wrt, rng):
     shapes = {"fx": fx, "gx": gx, "x": x}
     given = [tf.constant(random_array(rng, shapes[role], dtype)) for role in shapes if role != wrt]
     theoretical, numeric = tf.test.compute_gradient(

@@ -50,7 +50,7 @@ def test_products_of_special_numbers(dtype, repeats):
 
 @pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128], ids=lambda dtype: dtype.name)
 def test_products_of_special_complex_numbers(dtype):
-    """By the four products, whatever is infinite; C's rules for complex infinities would be special cases."""
+    """By the four products, infinite or not; C's rules for complex infinities would be special cases."""
     numbers = special_numbers(dtype.real_dtype)
     parts = [np.ravel(grid) for grid in np.meshgrid(*[numbers] * 4)]
     a, b = (np.empty(parts[0].shape, dtype.as_numpy_dtype) for _ in range(2))

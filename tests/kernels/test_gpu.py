@@ -1,4 +1,4 @@
-"""What holds on a GPU as on a CPU; each test runs on both, and is skipped on the GPU where there is none."""
+"""Properties of a GPU and a CPU; each test runs on both, and is skipped on the GPU where there is none."""
 
 import contextlib
 import functools

@@ -51,8 +51,8 @@ def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
     assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="mixed_precision")
-@pytest.mark.regime_table(feature="custom_gradient", regime="mixed_precision")
+@pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_in_mixed_precision(policy, keras):
     """The layer alone, under an upstream that is not uniform: its gradients are float32, as its weights are."""
@@ -171,7 +171,7 @@ def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
         finite, infinite_x, unused, used = found
         assert finite == [[1.0, 2.0], [10.0, 6.0]]
         assert infinite_x == [[1.0, 2.0], [10.0, 6.0]]
-        # The value is finite, whatever gx holds.
+        # The value is finite even if gx is not.
         assert unused == [[1.0, 2.0], [1.0, 2.0]]
         assert "Detected Infinity or NaN in output 0" in used
         assert name in used
@@ -179,7 +179,7 @@ def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
 
 def squares():
     @tf.custom_gradient
-    def stock(x):
+    def built_in(x):
         return x**2, lambda dy: 2.0 * dy * x
 
     @cg.custom_gradient
@@ -188,7 +188,7 @@ def squares():
 
     return {
         "none": tf.square,
-        "stock": stock,
+        "built_in": built_in,
         "custom_gradient": ours,
         "embed_gradient": lambda x: cg.embed_gradient(x**2, 2.0 * x, x),
         "recompute_grad": cg.recompute_grad(tf.square),
@@ -246,7 +246,7 @@ assert draw(lambda: None) == draw(load) == draw(lambda: None)
 
 
 def noise_of_rules(decorator, seed):
-    """What each of two rules in one graph draws, and what the graph itself draws after them."""
+    """The random numbers that each of two rules in one graph draws, and those of the graph after them."""
 
     def noisy(x):
         return x + 0.0, lambda dy: dy * tf.random.normal([3])

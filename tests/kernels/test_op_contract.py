@@ -1,4 +1,4 @@
-"""What every op of the library must have, read from what TensorFlow has registered: so that none is half added."""
+"""Registrations that every op of the library must have, so that none is half added."""
 
 import re
 
@@ -173,7 +173,7 @@ def test_the_barrier_hands_each_value_on():
 
 
 def test_the_rule_hands_each_value_on(monkeypatch):
-    """Where it is left in the graph."""
+    """If no pass removes the op from the graph."""
     monkeypatch.setenv("TF_CG_OPS_DISABLE_PASSES", "1")
     function = cg.custom_gradient(lambda x: ((x + 1.0, tf.argmax(x), 2.0 * x), lambda a, b, c: a + c))
     first, second, third = tf.function(function, autograph=False)(tf.constant([1.0, 5.0, 3.0]))

@@ -21,10 +21,15 @@ from ..support.sources import ROOT, is_ours, source_files
 BUILD = (ROOT / "BUILD").read_text()
 
 
-@pytest.mark.parametrize("name", ["SOURCES", "SOURCES_WITH_CC", "MERGED", "CUDA_SOURCES", "WITHOUT_CUDA"])
+@pytest.mark.parametrize("name", ["SOURCES", "SOURCES_WITH_CC", "CUDA_SOURCES", "WITHOUT_CUDA"])
 def test_bazel_builds_the_sources_that_setup_py_builds(name):
     # Lists of Starlark are lists of Python.
     assert runpy.run_path(ROOT / "bazel" / "sources.bzl")[name] == list(getattr(sources, name))
+
+
+def test_bazel_compiles_the_sources_together_that_setup_py_compiles_together():
+    units = runpy.run_path(ROOT / "bazel" / "sources.bzl")["UNITS"]
+    assert units == {name: list(folders) for name, folders in sources.UNITS.items()}
 
 
 def test_no_source_is_listed_anywhere_else():
@@ -34,7 +39,7 @@ def test_no_source_is_listed_anywhere_else():
 
 
 def test_no_flag_of_the_compiler_is_written_down_for_bazel():
-    """They come from build_ops, by way of the scripts."""
+    """They come from build_ops through the scripts."""
     for path in source_files("BUILD", "WORKSPACE", "*/BUILD", "bazel/*.bzl", "bazel/*.py"):
         assert re.findall(r'"(-[fDOWU][^"]*|--?std[^"]*|-l:\w+framework[^"]*)"', path.read_text()) == [], path
 
@@ -95,7 +100,7 @@ def test_the_wheel_holds_the_libraries_that_it_is_given(tmp_path):
     assert about == (ROOT / "tf_cg_ops" / "_build_info.py").read_text()
 
 
-def test_what_bazel_leaves_in_the_folder_is_not_ours():
+def test_links_of_bazel_are_no_source_files():
     assert not is_ours(ROOT / "bazel-bin" / "setup.py")
     assert is_ours(ROOT / "bazel" / "sources.bzl")
 

@@ -73,7 +73,7 @@ def test_the_wheel_is_for_every_python_and_one_platform(wheel):
     assert "linux" in wheel.name
 
 
-def test_it_requires_the_minor_version_and_the_distribution_it_was_compiled_against(wheel):
+def test_the_wheel_requires_the_tensorflow_it_was_compiled_against(wheel):
     from tf_cg_ops import _build_info
 
     with zipfile.ZipFile(wheel) as archive:
@@ -87,7 +87,7 @@ def test_it_requires_the_minor_version_and_the_distribution_it_was_compiled_agai
     ]
 
 
-def test_it_holds_the_package_the_library_and_nothing_else(wheel):
+def test_the_wheel_holds_the_package_the_library_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     files = ("_ops.so", "_build_info.py", "compat/bayesflow.py", "layers/__init__.py", "_src/layers/mixins.py")
@@ -98,12 +98,12 @@ def test_it_holds_the_package_the_library_and_nothing_else(wheel):
 
 
 def test_the_library_in_it_is_that_of_the_source_tree_to_the_byte(wheel):
-    """Which was built in another folder, and must be up to date."""
+    """The library of the source tree was built in another folder, and must be up to date."""
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read("tf_cg_ops/_ops.so") == pathlib.Path(cg.sysconfig.get_lib()).read_bytes()
 
 
-def test_it_works_where_it_is_installed(wheel, tmp_path):
+def test_the_installed_wheel_works(wheel, tmp_path):
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path / "installed")]
     subprocess.run([*command, str(wheel)], cwd=tmp_path, check=True)
     code = """

@@ -1,10 +1,10 @@
-"""How the build finds nvcc, and what it says where it finds none; with scripts in the place of nvcc."""
+"""The build finds nvcc, or says where it looked; with scripts in the place of nvcc."""
 
 import pytest
 
 from build_ops import cuda
 
-# What nvcc 13.0 lists, in its order, with the variants that run on one GPU alone.
+# The list of nvcc 13.0, in its order, with the variants that run on one GPU alone.
 LISTED = "sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_90a sm_100 sm_110 sm_103 sm_120 sm_121"
 
 
@@ -37,7 +37,7 @@ def line():
     return cuda.announcement(*cuda.find_toolkit())
 
 
-def test_it_is_found_in_cuda_home_before_the_path(monkeypatch, tmp_path):
+def test_nvcc_in_cuda_home_precedes_the_path(monkeypatch, tmp_path):
     make_nvcc(tmp_path / "on_path", "12.4")
     monkeypatch.setenv("PATH", f"{tmp_path}/on_path/bin")
     assert cuda.find_toolkit()[1].startswith("nvcc 12.4 ")

@@ -1,4 +1,4 @@
-"""The op library as a file: what it shows, what it asks for, how it is protected, and that every build gives the same."""
+"""The op library as a file: its symbols, its requirements, its hardening, and that every build gives the same bytes."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from build_ops import compiler, cuda, sources
 from ..support.sources import ROOT, copy_sources
 
 LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
-# What both libraries need: TensorFlow's framework and the standard libraries.
+# The libraries that both need: TensorFlow's framework and the standard libraries.
 NEEDED = {
     "libtensorflow_framework.so.2",
     "libstdc++.so.6",
@@ -37,7 +37,7 @@ def symbols(kind, library=LIBRARY):
     return [line.split()[-1] for line in output_of("nm", "-D", kind, library).splitlines()]
 
 
-def test_it_shows_the_query_for_gpu_kernels_alone():
+def test_the_library_exports_only_the_query_for_gpu_kernels():
     assert symbols("--defined-only") == ["tf_cg_ops_why_no_gpu_kernels"]
 
 
@@ -46,20 +46,20 @@ def test_the_library_with_cc_shows_no_symbol():
 
 
 @both_libraries
-def test_it_defines_no_name_that_glibc_reserves(library):
+def test_the_library_defines_no_name_reserved_by_glibc(library):
     names = {name.split("@")[0] for name in symbols("--undefined-only", library)}
     assert "__libc_single_threaded" not in names
     assert b"__libc_single_threaded" not in pathlib.Path(library).read_bytes()
 
 
-def test_it_leaves_no_symbol_of_cuda_to_the_loader():
+def test_no_symbol_of_cuda_is_left_to_the_loader():
     undefined = symbols("--undefined-only")
     assert [name for name in undefined if re.match(r"(__)?cu(da)?[A-Z]|__cuda|nv", name)] == []
     assert any(name.startswith("_ZN10tensorflow") for name in undefined)
 
 
 @both_libraries
-def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries(library):
+def test_every_symbol_is_resolved_by_tensorflow_and_the_standard_libraries(library):
     """No rpath and no other library: the one that TensorFlow has loaded already is found by its name."""
     dynamic = output_of("readelf", "-dW", library)
     libraries = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
@@ -70,7 +70,7 @@ def test_it_resolves_every_symbol_in_tensorflow_and_the_standard_libraries(libra
     assert "(RUNPATH)" not in dynamic
 
 
-# What the oldest machines of the tag manylinux_2_24 have: PEP 600 and GCC's list of the versions of its library.
+# The versions on the oldest machines of the tag manylinux_2_24: PEP 600 and GCC's list of the versions of its library.
 OLDEST = {"GLIBC": (2, 24), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (7, 0, 0)}
 
 
@@ -86,7 +86,7 @@ print("loaded")
 """
 
 
-def test_it_loads_with_the_framework_alone(tmp_path):
+def test_the_library_loads_with_the_framework_alone(tmp_path):
     """As TensorFlow's package for C has it."""
     framework = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
     command = [sys.executable, "-c", LOAD_WITH_THE_FRAMEWORK_ALONE, LIBRARY, framework]
@@ -97,7 +97,7 @@ def test_it_loads_with_the_framework_alone(tmp_path):
 @pytest.mark.skipif(
     os.confstr("CS_GNU_LIBC_VERSION") > "glibc 2.36", reason="headers of newer C libraries ask for newer ones"
 )
-def test_it_runs_on_machines_older_than_those_that_tensorflow_asks_for(tmp_path):
+def test_the_library_runs_with_an_older_glibc_than_tensorflow(tmp_path):
     """Built for CPUs, as it is published: the runtime of CUDA asks for newer machines."""
     compiler.build_library(tmp_path / "library.so", [*sources.WITHOUT_CUDA, *sources.SOURCES], None)
     names = output_of("nm", "-D", "--undefined-only", str(tmp_path / "library.so")).split()
@@ -107,7 +107,7 @@ def test_it_runs_on_machines_older_than_those_that_tensorflow_asks_for(tmp_path)
     assert [(kind, version) for kind, version in versions if version > OLDEST[kind]] == []
 
 
-def test_what_the_loader_writes_is_read_only_before_any_code_runs():
+def test_relocated_data_is_read_only_before_any_code_runs():
     assert "BIND_NOW" in output_of("readelf", "-dW", LIBRARY)
     assert "GNU_RELRO" in output_of("readelf", "-lW", LIBRARY)
 
@@ -179,11 +179,11 @@ def built_twice(chosen, toolkit, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", sources.MERGED)
-def test_each_source_includes_what_it_uses(folder):
-    """The build compiles those of a folder as one, where one may use what another one includes."""
+@pytest.mark.parametrize("unit", sources.UNITS)
+def test_each_source_includes_what_it_uses(unit):
+    """The build compiles those of a unit together, where one may use what another one includes."""
     flags, _ = compiler.tensorflow_flags()
-    for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[folder.replace("/", "-")]:
+    for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[unit]:
         command = [*compiler.find_compiler(), *flags, "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
         subprocess.run(command, cwd=ROOT, check=True)
 

@@ -31,7 +31,8 @@ def test_clang_format_changes_nothing():
 # The folder, and what its files may include beside the standard library and their own folder.
 MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
-    "cc/gradients": r"cc/lib/|tensorflow/core/framework/",
+    "cc/functions": r"tensorflow/core/framework/function\.h",
+    "cc/gradients": r"cc/functions/|cc/lib/|tensorflow/core/framework/",
     "cc/graph_gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
@@ -40,7 +41,7 @@ MAY_INCLUDE = {
     "cc/passes": r"cc/lib/|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
-    "cc/kernels": r"cc/lib/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
+    "cc/kernels": r"cc/(functions|lib)/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
     r"tensorflow/core/(framework/|platform/logging\.h|util/work_sharder\.h|"
     r"common_runtime/input_colocation_exemption_registry\.h)",
     # nvcc never parses TensorFlow.
@@ -75,7 +76,7 @@ def test_only_one_module_opens_the_library():
     ]
 
 
-# What is imported where it is used only, by who has it.
+# Packages that are optional, and imported only where they are used.
 EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
@@ -85,7 +86,7 @@ EXTRAS = {
 
 
 def test_no_file_is_what_a_process_left_behind():
-    """Such as its memory after a crash. What is larger than the figures belongs to no repository of sources."""
+    """Such as its memory after a crash. No file of the sources is larger than the figures."""
     folders = ("benchmarks", "cc", "docs", "examples", "qa", "tests", "tf_cg_ops")
     files = source_files("*", *(f"{folder}/**/*" for folder in folders))
     assert [path.name for path in files if path.stat().st_size > 1 << 20] == []
@@ -98,6 +99,12 @@ def test_the_package_needs_only_tensorflow_and_numpy():
         if "demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
+
+
+def test_names_of_tests_state_a_property():
+    """A name that begins with a pronoun says nothing without its file."""
+    for path in source_files("tests/**/*.py"):
+        assert not re.findall(r"def test_(?:its?|they|what|who|where|how)\w*", path.read_text()), path
 
 
 def test_no_path_of_a_machine_is_in_the_repository():

@@ -1,4 +1,4 @@
-"""Which TensorFlow the library is compiled against, and where the sources know of versions at all."""
+"""The version of TensorFlow that the library is compiled against, and the sources that depend on versions."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ runpy.run_path("setup.py")
 
 
 def message_of_setup_with(*distributions):
-    """What setup.py says in a Python that sees these distributions and no others."""
+    """The output of setup.py in a Python that has only these distributions."""
     result = run_python(SETUP_WITH, *distributions, cwd=ROOT, check=False)
     assert result.returncode == 1
     return result.stderr.splitlines()[-1]
@@ -64,7 +64,7 @@ def test_one_folder_of_headers_and_one_module_know_what_differs_between_versions
     known = {path.parent.name for path in source_files("cc/**/*", "cuda/**/*") if asks.search(path.read_text())}
     assert known == {"versions"}
     asks = re.compile(r"tf\.(__version__|version)\b")
-    # The check at import compares the version; what differs is in the module of private names.
+    # The check at import compares the version; the differences are in the module of private names.
     assert {path.name for path in source_files("tf_cg_ops/**/*.py") if asks.search(path.read_text())} <= {
         "library.py",
         "tf_internal.py",
@@ -93,8 +93,10 @@ def test_a_python_that_is_not_at_hand_has_no_version(tmp_path):
     assert matrix.version_of(sys.executable) == sys.version_info[:2]
 
 
-def test_the_readme_has_a_row_for_every_version():
-    table = re.search(r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "README.md").read_text())
+def test_the_page_has_a_row_for_every_version():
+    table = re.search(
+        r"\| TensorFlow \| Python .*\n\|[-| ]+\n((?:\|.*\n)+)", (ROOT / "docs" / "building.md").read_text()
+    )
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
     assert sorted(".".join(row[0].split(".")[:2]) for row in rows) == sorted(SUPPORTED)
     assert all(all(row) for row in rows)

@@ -118,7 +118,7 @@ def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
     assert tape.gradient(seen, x) == 2.0
 
 
-def test_what_may_record_and_what_is_watched():
+def test_recording_and_watching_are_seen_as_tapes_do_them():
     x, other = tf.constant(1.0), tf.constant(1.0)
     assert not tf_internal.could_possibly_record()
     with tf.GradientTape() as tape:

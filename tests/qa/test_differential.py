@@ -22,7 +22,7 @@ CASE = Case(
     order=3,
     manually_stopped=True,
     axis_is_a_tensor=False,
-    regime="function",
+    mode="function",
     seed=7,
 )
 
@@ -33,7 +33,7 @@ def test_derivatives_are_those_of_numpy(case):
     differential.check(case)
 
 
-def test_what_is_stopped_has_no_gradient_at_all():
+def test_stopped_operands_have_none_as_gradient():
     """Elsewhere here, that is zeros."""
     fx, gx, x, upstream = (tf.constant(a) for a in CASE.arrays()[:4])
     for manually_stopped in (False, True):

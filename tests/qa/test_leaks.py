@@ -36,15 +36,15 @@ def test_nothing_is_left_behind(name):
 
 @pytest.mark.slow
 def test_a_kilobyte_that_is_left_behind_each_time_is_seen():
-    memory, _ = bytes_and_counts("eager", "planted")
+    memory, _ = bytes_and_counts("eager", "injected")
     assert memory > 1000 > FILLING_UP["eager"]
 
 
 def test_a_run_fails_for_what_tensorflow_does_not_leave():
-    stock = {"scenario": "eager", "bytes each": 5.0} | dict.fromkeys(leaks.COUNTS, 0)
-    assert not leaks.is_leak(stock | {"bytes each": 36.0}, stock)
-    assert leaks.is_leak(stock | {"bytes each": 38.0}, stock)
-    assert leaks.is_leak(stock | {"graphs": 1}, stock)
+    built_in = {"scenario": "eager", "bytes each": 5.0} | dict.fromkeys(leaks.COUNTS, 0)
+    assert not leaks.is_leak(built_in | {"bytes each": 36.0}, built_in)
+    assert leaks.is_leak(built_in | {"bytes each": 38.0}, built_in)
+    assert leaks.is_leak(built_in | {"graphs": 1}, built_in)
 
 
 def test_the_slope_is_that_of_most_samples():

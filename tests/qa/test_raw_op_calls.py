@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qa.fuzz import raw_ops, rules, shapes
-from qa.fuzz.plants import fault_of
+from qa.fuzz.injected import fault_of
 from qa.fuzz.raw_answers import answer
 from qa.fuzz.raw_calls import OPS, SHARES, make_call
 from qa.fuzz.raw_verdicts import judge
@@ -19,7 +19,7 @@ from ..support.processes import run_interpreter, run_python
 from ..support.tensors import random_array
 
 CALLS = 20_000
-MENDED = json.loads((raw_ops.ROOT / "qa" / "fuzz" / "mended.json").read_text())
+FIXED = json.loads((raw_ops.ROOT / "qa" / "fuzz" / "fixed.json").read_text())
 
 
 ONE_CALL = """
@@ -32,8 +32,8 @@ assert failure is None, failure
 """
 
 
-@pytest.mark.parametrize("case", MENDED, ids=lambda case: str(case["seed"]))
-def test_what_was_wrong_once(case, tmp_path):
+@pytest.mark.parametrize("case", FIXED, ids=lambda case: str(case["seed"]))
+def test_calls_that_failed_once_pass(case, tmp_path):
     call = make_call(case["seed"])
     assert call.describe() == case["call"], "the seed means another call now: find one for the same fault"
     if case["seed"] >= CALLS:  # The others are among the random calls below.
@@ -61,13 +61,13 @@ def test_a_call_follows_from_its_number():
 def test_faults_of_every_kind_are_found_and_the_calls_after_them_made():
     """One that aborts, one that never ends, one that is not what a (wrong) reference says."""
     accepted = [n for n in range(100, 160) if judge(make_call(n)).outputs is not None and make_call(n).mode == "eager"]
-    plant = [f"{kind}@{number}" for kind, number in zip(("abort", "hang", "wrong"), accepted, strict=False)]
-    summary = raw_ops.run(100, 60, plant=plant, time_limit=30.0)
+    inject = [f"{kind}@{number}" for kind, number in zip(("abort", "hang", "wrong"), accepted, strict=False)]
+    summary = raw_ops.run(100, 60, inject=inject, time_limit=30.0)
     found = {failure["seed"]: failure["failure"] for failure in summary.failures}
     assert list(found) == accepted[:3]
     assert found[accepted[0]] == "ended the process (SIGABRT)"
     assert found[accepted[1]] == "no answer in 30 s (SIGKILL)"
-    assert found[accepted[2]].startswith("accepted, where the reference refuses (planted)")
+    assert found[accepted[2]].startswith("accepted, where the reference refuses (injected)")
     assert summary.calls == 60
     assert summary.children == 3
 
@@ -150,7 +150,7 @@ def test_the_rules_agree_with_the_reference_of_all_tests(seed):
 
 def test_the_command_line_repeats_one_call(tmp_path):
     command = ["-m", "qa.fuzz", "raw_ops", "--seed", "12", "--calls", "1", "--json", tmp_path / "summary.json"]
-    result = run_interpreter([sys.executable, *command, "--plant", "wrong@12"], cwd=raw_ops.ROOT, check=False)
+    result = run_interpreter([sys.executable, *command, "--inject", "wrong@12"], cwd=raw_ops.ROOT, check=False)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert result.returncode == 1, result.stderr
     assert [failure["seed"] for failure in summary["failures"]] == [12]
@@ -158,7 +158,7 @@ def test_the_command_line_repeats_one_call(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["abort", "abort@", "abort@x", "rot@7", ""])
-def test_a_fault_that_cannot_be_planted_is_an_error(wrong):
+def test_a_fault_that_cannot_be_injected_is_an_error(wrong):
     with pytest.raises(argparse.ArgumentTypeError, match="expected KIND@NUMBER with a kind of abort, hang, wrong; got"):
-        fault_of(*raw_ops.PLANTS)(wrong)
-    assert fault_of(*raw_ops.PLANTS)("abort@7") == "abort@7"
+        fault_of(*raw_ops.INJECTABLE)(wrong)
+    assert fault_of(*raw_ops.INJECTABLE)("abort@7") == "abort@7"

@@ -51,8 +51,8 @@ FAULTS = {
     "no check for too many products": (
         "shapes",
         "cc/lib/alignment.cc",
-        "if (!MayBeCounted(result.joint))",
-        "if (false && !MayBeCounted(result.joint))",
+        "if (!MayBeCounted(result.iteration_space))",
+        "if (false && !MayBeCounted(result.iteration_space))",
         "WRONG: expected error.empty() == Fits",
     ),
     "loops merged that walk apart": (
@@ -65,7 +65,7 @@ FAULTS = {
     "a GPU's pack beyond a row": (
         "shapes",
         "cuda/schedule.cc",
-        "operands_are_aligned && rows_are_whole_packs && ",
+        "operands_are_aligned && rows_are_whole_vectors && ",
         "operands_are_aligned && ",
         "WRONG: expected",
     ),
@@ -79,16 +79,16 @@ FAULTS = {
     "a cut that overflows": (
         "memory",
         "cc/lib/contraction.cc",
-        "64 * plan_.kept_size",
-        "(int64_t{1} << 60) * plan_.kept_size",
+        "64 * plan_.output_size",
+        "(int64_t{1} << 60) * plan_.output_size",
         "signed integer overflow",
     ),
     # Sums that threads share are wrong, too, and the check of the results may come first.
     "a counter that threads share": (
         "threads",
         "cc/lib/contraction.cc",
-        "if (plan_.kept_size == 0) return;",
-        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.kept_size == 0) return;",
+        "if (plan_.output_size == 0) return;",
+        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.output_size == 0) return;",
         "data race",
     ),
     "a cache of the passes that threads share": (
@@ -107,7 +107,7 @@ def marked(fault):
 
 
 @pytest.mark.parametrize("fault", [marked(fault) for fault in FAULTS])
-def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
+def test_injected_faults_are_found(fault, tmp_path, monkeypatch):
     part, source, right, wrong, report = FAULTS[fault]
     if part == "shapes" and sanitize.find_clang() is None:
         pytest.skip("there is no clang++ with libFuzzer")
@@ -126,10 +126,10 @@ def test_planted_faults_are_found(fault, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def planted_op(tmp_path_factory):
+def faulty_op(tmp_path_factory):
     """The whole op library takes minutes to compile: this is one op, that does wrong as it is told."""
-    library = tmp_path_factory.mktemp("planted") / "planted.so"
-    build_library(library, [f"{sanitize.HARNESSES}/planted_op.cc"], None, [], sanitize.LIBRARY_FLAGS)
+    library = tmp_path_factory.mktemp("faulty") / "faulty.so"
+    build_library(library, [f"{sanitize.HARNESSES}/faulty_op.cc"], None, [], sanitize.LIBRARY_FLAGS)
     return library
 
 
@@ -142,15 +142,15 @@ def planted_op(tmp_path_factory):
         ("beyond=0", False, None),
     ],
 )
-def test_faults_inside_of_tensorflow_are_found(planted_op, fault, leaks, report, tmp_path, monkeypatch, capsys):
+def test_faults_inside_of_tensorflow_are_found(faulty_op, fault, leaks, report, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
-    code = f"import tensorflow as tf; tf.load_op_library({str(planted_op)!r}).planted(numbers=[1.0, 2.0], {fault})"
+    code = f"import tensorflow as tf; tf.load_op_library({str(faulty_op)!r}).faulty(numbers=[1.0, 2.0], {fault})"
     outcome = sanitize.check_in_tensorflow("library", "one op", [sys.executable, "-c", code], ROOT, leaks=leaks)
     assert outcome.result == ("FOUND" if report else "clean")
     if report:
         printed = capsys.readouterr().out
         assert report in printed
-        assert "planted_op.cc:" in printed
+        assert "faulty_op.cc:" in printed
 
 
 def test_a_missing_clang_is_skipped_visibly(monkeypatch):

@@ -1,4 +1,4 @@
-"""The fuzzer of SavedModels: it finds what is planted, and a run of it finds nothing else."""
+"""The fuzzer of SavedModels: it finds injected faults, and a run finds nothing else."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def fuzz(tmp_path, *options, time_limit=HANGS):
     return result.returncode, json.loads((tmp_path / "summary.json").read_text())
 
 
-PLANTED = {
+INJECTED = {
     "abort": "ours: dead (SIGABRT)",
     "hang": "ours: hang",
     "leak": "ours: memory",
@@ -32,12 +32,12 @@ PLANTED = {
 
 
 @pytest.mark.slow
-def test_planted_faults_are_found(tmp_path):
-    plants = [f"{kind}@{number}" for number, kind in enumerate(PLANTED)]
-    returned, summary = fuzz(tmp_path, "--mutants", 6, "--plant", *plants)
+def test_injected_faults_are_found(tmp_path):
+    faults = [f"{kind}@{number}" for number, kind in enumerate(INJECTED)]
+    returned, summary = fuzz(tmp_path, "--mutants", 6, "--inject", *faults)
     assert returned == 1
-    assert [found["verdict"] for found in summary["not fine"]] == list(PLANTED.values())
-    assert summary["verdicts"] == dict.fromkeys(PLANTED.values(), 1) | {"fine": 1}
+    assert [found["verdict"] for found in summary["not fine"]] == list(INJECTED.values())
+    assert summary["verdicts"] == dict.fromkeys(INJECTED.values(), 1) | {"fine": 1}
 
 
 def test_mutants_end_with_a_result_or_an_exception(tmp_path):
@@ -48,13 +48,13 @@ def test_mutants_end_with_a_result_or_an_exception(tmp_path):
 
 
 # Number 10 of the seed above, too.
-def test_what_was_found_before_stays_mended(tmp_path):
+def test_faults_found_before_stay_fixed(tmp_path):
     returned, summary = fuzz(tmp_path, "--seed", 2, "--only", 5, 83, 278, "--seconds", 30)
     assert (returned, summary["verdicts"]) == (0, {"fine": 3})
 
 
 @pytest.mark.parametrize("base", bases.BASES)
-def test_what_a_mutant_is_compared_with_has_stock_ops_alone_and_runs(base, tmp_path):
+def test_the_control_of_a_mutant_has_only_built_in_ops_and_runs(base, tmp_path):
     bases.save(base, tmp_path)
     value = actions.load(tmp_path)[0]
     actions.replace_our_ops(tmp_path)

@@ -11,7 +11,6 @@ import tf_cg_ops as cg
 from ..support.graph_modes import GRAPH_MODES
 from ..support.modes import MODES, assert_orders, derivative
 from ..support.processes import run_python
-from ..support.regimes import REGIMES, eager, traced
 from ..support.roots import (
     DY,
     RIDGE_INPUTS,
@@ -29,6 +28,7 @@ from ..support.roots import (
 )
 from ..support.sources import ROOT
 from ..support.tensors import random_array
+from ..support.vjp_modes import VJP_MODES, eager, traced
 
 CASES = {"coupled": (coupled, coupled_by_hand), "batched": (cubic, cubic_by_hand)}
 ALL_MODES = {**MODES, **GRAPH_MODES}
@@ -37,7 +37,7 @@ ALL_MODES = {**MODES, **GRAPH_MODES}
 BATCHED_MODES = ["eager", "traced", "unknown_shape", "jit", "while_loop", "while_loop_under_xla", "forward_mode"]
 
 
-@pytest.mark.regime_table(feature="implicit_root", regime="mode")
+@pytest.mark.mode_table(feature="implicit_root", mode="mode")
 @pytest.mark.parametrize(
     ("case", "mode"), [("coupled", mode) for mode in ALL_MODES] + [("batched", mode) for mode in BATCHED_MODES]
 )
@@ -63,7 +63,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.regime_table(feature="implicit_root", regime="reloaded")
+@pytest.mark.mode_table(feature="implicit_root", mode="reloaded")
 def test_first_and_second_order_after_a_reload_in_a_fresh_process(tmp_path):
     model = tf.Module()
     for name, (function, _) in CASES.items():
@@ -115,7 +115,7 @@ def test_a_linear_system_by_its_matrix_and_its_right_hand_side(name, rng):
         lambda y, a, b: tf.linalg.matvec(a, y) - b, lambda a, b: tf.linalg.solve(a, b[:, None])[:, 0]
     )
     # TensorFlow's own solver wants to know the rank.
-    value, (da, db) = REGIMES[name](
+    value, (da, db) = VJP_MODES[name](
         lambda a, b: solution(tf.reshape(a, [4, 4]), tf.reshape(b, [4])) if b.shape.rank is None else solution(a, b),
         [a, b],
         dy,
@@ -142,7 +142,7 @@ def test_a_batch_of_linear_systems_for_matrices(name, size, rng):
     a = random_array(rng, [size, 2, 2]) + 4 * np.eye(2)
     c, dy = random_array(rng, [size, 2, 3]), random_array(rng, [size, 2, 3])
     solution = cg.implicit_root(lambda y, a, c: a @ y - c, tf.linalg.solve, batched=True)
-    value, (da, dc) = REGIMES[name](lambda a, c: solution(a, c), [a, c], dy)
+    value, (da, dc) = VJP_MODES[name](lambda a, c: solution(a, c), [a, c], dy)
     u = np.linalg.solve(np.swapaxes(a, 1, 2), dy)
     np.testing.assert_allclose(value, np.linalg.solve(a, c), rtol=1e-12)
     np.testing.assert_allclose(dc, u, rtol=1e-10)
@@ -168,7 +168,7 @@ def test_a_complex_system(run, rng):
     np.testing.assert_allclose(da, -np.outer(u, value.conj()), rtol=1e-11)
 
 
-@pytest.mark.parametrize("run", [eager, traced, REGIMES["jit"]])
+@pytest.mark.parametrize("run", [eager, traced, VJP_MODES["jit"]])
 def test_the_argument_of_a_minimum(run, rng):
     """Ridge regression: w = (X^T X + p)^-1 X^T t, so that dw/dp = -(X^T X + p)^-1 w."""
     targets, dy = random_array(rng, [7]), random_array(rng, [3])
@@ -189,7 +189,7 @@ def test_arguments_that_depend_on_each_other(run):
     np.testing.assert_allclose(dx, DY * 3 * X**2 / (3 * value**2 + 1), rtol=1e-11)
 
 
-@pytest.mark.parametrize("run", [eager, traced, REGIMES["jit"]])
+@pytest.mark.parametrize("run", [eager, traced, VJP_MODES["jit"]])
 @pytest.mark.parametrize("shape", [(), (1,), (2, 2), (0,)], ids=str)
 def test_a_root_of_any_shape(run, shape, rng):
     x, dy = random_array(rng, shape), random_array(rng, shape)

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import MODES, assert_orders, derivative, eager_orders
-from ..support.regimes import eager, traced
 from ..support.roots import (
     DY,
     RIDGE_INPUTS,
@@ -27,6 +26,7 @@ from ..support.roots import (
     ridge_gradient,
     scipy_root,
 )
+from ..support.vjp_modes import eager, traced
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced", "around_traced", "tf1"])
@@ -197,7 +197,7 @@ def test_a_residual_of_numpy(run):
     """In a graph, too, the black box is called once for the value and once for the gradient."""
     calls = []
 
-    @functools.partial(cg.from_numpy, output=tf.TensorSpec([3], tf.float64))
+    @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
     def residual(y, x):
         calls.append(1)
         return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]

@@ -310,7 +310,7 @@ def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
         ),
     ],
 )
-def test_whatever_happens_is_one_line(capsys, monkeypatch, error, message):
+def test_every_error_is_reported_in_one_line(capsys, monkeypatch, error, message):
     def fail(path):
         raise error
 

@@ -14,7 +14,7 @@ from tf_cg_ops._src import command_line
 
 
 def heed_ctrl_c():
-    """In the child, whatever started the tests: what a shell starts in the background ignores the signal."""
+    """In the child, because a program that a shell starts in the background ignores the signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

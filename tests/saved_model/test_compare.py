@@ -1,4 +1,4 @@
-"""What strip's check takes for equal: bits, or rounding, and nothing else."""
+"""The check of strip accepts equal bits or rounding, and nothing else."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_anything_else_is_an_error(expected, actual):
 
 
 @pytest.mark.parametrize("same", [np.array([1, 2]), np.array([True]), np.array([b"a"], object), np.zeros([0, 2])])
-def test_what_is_no_number_is_compared_too(same):
+def test_integers_bools_strings_and_empty_arrays_are_compared(same):
     assert verdict(same, same.copy()) == "equal, bit for bit"
 
 

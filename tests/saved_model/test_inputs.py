@@ -16,7 +16,7 @@ def made(spec, size=5):
     [tf.float16, tf.float64, tf.complex64, tf.int32, tf.uint8, tf.bool, tf.string],
     ids=lambda dtype: dtype.name,
 )
-def test_they_have_the_dtype_and_the_shape_with_the_size_for_what_is_unknown(dtype):
+def test_generated_inputs_have_the_dtype_and_fill_unknown_dimensions(dtype):
     for shape, expected in (([2, None, 3], [2, 5, 3]), (None, [5]), ([], [])):
         value = made(tf.TensorSpec(shape, dtype))
         assert value.dtype == dtype
@@ -31,7 +31,7 @@ def test_numbers_are_of_either_sign_in_each_of_their_parts(dtype):
         assert 0.5 < np.std(part) < 2.0
 
 
-def test_they_are_the_same_each_time():
+def test_generated_inputs_are_deterministic():
     specs = [tf.TensorSpec([4]), {"a": tf.TensorSpec([None], tf.complex64)}, True]
     for one, other in zip(
         tf.nest.flatten(_inputs.generate(specs, 3)), tf.nest.flatten(_inputs.generate(specs, 3)), strict=True

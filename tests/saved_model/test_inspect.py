@@ -101,7 +101,7 @@ def test_the_order_of_magnitude_of_a_rule_is_that_of_its_operations(tmp_path):
         return gradient.rule_ops
 
     assert with_rule_of(7) - with_rule_of(2) == 5
-    assert with_rule_of(1) >= 1 + 2  # What is called counts.
+    assert with_rule_of(1) >= 1 + 2  # Only functions that are called count.
 
 
 def test_a_graph_of_tensorflow_1_has_no_function_there(tmp_path):
@@ -164,7 +164,7 @@ def test_ops_of_other_libraries_have_to_be_registered(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["missing", "file", "empty", "cut off"])
-def test_what_is_no_saved_model_is_an_error(tmp_path, path):
+def test_a_path_without_a_saved_model_is_an_error(tmp_path, path):
     place = tmp_path / path
     if path == "file":
         place.write_text("text")

@@ -1,4 +1,4 @@
-"""strip and inspect on folders that are damaged, strange, or in the way; and strip when it is killed."""
+"""strip and inspect on malformed folders and on targets in the way; and strip when it is killed."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ class Model(tf.Module):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hostile") / "model"
+    folder = tmp_path_factory.mktemp("malformed") / "model"
     module = Model()
     tf.saved_model.save(module, folder, signatures=module.f)
     return folder
@@ -189,7 +189,7 @@ def test_a_pipe_elsewhere_in_the_folder(source, tmp_path, place):
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nowhere", "loop of links", "link to the folder"])
-def test_what_is_no_file_in_the_place_of_the_graph(source, tmp_path, kind):
+def test_a_folder_or_link_instead_of_the_graph_is_an_error(source, tmp_path, kind):
     file = source / "saved_model.pb"
     file.unlink()
     if kind == "folder":
@@ -201,7 +201,7 @@ def test_what_is_no_file_in_the_place_of_the_graph(source, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["file", "link to nowhere", "loop of links"])
-def test_what_is_no_folder_in_the_place_of_the_variables(source, tmp_path, kind):
+def test_a_file_or_link_instead_of_the_variables_is_an_error(source, tmp_path, kind):
     variables = source / "variables"
     for file in variables.iterdir():
         file.unlink()
@@ -275,7 +275,7 @@ except OSError as error:
 @pytest.mark.parametrize("room", [0, 100, 2000])
 def test_no_room_to_write(source, tmp_path, room):
     before = tree(source)
-    # What it prints has to go to a pipe: to a file there is no room, either.
+    # It must print to a pipe: there is no room for a file, either.
     result = run_interpreter([sys.executable, "-c", LIMITED, source, tmp_path / "target", room], tmp_path)
     assert "File too large" in result.stdout
     assert tree(source) == before

@@ -63,11 +63,11 @@ def test_values_are_the_same_bits_where_the_library_is_not_installed(values, nam
     assert verdicts[name] == "equal, bit for bit"
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="op_free")
-@pytest.mark.regime_table(feature="custom_gradient", regime="op_free")
-@pytest.mark.regime_table(feature="custom_vjp", regime="op_free")
-@pytest.mark.regime_table(feature="recompute_grad", regime="op_free")
-@pytest.mark.regime_table(feature="grad_pass_through", regime="op_free")
+@pytest.mark.mode_table(feature="embed_gradient", mode="op_free")
+@pytest.mark.mode_table(feature="custom_gradient", mode="op_free")
+@pytest.mark.mode_table(feature="custom_vjp", mode="op_free")
+@pytest.mark.mode_table(feature="recompute_grad", mode="op_free")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="op_free")
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_computed_by_hand(values, name):
     _, after, _ = values
@@ -124,7 +124,7 @@ def reading_nodes(path, function):
     return [node for node in bodies[name] if node.op == "ReadVariableOp"]
 
 
-def test_what_only_gradients_read_is_dropped(tmp_path):
+def test_nodes_that_only_gradients_read_are_dropped(tmp_path):
     module = ReadingForGradients()
     report = save_and_strip(module, tmp_path)
     assert len(reading_nodes(tmp_path / "source", "plain")) > 1
@@ -299,7 +299,7 @@ def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
     assert not np.allclose(module.b, 0.5)
 
 
-def test_what_was_stripped_can_be_stripped_and_saved_again(tmp_path):
+def test_a_stripped_model_can_be_stripped_and_saved_again(tmp_path):
     module = Training()
     module.step.get_concrete_function(tf.TensorSpec([None, 3]))
     save_and_strip(module, tmp_path)
@@ -314,7 +314,7 @@ def test_what_was_stripped_can_be_stripped_and_saved_again(tmp_path):
     assert_same(loaded.step(x), module.step(x))
 
 
-def test_it_may_be_called_while_a_function_is_traced(tmp_path):
+def test_strip_works_while_a_function_is_traced(tmp_path):
     module = Training()
     module.step.get_concrete_function(tf.TensorSpec([None, 3]))
     tf.saved_model.save(module, tmp_path / "source")

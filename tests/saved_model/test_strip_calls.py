@@ -1,4 +1,4 @@
-"""What strip's check calls, with what, and what it says of calls that it cannot compare."""
+"""Calls of strip's check: their functions, their inputs, and the report of calls that it cannot compare."""
 
 import re
 
@@ -89,7 +89,7 @@ def test_a_form_is_compared_although_another_one_takes_its_inputs(tmp_path, monk
         cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
 
 
-def test_what_cannot_be_reached_is_not_compared_and_that_is_said(tmp_path, monkeypatch):
+def test_unreachable_functions_are_reported_as_not_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(_calls, "_child", lambda owner, name: None)
     report = save_and_strip(holder(Called()), tmp_path, signatures={})
     assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
@@ -142,7 +142,7 @@ def save_random_choice(path, seed=None):
 
 
 def draw(monkeypatch, values):
-    """What the calls of f give, one after the other, in the place of chance."""
+    """Fixed results for the calls of f, in the place of random ones."""
     drawn = iter(values)
     monkeypatch.setattr(_compare, "_named_arrays", lambda result: {"output 0": np.array(next(drawn))})
 
@@ -162,7 +162,7 @@ def test_a_random_operation_with_a_seed_has_to_give_the_same(tmp_path, monkeypat
         cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
 
 
-def test_what_a_call_writes_is_not_seen_by_the_next_one(tmp_path):
+def test_assignments_of_one_call_are_undone_before_the_next(tmp_path):
     """A random function writes what the next one reads."""
     module = tf.Module()
     module.v = tf.Variable([1.0, 2.0])
@@ -172,7 +172,7 @@ def test_what_a_call_writes_is_not_seen_by_the_next_one(tmp_path):
     assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
 
 
-def test_what_comes_after_a_function_that_fails_is_compared(tmp_path):
+def test_functions_after_a_failing_one_are_compared(tmp_path):
     module = tf.Module()
     module.a = traced(lambda x: tf.reshape(spike(x), [3, 7]))
     module.b = traced(spike)

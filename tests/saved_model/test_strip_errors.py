@@ -166,7 +166,7 @@ def test_other_outputs_are_an_error_and_leave_no_target(source, tmp_path, monkey
 
 
 def test_inputs_that_are_passed_are_what_is_compared(source, tmp_path, monkeypatch):
-    """Where x = 2 sign(x), the broken signature gives what the source gives; the function gets other inputs."""
+    """The broken signature equals the source if x = 2 sign(x); the function gets other inputs."""
     break_values(monkeypatch)
     lucky = {"serving_default": {"x": [[2.0, -2.0]]}}
     message = OUTPUTS_DIFFER.replace("serving_default", ".f")
@@ -197,7 +197,7 @@ def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monke
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_whatever_stops_it_leaves_nothing_behind(source, tmp_path, monkeypatch, error):
+def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatch, error):
     def copy_half(api, source, target, proto):
         target.mkdir()
         (target / "half").touch()
@@ -215,7 +215,7 @@ def test_the_target_has_the_permissions_of_the_source(source, tmp_path):
     assert (tmp_path / "target").stat().st_mode == source.stat().st_mode
 
 
-def test_what_is_made_of_a_read_only_model_can_be_moved_by_its_owner(source, tmp_path):
+def test_the_copy_of_a_read_only_model_is_writable_by_its_owner(source, tmp_path):
     """As it is moved to the target: only the superuser may move a folder that is read-only."""
     cg.saved_model.strip(source, tmp_path / "once")
     for model, target in ((source, "of a model"), (tmp_path / "once", "of a copy")):

@@ -37,11 +37,11 @@ def module_of(function, *specs):
     return module
 
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="tflite")
-@pytest.mark.regime_table(feature="custom_gradient", regime="tflite")
-@pytest.mark.regime_table(feature="recompute_grad", regime="tflite")
-@pytest.mark.regime_table(feature="grad_pass_through", regime="tflite")
-def test_it_converts_to_tensorflow_lite_with_equal_outputs(tmp_path):
+@pytest.mark.mode_table(feature="embed_gradient", mode="tflite")
+@pytest.mark.mode_table(feature="custom_gradient", mode="tflite")
+@pytest.mark.mode_table(feature="recompute_grad", mode="tflite")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="tflite")
+def test_stripped_models_convert_to_tensorflow_lite_with_equal_outputs(tmp_path):
     module = module_of(lambda x: {"y": every_kind(x)}, tf.TensorSpec([2, 3]))
     save_and_strip(module, tmp_path, signatures=module.f)
     converted = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "target")).convert()
@@ -133,7 +133,7 @@ def test_composite_inputs(tmp_path, kind):
 def save_with_tensorflow_1(path):
     """One graph in which ops of this library stand themselves, also those of a gradient.
 
-    What is "unseen" is read by a gradient rule alone; a node that stays has its place.
+    Only a gradient rule reads the "unseen" node; a node that stays has its place.
     """
     tf1 = tf.compat.v1
     with tf.Graph().as_default() as graph, tf1.Session() as session:

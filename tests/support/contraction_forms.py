@@ -44,7 +44,7 @@ def expected(lhs, rhs, shape, wrt):
     """The gradient, and the sum of the absolute values of what is added up."""
     lhs, rhs = wide(lhs), wide(rhs)
     product = lhs * (rhs if wrt == "fx" else np.conj(rhs))
-    # Where both are broadcast, each element of out has all of the sum.
+    # If both are broadcast, each element of out has all of the sum.
     joint = np.broadcast_shapes(product.shape, shape)
     reduced = tuple(i for i, size in enumerate(shape) if size == 1 and joint[i] != 1)
     product = np.broadcast_to(product, joint)

@@ -14,7 +14,7 @@ OURS = {"CustomGradientEmbed", "CustomGradientRule"}
 
 
 def counted(x, name="gx", stateful=False):
-    """x, by way of a Python function that counts its calls."""
+    """x, through a Python function that counts its calls."""
 
     def count(array):
         COUNTS[name] += 1

@@ -23,7 +23,7 @@ def sign_layer(keras):
                 scale = tf.convert_to_tensor(self.scale)
 
                 def grad_fn(dy, variables):
-                    # The variable itself is kept in float32, whatever the policy.
+                    # The variable itself is kept in float32 under every policy.
                     return 0.5 * dy * scale, [tf.cast(tf.reduce_sum(dy * sign, 0), variables[0].dtype)]
 
                 return sign * scale, grad_fn

@@ -25,7 +25,7 @@ def shrunk(dy, norm, limit):
 
 ROW_NORMS = np.linalg.norm(DY, axis=-1, keepdims=True)
 
-# What makes the layer, its value and its gradient at X below the upstream DY.
+# The layer's constructor, its value and its gradient at X below the upstream DY.
 LAYERS = {
     "reversal": (lambda m: m.GradientReversal(0.5), X, -0.5 * DY),
     "reversal by default": (lambda m: m.GradientReversal(), X, -DY),

@@ -1,7 +1,7 @@
-"""Makes docs/regimes.json and docs/regimes.md from the tests that carry the mark `regime_table`.
+"""Makes docs/modes.json and docs/modes.md from the tests that carry the mark `mode_table`.
 
-The mark says which function and which regime a test is about; where it names a parameter of the test, the parameter's
-value is meant. Both files are written at the end of a run of all these tests (`pytest -m regime_table`), and of no other.
+The mark says which function and which mode a test is about; where it names a parameter of the test, the parameter's
+value is meant. Both files are written at the end of a run of all these tests (`pytest -m mode_table`), and of no other.
 """
 
 import json
@@ -32,7 +32,7 @@ COLUMNS = {
     "custom_vjp": [],
     "recompute_grad": [],
     "grad_pass_through": [],
-    "from_numpy": [],
+    "numpy_function": [],
     "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
@@ -100,11 +100,11 @@ ROWS = {
     "parameter_server": "`ParameterServerStrategy`",
 }
 
-_MARK = "regime_table"
+_MARK = "mode_table"
 _SOURCE = pytest.Config.ArgsSource
 
 
-class RegimeTable:
+class ModeTable:
     """The plugin: it collects the outcome of every marked test.
 
     Under pytest-xdist each worker collects all tests and runs a part of them. The process that distributes them
@@ -113,7 +113,7 @@ class RegimeTable:
 
     def __init__(self, config):
         self._config = config
-        self._outcomes = {}  # For each regime and function, one for each test.
+        self._outcomes = {}  # For each mode and function, one for each test.
         self._collected = set()  # The marked tests.
         self._reported = set()  # Those that have been run.
         self._all_are_collected = True
@@ -134,10 +134,10 @@ class RegimeTable:
 
     def pytest_runtest_logreport(self, report):
         """One report for each phase of a test; a failure in any phase is one of the test."""
-        for name, function, regime, outcome in report.user_properties:
+        for name, function, mode, outcome in report.user_properties:
             if name == _MARK and (report.when == "call" or not report.passed):
                 result = outcome if report.passed else "failed"
-                self._outcomes.setdefault(regime, {}).setdefault(function, []).append(result)
+                self._outcomes.setdefault(mode, {}).setdefault(function, []).append(result)
                 self._reported.add(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
@@ -153,7 +153,7 @@ class RegimeTable:
             said = {"collected": sorted(self._collected), "all": self._all_are_collected}
             self._config.workeroutput[_MARK] = said
         elif self._all_are_asked() and self._all_are_run():
-            write({regime: {f: worst(o) for f, o in cells.items()} for regime, cells in self._outcomes.items()})
+            write({mode: {f: worst(o) for f, o in cells.items()} for mode, cells in self._outcomes.items()})
 
     def _all_are_run(self):
         return self._all_are_collected and bool(self._collected) and self._collected <= self._reported
@@ -166,46 +166,48 @@ class RegimeTable:
 
 
 def worst(outcomes):
-    """What several tests of one cell say together; one that was skipped has shown nothing, and counts as failed."""
+    """The outcome of all tests of one cell; a skipped test has shown nothing, and counts as failed."""
     return next((outcome for outcome in ("failed", "left out") if outcome in outcomes), "passed")
 
 
 def cells_of(item):
-    """The cells that a test is about: the property's name, function, regime, and what passing means."""
+    """The cells that a test is about: the property's name, function, mode, and what passing means."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for mark in item.iter_markers(_MARK):
         given = {"outcome": "passed", **mark.kwargs}
-        function, regime = (parameters.get(given[key], given[key]) for key in ("feature", "regime"))
+        function, mode = (parameters.get(given[key], given[key]) for key in ("feature", "mode"))
         assert function in _COLUMN_OF, function
-        assert regime in ROWS, regime
-        yield _MARK, function, regime, given["outcome"]
+        assert mode in ROWS, mode
+        yield _MARK, function, mode, given["outcome"]
 
 
 def write(cells):
     """The machine-readable file and the page."""
     version = ".".join(tf.__version__.split(".")[:2])
-    ordered = {regime: dict(sorted(cells[regime].items())) for regime in ROWS if regime in cells}
+    ordered = {mode: dict(sorted(cells[mode].items())) for mode in ROWS if mode in cells}
     result = {"tensorflow": version, "cells": ordered}
-    (ROOT / "docs" / "regimes.json").write_text(json.dumps(result, indent=1) + "\n")
-    (ROOT / "docs" / "regimes.md").write_text(page(result))
+    (ROOT / "docs" / "modes.json").write_text(json.dumps(result, indent=1) + "\n")
+    (ROOT / "docs" / "modes.md").write_text(page(result))
 
 
 def page(result):
     """The table as Markdown."""
     lines = [
-        "# Where it works",
+        "# Support matrix",
         "",
-        f"Made by the tests on a CPU, with TensorFlow {result['tensorflow']}; every cell counts functions whose value, first",
-        "and second derivatives (first alone for `scan`, `from_numpy`, Keras models and layers; in TFLite values) were",
-        "compared with numbers by hand in that regime, and `docs/regimes.json` names them. A dagger: some are left out,",
-        "since TensorFlow cannot do it with stock ops either (a test shows that). Empty: no test.",
+        "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
+        "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
+        f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {result['tensorflow']}, and wrote this table.",
         "",
-        "| | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
+        "- empty: no test.",
+        "",
+        "| mode | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
-    for regime, functions in result["cells"].items():
+    for mode, functions in result["cells"].items():
         row = [_cell([r for f, r in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
-        lines.append(f"| {ROWS[regime]} | " + " | ".join(row) + " |")
+        lines.append(f"| {ROWS[mode]} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ import tempfile
 # Keras imports them wherever they are installed: a third of the time that `import tensorflow` takes.
 FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 
-# In seconds. What takes so long has hung, on a busy machine too.
+# In seconds. A process that takes so long has hung, on a busy machine too.
 HANGS = 300
 
 _MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"

@@ -6,7 +6,7 @@ import tf_cg_ops as cg
 
 
 def public_objects(module=cg, prefix="tf_cg_ops"):
-    """What users call, by its name: "tf_cg_ops.compat.bayesflow.custom_gradient"."""
+    """The functions and classes that users call, by names such as "tf_cg_ops.compat.bayesflow.custom_gradient"."""
     found = {}
     for name in names_of(module):
         value, full_name = getattr(module, name), f"{prefix}.{name}"

@@ -34,7 +34,7 @@ def compile_kernels(folder, source="cuda/contraction.cu"):
 
 
 def disassembly(binary):
-    """What cuobjdump shows of a file that nvcc wrote."""
+    """The output of cuobjdump for a file that nvcc wrote."""
     cuobjdump = find_cuobjdump()
     # It calls nvdisasm, which is installed beside it.
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"}

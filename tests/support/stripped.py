@@ -1,4 +1,4 @@
-"""What tests look for in a SavedModel that was stripped, and how they strip it."""
+"""Helpers that strip a SavedModel and read the result."""
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +69,7 @@ def assert_same(actual, expected):
 
 
 def break_values(monkeypatch):
-    """A rewriting that hands on x where it should hand on fx."""
+    """A rewriting that forwards x instead of fx."""
     replace = _rewrite.Rewriter._replace
 
     def wrong(self, node):

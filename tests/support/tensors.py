@@ -28,7 +28,7 @@ def device_address(tensor):
     capsule = tf.experimental.dlpack.to_dlpack(tensor)
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # What the capsule points to begins with the pointer to the numbers.
+    # The capsule points to a struct that begins with the pointer to the numbers.
     return ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_void_p))[0]
 
 

@@ -1,4 +1,4 @@
-"""The table of regimes: written by a run of all the tests it is made from, in one process or in several, and by no other."""
+"""The table of modes: written by a run of all the tests it is made from, in one process or in several, and by no other."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from .sources import ROOT
 PROJECT = {
     # The page names the version; nothing here computes.
     "tensorflow.py": "__version__ = '2.99.1'\n",
-    "pytest.ini": "[pytest]\nmarkers = regime_table(feature, regime)\n",
+    "pytest.ini": "[pytest]\nmarkers = mode_table(feature, mode)\n",
     "conftest.py": """
 import pathlib
 from tests.support import mode_table
@@ -20,7 +20,7 @@ from tests.support import mode_table
 mode_table.ROOT = pathlib.Path(__file__).parent
 
 def pytest_configure(config):
-    config.pluginmanager.register(mode_table.RegimeTable(config))
+    config.pluginmanager.register(mode_table.ModeTable(config))
 
 def pytest_collection_modifyitems(items):
     for item in items:
@@ -29,12 +29,12 @@ def pytest_collection_modifyitems(items):
     "test_first.py": """
 import pytest
 
-@pytest.mark.regime_table(feature="feature", regime="jit")
+@pytest.mark.mode_table(feature="feature", mode="jit")
 @pytest.mark.parametrize("feature", ["plain", "scan"])
 def test_two(feature):
     assert feature != "scan"
 
-@pytest.mark.regime_table(feature="embed_gradient", regime="eager")
+@pytest.mark.mode_table(feature="embed_gradient", mode="eager")
 def test_one():
     pass
 
@@ -44,13 +44,13 @@ def test_without_a_mark():
     "test_second.py": """
 import pytest
 
-@pytest.mark.regime_table(feature="cond", regime="jit", outcome="left out")
-def test_what_is_left_out():
+@pytest.mark.mode_table(feature="cond", mode="jit", outcome="left out")
+def test_a_cell_left_out():
     pass
 
-@pytest.mark.regime_table(feature="plain", regime="eager")
-@pytest.mark.regime_table(feature="embed_gradient", regime="eager")
-def test_what_another_file_tests_too():
+@pytest.mark.mode_table(feature="plain", mode="eager")
+@pytest.mark.mode_table(feature="embed_gradient", mode="eager")
+def test_a_cell_of_two_files():
     pass
 """,
 }
@@ -81,9 +81,9 @@ def test_a_run_of_all_writes_the_outcome_of_every_marked_test(processes, tmp_pat
     output, written = run_project(tmp_path, *processes)
     assert "1 failed, 5 passed" in output
     assert [f"[gw{i}]" in output for i in (0, 1)] == [processes == TWO] * 2
-    assert written == {"regimes.json", "regimes.md"}
-    assert json.loads((tmp_path / "docs" / "regimes.json").read_text()) == {"tensorflow": "2.99", "cells": CELLS}
-    assert "\n| XLA (`jit_compile=True`) | " in (tmp_path / "docs" / "regimes.md").read_text()
+    assert written == {"modes.json", "modes.md"}
+    assert json.loads((tmp_path / "docs" / "modes.json").read_text()) == {"tensorflow": "2.99", "cells": CELLS}
+    assert "\n| XLA (`jit_compile=True`) | " in (tmp_path / "docs" / "modes.md").read_text()
 
 
 @PROCESSES
@@ -111,7 +111,7 @@ def test_a_run_with_a_worker_that_crashes_in_a_marked_test_writes_nothing(tmp_pa
 import os
 import pytest
 
-@pytest.mark.regime_table(feature="plain", regime="tf1")
+@pytest.mark.mode_table(feature="plain", mode="tf1")
 def test_that_ends_the_process():
     os._exit(1)
 """

@@ -30,7 +30,7 @@ print("to stderr", file=sys.stderr)
 """
 
 
-def test_it_has_tensorflow_and_nothing_that_ran(tmp_path):
+def test_a_forked_python_has_tensorflow_and_no_traces_of_other_code(tmp_path):
     environment = {"TF_CG_OPS_DISABLE_PASSES": "1", "PYTHONPATH": str(tmp_path)}
     result = run_python(WHAT_IT_IS, 1, "two", cwd=tmp_path, environment=environment)
     assert json.loads(result.stdout) == {
@@ -63,7 +63,7 @@ def test_nothing_of_one_is_there_in_the_next(tmp_path):
         ("1 +", 1, "SyntaxError"),
     ],
 )
-def test_how_it_ends(code, status, says, tmp_path):
+def test_endings_and_their_messages(code, status, says, tmp_path):
     result = run_python(code, cwd=tmp_path, check=False)
     assert result.returncode == status
     assert says in result.stderr
@@ -81,7 +81,7 @@ def test_one_that_hangs_is_killed_and_the_next_one_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("environment", [None, {"TF_ENABLE_ONEDNN_OPTS": "1"}], ids=["forked", "started"])
-def test_what_keras_alone_would_import_is_missing(environment, tmp_path):
+def test_packages_that_only_keras_imports_are_missing(environment, tmp_path):
     code = f"import sys; print([sys.modules[name] for name in {FOR_KERAS_ALONE}])"
     assert run_python(code, cwd=tmp_path, environment=environment).stdout == "[None, None]\n"
 
@@ -92,7 +92,7 @@ def test_a_variable_that_tensorflow_reads_early_is_there_before_it(tmp_path):
     assert run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1"}).stdout == "1 False\n"
 
 
-def test_it_ends_with_the_tests(tmp_path):
+def test_the_forking_python_ends_with_its_parent(tmp_path):
     """The Python that forks goes with the process that started it."""
     code = (
         f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"

@@ -92,7 +92,7 @@ MODULE = Variables()
 
 @cg.custom_gradient
 def reading_variable(x):
-    """What only grad_fn reads."""
+    """A tensor that only grad_fn reads."""
     return tf.square(x), lambda dy: dy * MODULE.w * x
 
 
@@ -141,7 +141,7 @@ def embed(fx, gx, x, **keywords):
 
 
 def live_and_stopped(x):
-    """What computed a value with a custom gradient is used beside it, too."""
+    """An input of a value with a custom gradient is used beside it, too."""
     h = tf.square(x)
     return embed(h * x, f64([5.0, 7.0, 11.0]), x) * h
 
@@ -237,7 +237,7 @@ CASES = {
         lambda x: tf.function(lambda y: 2.0 * tf.function(spike)(3.0 * spike(y)))(x),
         lambda: (2 * np.sign(X), 2 * DY * 4 * 3 * np.sign(X) * 3 * 4 * X),
     ),
-    "stock_before_and_after": Case(
+    "built_in_before_and_after": Case(
         lambda x: tf.sin(plain(x**2)) * x,
         lambda: (
             np.sin(np.sign(X**2)) * X,
@@ -306,4 +306,4 @@ LIMITS = {
 # Its gradient is that of other random numbers.
 RANDOM = Case(lambda x: plain(x) * tf.random.uniform([3], dtype=tf.float64), None)
 # Failures of TensorFlow's own: the text must not be ours.
-STOCK_FAILURES = {"stock_loop": Case(loop(lambda y: tf.sin(y) * 2.0), None)}
+BUILT_IN_FAILURES = {"built_in_loop": Case(loop(lambda y: tf.sin(y) * 2.0), None)}

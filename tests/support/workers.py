@@ -7,6 +7,6 @@ MEMORY = 3.5e9
 
 
 def number_of_workers():
-    """One for each core that this process may use, as far as the machine's memory goes."""
+    """One for each core that this process may use, limited by the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), int(memory / MEMORY)))

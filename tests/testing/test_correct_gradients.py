@@ -117,7 +117,7 @@ def of_tensorflow(x):
 
 
 def mixed(x, n, flag, text, nothing):
-    """What has no derivative is passed on as it is, and other outputs are compared, too."""
+    """Arguments without a derivative are passed unchanged, and other outputs are compared, too."""
     assert isinstance(n, int)
     assert flag is True
     assert (text, nothing) == ("text", None)
@@ -206,7 +206,7 @@ def test_other_arguments_stay_in_the_domain():
     check_gradient(tf.asin, [np.array([-0.99, 0.3, 0.98])])
 
 
-def test_what_is_compared_where_there_are_no_numbers():
+def test_empty_arguments_are_reported_as_equal():
     report = check_gradient(tf.sin, [np.zeros([0])])
     assert report.comparisons
     for comparison in report.comparisons:

@@ -1,4 +1,4 @@
-"""What check_gradient says to wrong uses of it."""
+"""Wrong uses of check_gradient, and their messages."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, err
 
 
 @pytest.mark.parametrize("option", ["f", "like", "intended_gradient"])
-def test_what_is_no_function_is_refused(option):
+def test_an_argument_that_is_no_function_is_refused(option):
     options = {"f": f, option: X} if option != "f" else {"f": None}
     with pytest.raises(TypeError) as error:
         check_gradient(args=[X], **options)
@@ -201,7 +201,7 @@ def test_arguments_that_do_not_fit_are_refused():
     assert str(error.value) == message
 
 
-def test_it_says_that_it_needs_eager_mode():
+def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
         "check_gradient: it differentiates numerically, by many calls; expected eager mode, got a graph under construction "
         "or tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
@@ -251,17 +251,17 @@ SQUARE = np.random.default_rng(2).normal(size=[4, 4])
 NOT_RUN = {
     "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
     "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),
-    "from_numpy": (
-        cg.from_numpy(lambda x: (np.sin(x), np.cos(x))),
+    "numpy_function": (
+        cg.numpy_function(lambda x: (np.sin(x), np.cos(x))),
         X,
         "xla",
-        "NotImplementedError: from_numpy: '<lambda>' is Python code, which XLA cannot compile; expected",
+        "NotImplementedError: numpy_function: '<lambda>' is Python code, which XLA cannot compile; expected",
     ),
 }
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
-def test_what_tensorflow_cannot_run_in_a_mode_is_one_line(name):
+def test_a_mode_that_tensorflow_cannot_run_is_reported_in_one_line(name):
     function, x, mode, expected = NOT_RUN[name]
     with pytest.raises(AssertionError) as failure:
         check_gradient(function, [x], modes=["eager", mode])

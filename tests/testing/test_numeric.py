@@ -91,13 +91,13 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_what_is_hard_to_differentiate_passes_where_it_is_right(name):
+def test_right_gradients_of_hard_functions_pass(name):
     function, x = HARD[name]
     assert not check_gradient(function, [np.array(x)], modes=["eager"]).failures
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_what_is_hard_to_differentiate_fails_where_it_is_wrong(name):
+def test_wrong_gradients_of_hard_functions_fail(name):
     function, x = HARD[name]
     factor = tf.constant([-1.0, 1.0, 1.0][: len(x)], tf.float64)
 

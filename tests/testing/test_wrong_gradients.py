@@ -1,4 +1,4 @@
-"""check_gradient finds what is wrong: a test for each fault, with what the message says."""
+"""check_gradient finds wrong gradients: a test for each fault, with its message."""
 
 import re
 
@@ -110,7 +110,7 @@ def test_a_wrong_gradient_is_found_in_every_mode_and_named(name):
 
 
 @pytest.mark.parametrize("rows", [2, 3])
-def test_what_is_wrong_in_a_way_of_its_own_is_not_named(rows):
+def test_an_unknown_kind_of_fault_gets_no_hint(rows):
     matrix, other = np.random.default_rng(rows).normal(size=[2, rows, 3])
     wrong = decorated(lambda x: tf.linalg.matvec(matrix, x), lambda dy, _: tf.linalg.matvec(other.T, dy))
     assert first_line(wrong, [X]).endswith("3 of 3 elements checked).")

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from tf_cg_ops import from_numpy
+from tf_cg_ops import numpy_function
 
 from .report import Report
 
@@ -48,7 +48,7 @@ def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 # The black box as a function of TensorFlow, with its gradient.
-profile = from_numpy(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
+profile = numpy_function(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
 
 
 def profile_without_gradient(parameters: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, library, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.embed_gradient import dynamic_axis, eager, lazy_gx
-from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
@@ -156,4 +156,4 @@ def embed_tensors(
     )
 
 
-dispatch.functions["embed_gradient"] = embed_gradient
+registration.functions["embed_gradient"] = embed_gradient

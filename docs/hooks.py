@@ -1,0 +1,68 @@
+"""The pages that mkdocs makes of other files: the quickstart of a notebook, and one page for each example."""
+
+import json
+import pathlib
+import re
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).parents[1]
+_LANGUAGES = {".py": "python", ".c": "c"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages to those under docs/."""
+    pages = {"quickstart.md": notebook_page(ROOT / "docs" / "quickstart.ipynb")}
+    pages |= {f"examples/{path.stem}.md": example_page(path) for path in examples()}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Lets long names in tables break between their words, and nowhere else."""
+    return re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
+
+
+def _with_breaks(cell: re.Match[str]) -> str:
+    between_words = re.compile(r"(?<=\w[._])(?=\w)|(?<=[a-z])(?=[A-Z])")
+    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
+
+
+def examples() -> list[pathlib.Path]:
+    """The programs under examples/."""
+    return sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in _LANGUAGES)
+
+
+def example_page(path: pathlib.Path) -> str:
+    """The source of an example."""
+    return f"# {path.name}\n\n[All examples](../gallery.md)\n\n{_block(path.read_text(), _LANGUAGES[path.suffix])}"
+
+
+def notebook_page(path: pathlib.Path) -> str:
+    """The cells of a notebook and their outputs."""
+    cells = json.loads(path.read_text())["cells"]
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source + "\n")
+        else:
+            parts.append(_block(source, "python"))
+            printed = "".join(map(_text_of, cell["outputs"]))
+            parts += [_block(printed, "text")] if printed else []
+    return "\n".join(parts)
+
+
+def _text_of(output: dict[str, Any]) -> str:
+    """What a cell prints; other outputs have no place on the page."""
+    if output["output_type"] != "stream" or output["name"] != "stdout":
+        raise ValueError(f"quickstart.ipynb: an output is not text on stdout; got {output}")
+    return "".join(output["text"])
+
+
+def _block(text: str, language: str) -> str:
+    fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", text))])
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
