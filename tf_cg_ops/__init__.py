@@ -7,15 +7,16 @@ already, it also registers the layers and functions, so that a model file with t
 import importlib as _importlib
 import typing as _typing
 
+# First: under a TensorFlow that the library was not built for, other imports may fail before its message.
+from tf_cg_ops._src.core import library as _library  # noqa: F401
+
+# isort: split
 from tf_cg_ops import compat as compat
 from tf_cg_ops import saved_model as saved_model
 from tf_cg_ops import sysconfig as sysconfig
 from tf_cg_ops import testing as testing
 from tf_cg_ops._src import layers as _layers
 from tf_cg_ops._src import ops as _ops  # noqa: F401
-
-# Fails under a TensorFlow that the library was not built for.
-from tf_cg_ops._src.core import library as _library  # noqa: F401  # isort: split
 from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
 from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
