@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-# The op library, which needs libtensorflow_framework alone. Slowest first: what starts last decides when all is done.
+# The op library, which needs libtensorflow_framework alone. Slowest first: the last one sets the build's time.
 SOURCES = (
     "cc/lib/block_kernels.cc",
     "cc/gradients/function_gradients.cc",
@@ -42,10 +42,10 @@ SOURCES_WITH_CC = (
     "cc/lib/glibc_compatibility.cc",
 )
 
-# Folders whose sources are compiled as one: what they include of TensorFlow takes far longer to read than they do.
+# Folders whose sources are compiled as one: the headers of TensorFlow take far longer to read than the sources.
 MERGED = ("cc/gradients", "cc/graph_gradients", "cc/kernels", "cc/ops", "cc/passes")
 
-# The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
+# The kernels for NVIDIA GPUs, and the source that replaces them without nvcc.
 CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")
 WITHOUT_CUDA = ("cuda/absent.cc",)
 

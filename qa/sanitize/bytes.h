@@ -1,7 +1,7 @@
 // Numbers out of bytes that a fuzzer or a random generator chose.
 
-#ifndef TF_CG_OPS_TESTS_SANITIZE_BYTES_H_
-#define TF_CG_OPS_TESTS_SANITIZE_BYTES_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_BYTES_H_
+#define TF_CG_OPS_QA_SANITIZE_BYTES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -37,4 +37,4 @@ class Bytes {
 
 }  // namespace tf_cg_ops
 
-#endif  // TF_CG_OPS_TESTS_SANITIZE_BYTES_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_BYTES_H_

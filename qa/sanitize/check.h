@@ -1,5 +1,5 @@
-#ifndef TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
-#define TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_CHECK_H_
+#define TF_CG_OPS_QA_SANITIZE_CHECK_H_
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,4 +13,4 @@
     }                                                                                      \
   } while (false)
 
-#endif  // TF_CG_OPS_TESTS_SANITIZE_CHECK_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_CHECK_H_

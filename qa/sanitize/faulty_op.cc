@@ -9,7 +9,7 @@
 namespace tf_cg_ops {
 namespace {
 
-// Copies its input by way of the heap, and `beyond` numbers more; allocates memory `leaks` times.
+// Copies its input through the heap, and `beyond` numbers more; allocates memory `leaks` times.
 class FaultyKernel : public tensorflow::OpKernel {
  public:
   explicit FaultyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {

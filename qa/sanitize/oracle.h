@@ -1,7 +1,7 @@
-// What is right, worked out a second time: slowly, element by element, and without a look at how the library does it.
+// The right answers, computed a second time: slowly, element by element, independently of the library.
 
-#ifndef TF_CG_OPS_TESTS_SANITIZE_ORACLE_H_
-#define TF_CG_OPS_TESTS_SANITIZE_ORACLE_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_ORACLE_H_
+#define TF_CG_OPS_QA_SANITIZE_ORACLE_H_
 
 #include <algorithm>
 #include <array>
@@ -86,7 +86,7 @@ inline bool Fits(const Question& question, Reversed* reversed) {
   return !is_known || CountElements(reversed->joint) <= std::numeric_limits<int64_t>::max();
 }
 
-// Where a product goes, and where its factors lie: out, lhs, rhs.
+// The places of a product and of its factors: out, lhs, rhs.
 using Product = std::tuple<int64_t, int64_t, int64_t>;
 
 // Every product, in order; for joint shapes with few.
@@ -113,4 +113,4 @@ inline std::vector<Product> AllProducts(const Reversed& reversed, Role wrt) {
 
 }  // namespace tf_cg_ops
 
-#endif  // TF_CG_OPS_TESTS_SANITIZE_ORACLE_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_ORACLE_H_

@@ -1,6 +1,6 @@
 // Runs the graph passes from several threads at once, as TensorFlow does where many graphs are made ready together:
 // passes SECONDS THREADS GRAPH... The graphs are GraphDefs in files. As in TensorFlow, each graph that is made ready
-// has a library of functions to itself. What comes of it must be the same each time.
+// has a library of functions to itself. The result must be the same each time.
 
 #include <algorithm>
 #include <atomic>
@@ -71,7 +71,7 @@ std::unique_ptr<Graph> MakeGraph(const GraphDef& definition) {
   return graph;
 }
 
-// What the passes make of a graph: its nodes, and the functions that it may run.
+// The graph after the passes: its nodes, and the functions that it may run.
 std::string MakeReady(const GraphDef& definition) {
   std::unique_ptr<Graph> graph = MakeGraph(definition);
   FunctionLibraryDefinition library(OpRegistry::Global(), definition.library());

@@ -1,7 +1,7 @@
-// What the library may be asked: shapes and an axis, from bytes.
+// Questions to the library: shapes and an axis, from bytes.
 
-#ifndef TF_CG_OPS_TESTS_SANITIZE_QUESTION_H_
-#define TF_CG_OPS_TESTS_SANITIZE_QUESTION_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_QUESTION_H_
+#define TF_CG_OPS_QA_SANITIZE_QUESTION_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -98,4 +98,4 @@ inline void Spoil(Bytes* bytes, Question* question) {
 
 }  // namespace tf_cg_ops
 
-#endif  // TF_CG_OPS_TESTS_SANITIZE_QUESTION_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_QUESTION_H_

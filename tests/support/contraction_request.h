@@ -1,4 +1,4 @@
-// What tests ask of a contraction, with or without a GPU, in the terms of C.
+// The request of a test for a contraction, with or without a GPU, in C.
 
 #ifndef TF_CG_OPS_TESTS_SUPPORT_CONTRACTION_REQUEST_H_
 #define TF_CG_OPS_TESTS_SUPPORT_CONTRACTION_REQUEST_H_

@@ -64,7 +64,7 @@ int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wr
     using T = std::remove_pointer_t<decltype(element)>;
     const int64_t bytes = tf_cg_ops::cuda::ScratchBytes<T>(plan);
     void* scratch = nullptr;
-    // What is written beyond its end shows.
+    // Writes beyond its end show.
     constexpr int kGuard = 4096;
     if (bytes > 0) {
       cudaMallocBytes(&scratch, bytes + kGuard);

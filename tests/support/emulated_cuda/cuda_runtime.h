@@ -90,7 +90,7 @@ R __shfl_xor_sync(unsigned, R value, int mask) {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                const Arguments&... arguments) {
-  // What the constant memory for them holds.
+  // The size of the constant memory for parameters.
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "too many parameters");
   return emulated_cuda::RunGrid(config->gridDim, config->blockDim,
                                 [&] { kernel(static_cast<Parameters>(arguments)...); });

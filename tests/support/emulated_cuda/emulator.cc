@@ -41,7 +41,7 @@ unsigned most_blocks = ~0u;
 
 Fiber& This() { return fibers[threadIdx.x]; }
 
-// What a thread runs: the body, again and again, once for each block.
+// A thread runs the body once for each block.
 void RunFiber() {
   while (true) {
     (*running_body)();
