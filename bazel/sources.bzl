@@ -1,20 +1,20 @@
 """The sources of the two libraries, as in build_ops/sources.py: tests/packaging/test_bazel_files.py compares."""
 
 SOURCES = [
-    "cc/lib/block_kernels.cc",
     "cc/gradients/function_gradients.cc",
-    "cc/gradients/gradient_function.cc",
+    "cc/functions/function_builder.cc",
     "cc/passes/op_search.cc",
     "cc/passes/prune_gradients.cc",
     "cc/passes/refuse_lost_gradients.cc",
+    "cc/passes/replace_node.cc",
     "cc/kernels/custom_gradient_embed_grad_gpu_kernel.cc",
     "cc/kernels/custom_gradient_embed_grad_kernel.cc",
     "cc/kernels/custom_gradient_embed_kernel.cc",
     "cc/kernels/custom_gradient_check_shape_kernel.cc",
     "cc/kernels/custom_gradient_refusal_kernel.cc",
     "cc/kernels/embed_grad_plan.cc",
-    "cc/kernels/hand_on_kernel.cc",
-    "cc/kernels/stock_embed_grad.cc",
+    "cc/kernels/forward_kernel.cc",
+    "cc/kernels/composed_embed_grad.cc",
     "cc/ops/custom_gradient_barrier_op.cc",
     "cc/ops/custom_gradient_check_shape_op.cc",
     "cc/ops/custom_gradient_embed_grad_op.cc",
@@ -22,8 +22,12 @@ SOURCES = [
     "cc/ops/custom_gradient_refusal_op.cc",
     "cc/ops/custom_gradient_rule_op.cc",
     "cc/ops/embed_shapes.cc",
-    "cc/lib/alignment.cc",
+    "cc/lib/block_kernels_avx512.cc",
+    "cc/lib/block_kernels_avx2.cc",
+    "cc/lib/block_kernels_baseline.cc",
+    "cc/lib/block_kernels.cc",
     "cc/lib/contraction.cc",
+    "cc/lib/alignment.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
     "cc/lib/glibc_compatibility.cc",
@@ -38,13 +42,19 @@ SOURCES_WITH_CC = [
     "cc/lib/glibc_compatibility.cc",
 ]
 
-MERGED = [
-    "cc/gradients",
-    "cc/graph_gradients",
-    "cc/kernels",
-    "cc/ops",
-    "cc/passes",
-]
+UNITS = {
+    "ops": [
+        "cc/functions",
+        "cc/gradients",
+        "cc/kernels",
+        "cc/ops",
+        "cc/passes",
+    ],
+    "ops_with_cc": [
+        "cc/graph_gradients",
+        "cc/xla",
+    ],
+}
 
 CUDA_SOURCES = [
     "cuda/contraction.cu",
@@ -52,5 +62,5 @@ CUDA_SOURCES = [
 ]
 
 WITHOUT_CUDA = [
-    "cuda/absent.cc",
+    "cuda/contraction_stub.cc",
 ]

@@ -51,8 +51,11 @@ def build_libraries(folder: pathlib.Path) -> None:
     """Builds the op library, with kernels for GPUs where there is nvcc, and the parts with libtensorflow_cc."""
     toolkit, note = find_toolkit()
     print(announcement(toolkit, note), flush=True)
+    cuda = CUDA_SOURCES if toolkit else WITHOUT_CUDA
+    # All units of both first: else the last unit of the one library is compiled on one processor alone.
+    compile_units(list(dict.fromkeys([*cuda, *SOURCES_WITH_CC, *SOURCES])), toolkit)
     build_library(folder / "_ops_with_cc.so", SOURCES_WITH_CC, None, [WITH_CC])
-    build_library(folder / "_ops.so", [*(CUDA_SOURCES if toolkit else WITHOUT_CUDA), *SOURCES], toolkit)
+    build_library(folder / "_ops.so", [*cuda, *SOURCES], toolkit)
 
 
 def build_library(
@@ -75,13 +78,18 @@ def build_with_tensorflow(
     more_flags: Sequence[str],
 ) -> None:
     """Builds a library or program that is linked against TensorFlow."""
-    compile_flags, libraries = tensorflow_flags()
-    compiler = find_compiler()
-    commands = compile_commands(compiler, compile_flags, toolkit, more_flags)
+    built = compile_units(sources, toolkit, more_flags)
+    libraries = [*(toolkit.link_flags() if toolkit else []), *tensorflow_flags()[1], *more_libraries]
+    run([*find_compiler(), *link_flags, *more_flags, "-o", str(target), *map(str, built), *libraries])
+
+
+def compile_units(
+    sources: Sequence[str], toolkit: Toolkit | None, more_flags: Sequence[str] = ()
+) -> list[pathlib.Path]:
+    """Compiles the sources that are not up to date; returns all objects."""
+    commands = compile_commands(find_compiler(), tensorflow_flags()[0], toolkit, more_flags)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        built = list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
-    libraries = [*(toolkit.link_flags() if toolkit else []), *libraries, *more_libraries]
-    run([*compiler, *link_flags, *more_flags, "-o", str(target), *map(str, built), *libraries])
+        return list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
 
 
 def compile_commands(
@@ -138,8 +146,9 @@ def as_one(name: str, sources: Sequence[str]) -> str:
     if len(sources) == 1:
         return sources[0]
     text = "".join(f'#include "{source}"\n' for source in sources)
-    unit = ROOT / "build" / "units" / f"{name}.cc"
-    if not unit.exists() or unit.read_text() != text:  # The object is newer than an old one.
+    # Other sources give another file: the sanitizers compile only some of a unit.
+    unit = ROOT / "build" / "units" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.cc"
+    if not unit.exists():
         unit.parent.mkdir(parents=True, exist_ok=True)
         unit.write_text(text)
     return str(unit.relative_to(ROOT))

@@ -1,4 +1,4 @@
-// The arithmetic of cc/lib/arithmetic.h on the device: how elements are read, multiplied, added up and rounded.
+// The arithmetic of cc/lib/arithmetic.h on the device: conversions, products, sums and rounding.
 
 #ifndef TF_CG_OPS_CUDA_ARITHMETIC_CUH_
 #define TF_CG_OPS_CUDA_ARITHMETIC_CUH_
@@ -16,14 +16,14 @@
 
 namespace tf_cg_ops::cuda {
 
-// Laid out as std::complex, whose functions are the host's.
+// Has the layout of std::complex, whose functions exist only on the host.
 template <typename R>
 struct alignas(2 * sizeof(R)) Complex {
   R real;
   R imag;
 };
 
-// What the device takes for an element T of cc/lib: as it lies in memory, for one product, and for a sum of many.
+// The types on the device for an element T of cc/lib: in memory, of a product, and of a sum of products.
 template <typename T>
 struct OnDevice {
   using Element = T;
@@ -69,12 +69,12 @@ inline __device__ void AddTo(Complex<R>& sum, Complex<P> term) {
   sum.imag += term.imag;
 }
 
-// Adds a product to a sum. Both are computed in the sum's type, as on the CPU.
+// Adds a product to a sum. Both are computed in the type of the sum, as on the CPU.
 inline __device__ void AddProductTo(double& sum, double lhs, double rhs, Conjugates) { sum += lhs * rhs; }
 inline __device__ void AddProductTo(float& sum, BFloat16 lhs, BFloat16 rhs, Conjugates) {
   sum += Widened(lhs) * Widened(rhs);
 }
-// The sum's type holds every product of these exactly, so that one fused operation gives the same bits.
+// The type of the sum holds every product of these exactly, so a fused operation gives the same bits.
 inline __device__ void AddProductTo(float& sum, Half lhs, Half rhs, Conjugates) {
   sum = fmaf(Widened(lhs), Widened(rhs), sum);
 }
@@ -99,7 +99,7 @@ inline __device__ void Round(Complex<R> value, Complex<E>* to) {
   *to = {static_cast<E>(value.real), static_cast<E>(value.imag)};
 }
 
-// What the thread whose number in its warp differs in the bits of `mask` has.
+// The value of the thread in the warp whose lane differs in the bits of `mask`.
 template <typename R>
 inline __device__ R FromLane(R value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);

@@ -15,14 +15,14 @@
 
 namespace tf_cg_ops::cuda {
 
-// What only this file uses is static and in no unnamed namespace: nvcc gives those a name that depends on the folder.
+// Definitions of this file are static instead of in an unnamed namespace, which nvcc names by the folder.
 
-// More blocks than any GPU runs at once by far. Kernels go on where their blocks end.
+// Far more blocks than any GPU runs at once. Kernels loop over the rest of their work.
 static constexpr int64_t kMaxBlocks = 1 << 16;
 
 static std::string Message(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return "";
-  cudaGetLastError();  // Else the next call could find it, too.
+  cudaGetLastError();  // Clears the error, which the next call could report again.
   return std::string("CUDA could not ") + what + ": " + cudaGetErrorString(error);
 }
 
@@ -35,7 +35,7 @@ static std::string Launch(Stream stream, int64_t blocks, void (*kernel)(Paramete
   return Message("launch a kernel", cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-// The operands and out of a launch, on the device.
+// The operands and the output of a launch, on the device.
 template <typename T>
 struct Memory {
   const Element<T>* lhs;
@@ -45,14 +45,15 @@ struct Memory {
 
 template <typename T, bool rhs_moves>
 static std::string LaunchFlat(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
-  // A single element is a pack of its own.
-  const auto kernel = schedule.is_in_packs || kPack<T> == 1 ? MultiplyFlatKernel<T, rhs_moves, true>
-                                                            : MultiplyFlatKernel<T, rhs_moves, kPack<T> == 1>;
+  // An element of 16 bytes is always a whole vector.
+  const auto kernel = schedule.is_vectorized || kVectorSize<T> == 1
+                          ? MultiplyFlatKernel<T, rhs_moves, true>
+                          : MultiplyFlatKernel<T, rhs_moves, kVectorSize<T> == 1>;
   const int64_t size = schedule.layout.outputs;
   std::string error;
   for (int64_t begin = 0; begin < size && error.empty(); begin += kMaxFlatElements) {
     const int64_t count = std::min(size - begin, kMaxFlatElements);
-    error = Launch(stream, BlocksForItems(count / kPack<T>), kernel, memory.lhs + begin,
+    error = Launch(stream, BlocksForItems(count / kVectorSize<T>), kernel, memory.lhs + begin,
                    memory.rhs + (rhs_moves ? begin : 0), memory.out + begin, static_cast<uint32_t>(count),
                    schedule.layout.conjugates);
   }
@@ -64,32 +65,34 @@ static std::string LaunchMultiply(const Schedule& schedule, const Memory<T>& mem
   const auto launch = [&](auto kernel, const auto& layout) {
     return Launch(stream, schedule.blocks, kernel, layout, memory.lhs, memory.rhs, memory.out);
   };
-  if (!schedule.has_narrow_indices) return launch(MultiplySinglyKernel<T, int64_t>, schedule.layout);
+  if (!schedule.has_narrow_indices) return launch(MultiplyScalarKernel<T, int64_t>, schedule.layout);
   const Layout<uint32_t> layout = Narrowed(schedule.layout);
-  if constexpr (kPack<T> > 1) {
-    if (schedule.is_in_packs) {
+  if constexpr (kVectorSize<T> > 1) {
+    if (schedule.is_vectorized) {
       return launch(schedule.rhs_moves ? MultiplyRowsKernel<T, true> : MultiplyRowsKernel<T, false>, layout);
     }
   }
-  return launch(MultiplySinglyKernel<T, uint32_t>, layout);
+  return launch(MultiplyScalarKernel<T, uint32_t>, layout);
 }
 
 template <typename T, typename Reader>
-static std::string LaunchSumBy(const Schedule& schedule, const Layout<typename Reader::Index>& layout,
-                               const Memory<T>& memory, Sum<T>* sums, Stream stream) {
+static std::string LaunchSumWith(const Schedule& schedule, const Layout<typename Reader::Index>& layout,
+                                 const Memory<T>& memory, Sum<T>* sums, Stream stream) {
   const auto kernel = schedule.kernel == Kernel::kSumRows ? SumRowsKernel<T, Reader> : SumColumnsKernel<T, Reader>;
   return Launch(stream, schedule.blocks, kernel, layout, memory.lhs, memory.rhs, memory.out, sums);
 }
 
 template <typename T>
-static std::string LaunchSumInPacks(const Schedule& schedule, const Memory<T>& memory, Sum<T>* sums, Stream stream) {
+static std::string LaunchVectorizedSum(const Schedule& schedule, const Memory<T>& memory, Sum<T>* sums, Stream stream) {
   const Layout<uint32_t> layout = Narrowed(schedule.layout);
   if (schedule.rhs_moves) {
-    return schedule.has_one_loop ? LaunchSumBy<T, InPacks<T, true, true>>(schedule, layout, memory, sums, stream)
-                                 : LaunchSumBy<T, InPacks<T, true, false>>(schedule, layout, memory, sums, stream);
+    return schedule.has_one_loop
+               ? LaunchSumWith<T, VectorReader<T, true, true>>(schedule, layout, memory, sums, stream)
+               : LaunchSumWith<T, VectorReader<T, true, false>>(schedule, layout, memory, sums, stream);
   }
-  return schedule.has_one_loop ? LaunchSumBy<T, InPacks<T, false, true>>(schedule, layout, memory, sums, stream)
-                               : LaunchSumBy<T, InPacks<T, false, false>>(schedule, layout, memory, sums, stream);
+  return schedule.has_one_loop
+             ? LaunchSumWith<T, VectorReader<T, false, true>>(schedule, layout, memory, sums, stream)
+             : LaunchSumWith<T, VectorReader<T, false, false>>(schedule, layout, memory, sums, stream);
 }
 
 template <typename T>
@@ -97,11 +100,12 @@ static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, 
   const Layout<int64_t>& layout = schedule.layout;
   auto* const sums = static_cast<Sum<T>*>(scratch);
   const std::string error =
-      !schedule.has_narrow_indices ? LaunchSumBy<T, Singly<T, int64_t>>(schedule, layout, memory, sums, stream)
-      : schedule.is_in_packs       ? LaunchSumInPacks<T>(schedule, memory, sums, stream)
-                             : LaunchSumBy<T, Singly<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
+      !schedule.has_narrow_indices ? LaunchSumWith<T, ScalarReader<T, int64_t>>(schedule, layout, memory, sums, stream)
+      : schedule.is_vectorized
+          ? LaunchVectorizedSum<T>(schedule, memory, sums, stream)
+          : LaunchSumWith<T, ScalarReader<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
   if (!error.empty() || layout.parts == 1) return error;
-  // Threads side by side take neighbouring outputs. The more parts, the more threads share those of one output.
+  // Neighboring threads have neighboring outputs. The more parts, the more threads share those of one output.
   int lanes = 1;
   while (lanes < std::min<int64_t>(layout.outputs, layout.parts > 64 ? 4 : 32)) lanes *= 2;
   const int64_t tiles = (layout.outputs + lanes - 1) / lanes;
@@ -109,12 +113,12 @@ static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, 
                 memory.out);
 }
 
-// As 750 for 7.5, in ascending order.
+// The compute capabilities with compiled code, as 750 for 7.5, in ascending order.
 static constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
 
-// As 7.5 of 750, of which a major version has 100, and 12.9 of 12090, of which it has 1000.
-static std::string Version(int number, int of_major) {
-  return std::to_string(number / of_major) + "." + std::to_string(number % of_major / 10);
+// "7.5" for 750 with a major unit of 100; "12.9" for 12090 with one of 1000.
+static std::string Version(int number, int major_unit) {
+  return std::to_string(number / major_unit) + "." + std::to_string(number % major_unit / 10);
 }
 
 static std::string NoCodeFor(int device, int capability) {
@@ -124,7 +128,7 @@ static std::string NoCodeFor(int device, int capability) {
          "; expected one that the library has code for: " + compiled + "or newer";
 }
 
-// Why a GPU cannot run what was compiled; empty if it can.
+// The reason why a GPU cannot run the compiled code; empty if it can.
 static std::string WhyUnusableOn(int device, int driver) {
   int major = 0, minor = 0, is_integrated = 0;
   for (const auto& [attribute, value] :
@@ -135,28 +139,28 @@ static std::string WhyUnusableOn(int device, int driver) {
   }
   const int here = major * 100 + minor * 10;
   for (const int compiled : kCompiled) {
-    // Code of a generation's first GPU runs on its others, but for those that are a part of a processor.
+    // Code for an older GPU of the same major version runs, except on integrated GPUs.
     if (compiled == here || (compiled / 100 == major && compiled <= here && !is_integrated)) return "";
   }
-  // The newest code is there in a form that a driver of the same CUDA or a newer one translates for newer GPUs.
+  // The newest code is also there as PTX, which a driver for the same or a newer CUDA compiles for newer GPUs.
   if (here < *std::max_element(std::begin(kCompiled), std::end(kCompiled))) return NoCodeFor(device, here);
   if (driver >= CUDART_VERSION) return "";
   return "GPU " + std::to_string(device) + " needs a driver that translates code for it; expected one for CUDA " +
          Version(CUDART_VERSION, 1000) + " or newer, got one for CUDA " + Version(driver, 1000);
 }
 
-static std::string LookForGpus() {
-  // The runtime is linked statically and finds the driver by itself; without one the version is 0.
+static std::string ExamineGpus() {
+  // The runtime is linked statically and finds the driver at run time; without a driver the version is 0.
   int driver = 0, devices = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "there is no NVIDIA driver";
-  // A driver runs what any toolkit of its own major version compiled for its GPUs.
+  // A driver runs code of every toolkit of its major version.
   if (driver / 1000 < CUDART_VERSION / 1000) {
     return "the driver is for CUDA " + Version(driver, 1000) + "; expected one for CUDA " +
            std::to_string(CUDART_VERSION / 1000) + " or newer, since the library was built with nvcc " +
            Version(CUDART_VERSION, 1000);
   }
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    cudaGetLastError();  // Else the next call could find it, too.
+    cudaGetLastError();  // Clears the error, which the next call could report again.
     return "the driver shows no GPU to this process";
   }
   std::string why;
@@ -165,14 +169,14 @@ static std::string LookForGpus() {
 }
 
 const std::string& WhyUnusable() {
-  static const auto* const why = new std::string(LookForGpus());
+  static const auto* const why = new std::string(ExamineGpus());
   return *why;
 }
 
 template <typename T>
 int64_t ScratchBytes(const ContractionPlan& plan) {
   const Schedule schedule = MakeSchedule(plan, sizeof(T), /*conjugate=*/false, nullptr, nullptr, nullptr);
-  return schedule.layout.parts > 1 ? schedule.layout.parts * plan.kept_size * sizeof(Sum<T>) : 0;
+  return schedule.layout.parts > 1 ? schedule.layout.parts * plan.output_size * sizeof(Sum<T>) : 0;
 }
 
 template <typename T>
@@ -186,7 +190,7 @@ std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, 
     case Kernel::kNone:
       return "";
     case Kernel::kZero:
-      return Message("fill memory with zeros", cudaMemsetAsync(out, 0, plan.kept_size * sizeof(T), stream));
+      return Message("fill memory with zeros", cudaMemsetAsync(out, 0, plan.output_size * sizeof(T), stream));
     case Kernel::kMultiplyFlat:
       return schedule.rhs_moves ? LaunchFlat<T, true>(schedule, memory, stream)
                                 : LaunchFlat<T, false>(schedule, memory, stream);
@@ -203,13 +207,8 @@ std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, 
 
 #define INSTANTIATE(T)                                      \
   template int64_t ScratchBytes<T>(const ContractionPlan&); \
-  template std::string Contract<T>(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream)
-INSTANTIATE(Half);
-INSTANTIATE(BFloat16);
-INSTANTIATE(float);
-INSTANTIATE(double);
-INSTANTIATE(std::complex<float>);
-INSTANTIATE(std::complex<double>);
+  template std::string Contract<T>(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream);
+TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace tf_cg_ops::cuda

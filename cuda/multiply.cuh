@@ -1,5 +1,5 @@
-// The kernels without sums. Each takes any number of blocks of kThreads threads, and its results do not depend on how
-// many.
+// The kernels without sums. Each runs with any number of blocks of kThreads threads; its results do not depend on that
+// number.
 
 #ifndef TF_CG_OPS_CUDA_MULTIPLY_CUH_
 #define TF_CG_OPS_CUDA_MULTIPLY_CUH_
@@ -9,96 +9,96 @@
 #include <cstdint>
 
 #include "cuda/arithmetic.cuh"
-#include "cuda/packs.cuh"
+#include "cuda/indexing.h"
 #include "cuda/schedule.h"
-#include "cuda/walk.h"
+#include "cuda/vector.cuh"
 
 namespace tf_cg_ops::cuda {
 
 template <typename T>
-inline __device__ void MultiplySingle(Element<T> lhs, Element<T> rhs, Conjugates conjugates, Element<T>* out) {
+inline __device__ void MultiplyElement(Element<T> lhs, Element<T> rhs, Conjugates conjugates, Element<T>* out) {
   Round(Multiplied(Widened(lhs), Widened(rhs), conjugates), out);
 }
 
 template <typename T, bool rhs_moves>
-inline __device__ void MultiplyPack(const Operands<T, rhs_moves>& operands, Conjugates conjugates, Element<T>* out) {
-  Pack<T> products;
+inline __device__ void MultiplyVector(const Operands<T, rhs_moves>& operands, Conjugates conjugates, Element<T>* out) {
+  Vector<T> products;
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    MultiplySingle<T>(operands.lhs.At(i), operands.rhs.At(i), conjugates, &products.elements[i]);
+  for (int i = 0; i < kVectorSize<T>; ++i) {
+    MultiplyElement<T>(operands.lhs.At(i), operands.rhs.At(i), conjugates, &products.elements[i]);
   }
-  *reinterpret_cast<Pack<T>*>(out) = products;
+  *reinterpret_cast<Vector<T>*>(out) = products;
 }
 
-// out = lhs * rhs along one loop of at most kMaxFlatElements. Packs lie at the boundaries of out's packs, and single
-// elements before and behind them. Where `is_in_packs`, the operands' packs begin where those of out do.
-template <typename T, bool rhs_moves, bool is_in_packs>
+// out = lhs * rhs along one loop of at most kMaxFlatElements. Vectors begin at the aligned addresses of out; the
+// elements before and after them are scalars. With `is_vectorized`, the operands are aligned where out is.
+template <typename T, bool rhs_moves, bool is_vectorized>
 __global__ void __launch_bounds__(kThreads) MultiplyFlatKernel(const Element<T>* lhs, const Element<T>* rhs,
                                                                Element<T>* out, uint32_t count, Conjugates conjugates) {
-  const uint32_t to_boundary = -reinterpret_cast<uintptr_t>(out) % kPackBytes / sizeof(Element<T>);
+  const uint32_t to_boundary = -reinterpret_cast<uintptr_t>(out) % kVectorBytes / sizeof(Element<T>);
   const uint32_t head = to_boundary < count ? to_boundary : count;
-  const uint32_t packs = (count - head) / kPack<T>;
-  const uint32_t singles = count - packs * kPack<T>;
-  if (blockIdx.x == 0 && threadIdx.x < singles) {
-    const uint32_t i = threadIdx.x < head ? threadIdx.x : threadIdx.x + packs * kPack<T>;
-    MultiplySingle<T>(lhs[i], rhs[rhs_moves ? i : 0], conjugates, out + i);
+  const uint32_t vectors = (count - head) / kVectorSize<T>;
+  const uint32_t scalars = count - vectors * kVectorSize<T>;
+  if (blockIdx.x == 0 && threadIdx.x < scalars) {
+    const uint32_t i = threadIdx.x < head ? threadIdx.x : threadIdx.x + vectors * kVectorSize<T>;
+    MultiplyElement<T>(lhs[i], rhs[rhs_moves ? i : 0], conjugates, out + i);
   }
   lhs += head;
   rhs += rhs_moves ? head : 0;
   out += head;
   constexpr uint32_t kTile = kThreads * kUnroll;
 #pragma unroll 1
-  for (uint32_t tile = blockIdx.x * kTile; tile < packs; tile += gridDim.x * kTile) {
+  for (uint32_t tile = blockIdx.x * kTile; tile < vectors; tile += gridDim.x * kTile) {
     Operands<T, rhs_moves> operands[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t item = tile + u * kThreads + threadIdx.x;
-      if (item >= packs) break;
-      const uint32_t i = item * kPack<T>;
-      if (is_in_packs) {
+      if (item >= vectors) break;
+      const uint32_t i = item * kVectorSize<T>;
+      if (is_vectorized) {
         operands[u].Load(lhs + i, rhs + (rhs_moves ? i : 0));
       } else {
-        operands[u].LoadSingly(lhs + i, rhs + (rhs_moves ? i : 0), kPack<T>);
+        operands[u].LoadScalars(lhs + i, rhs + (rhs_moves ? i : 0), kVectorSize<T>);
       }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t item = tile + u * kThreads + threadIdx.x;
-      if (item >= packs) break;
-      MultiplyPack<T>(operands[u], conjugates, out + item * kPack<T>);
+      if (item >= vectors) break;
+      MultiplyVector<T>(operands[u], conjugates, out + item * kVectorSize<T>);
     }
   }
 }
 
-// The items of a thread: every kThreads-th of a tile.
+// Finds the items of a thread, every kThreads-th of a tile, and the operands' offsets for them.
 template <typename I>
-inline __device__ void ItemsOf(I tile, I (&items)[kUnroll]) {
+inline __device__ void FindItems(const Layout<I>& layout, I tile, I (&items)[kUnroll], Offsets<I> (&offsets)[kUnroll]) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) items[u] = tile + u * kThreads + static_cast<I>(threadIdx.x);
+  FindOffsets(items, layout.steps, layout.output_loops, offsets);
 }
 
-// out = lhs * rhs along any loops, in packs: rows are whole packs, at boundaries of packs.
+// out = lhs * rhs along any loops, in vectors: rows consist of whole, aligned vectors.
 template <typename T, bool rhs_moves>
 __global__ void __launch_bounds__(kThreads)
     MultiplyRowsKernel(const __grid_constant__ Layout<uint32_t> layout, const Element<T>* lhs, const Element<T>* rhs,
                        Element<T>* out) {
   constexpr uint32_t kTile = kThreads * kUnroll;
 #pragma unroll 1
-  for (uint32_t tile = blockIdx.x * kTile; tile < layout.kept_items; tile += gridDim.x * kTile) {
+  for (uint32_t tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
     uint32_t items[kUnroll];
-    Place<uint32_t> places[kUnroll];
-    ItemsOf(tile, items);
-    FindPlaces(items, layout.steps, layout.kept, places);
+    Offsets<uint32_t> offsets[kUnroll];
+    FindItems(layout, tile, items, offsets);
     Operands<T, rhs_moves> operands[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.kept_items) break;
-      operands[u].Load(lhs + places[u].lhs, rhs + places[u].rhs);
+      if (items[u] >= layout.output_items) break;
+      operands[u].Load(lhs + offsets[u].lhs, rhs + offsets[u].rhs);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.kept_items) break;
-      MultiplyPack<T>(operands[u], layout.conjugates, out + items[u] * kPack<T>);
+      if (items[u] >= layout.output_items) break;
+      MultiplyVector<T>(operands[u], layout.conjugates, out + items[u] * kVectorSize<T>);
     }
   }
 }
@@ -106,26 +106,25 @@ __global__ void __launch_bounds__(kThreads)
 // out = lhs * rhs along any loops, element by element.
 template <typename T, typename I>
 __global__ void __launch_bounds__(kThreads)
-    MultiplySinglyKernel(const __grid_constant__ Layout<I> layout, const Element<T>* lhs, const Element<T>* rhs,
+    MultiplyScalarKernel(const __grid_constant__ Layout<I> layout, const Element<T>* lhs, const Element<T>* rhs,
                          Element<T>* out) {
   constexpr I kTile = kThreads * kUnroll;
 #pragma unroll 1
-  for (I tile = blockIdx.x * kTile; tile < layout.kept_items; tile += gridDim.x * kTile) {
+  for (I tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
     I items[kUnroll];
-    Place<I> places[kUnroll];
-    ItemsOf(tile, items);
-    FindPlaces(items, layout.steps, layout.kept, places);
+    Offsets<I> offsets[kUnroll];
+    FindItems(layout, tile, items, offsets);
     Element<T> from_lhs[kUnroll] = {}, from_rhs[kUnroll] = {};
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.kept_items) break;
-      from_lhs[u] = lhs[places[u].lhs];
-      from_rhs[u] = rhs[places[u].rhs];
+      if (items[u] >= layout.output_items) break;
+      from_lhs[u] = lhs[offsets[u].lhs];
+      from_rhs[u] = rhs[offsets[u].rhs];
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.kept_items) break;
-      MultiplySingle<T>(from_lhs[u], from_rhs[u], layout.conjugates, out + items[u]);
+      if (items[u] >= layout.output_items) break;
+      MultiplyElement<T>(from_lhs[u], from_rhs[u], layout.conjugates, out + items[u]);
     }
   }
 }

@@ -7,19 +7,19 @@
 namespace tf_cg_ops::cuda {
 namespace {
 
-// Enough blocks that the last ones, which leave some of the GPU idle, are few among them.
+// Enough blocks to keep the idle time of the GPU during the last ones short.
 constexpr int64_t kEnoughBlocks = 4096;
-// A thread reads so many packs of each operand at least, before its sums are added to those of others.
-constexpr int64_t kPacksOfThread = 8;
-// So many products are summed up at least for each sum that goes through memory, twice, in its wider type.
-constexpr int64_t kProductsOfPart = 128;
-// Longer rows are worth all threads of a block; shorter ones a part of a warp, where sums need no shared memory.
+// The least vectors of each operand that a thread reads before its sums are added to those of others.
+constexpr int64_t kVectorsPerThread = 8;
+// The least products for each partial sum, which is written and read in its wider type.
+constexpr int64_t kProductsPerPart = 128;
+// Longer rows get all threads of a block, shorter ones a part of a warp, which needs no shared memory.
 constexpr int64_t kLongRow = 1024;
 constexpr int64_t kWarp = 32;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-// The smallest power of two that is not below n, and the largest that is not above it.
+// n rounded up, or down, to a power of two.
 int64_t PowerAbove(int64_t n) {
   int64_t power = 1;
   while (power < n) power *= 2;
@@ -37,12 +37,12 @@ int64_t Trips(const Step<int64_t>* steps, int count) {
   return trips;
 }
 
-// Whether an operand is read in whole packs: it begins at a boundary of packs, and each row of it does.
+// Whether an operand can be read in whole vectors: it and each of its rows begin at an aligned address.
 bool IsAligned(const void* data, const std::vector<Loop>& loops, const Loop& innermost, int64_t Loop::*step,
-               int64_t pack) {
-  if (reinterpret_cast<uintptr_t>(data) % kPackBytes != 0) return false;
+               int64_t vector_size) {
+  if (reinterpret_cast<uintptr_t>(data) % kVectorBytes != 0) return false;
   return std::all_of(loops.begin(), loops.end(),
-                     [&](const Loop& loop) { return &loop == &innermost || loop.*step % pack == 0; });
+                     [&](const Loop& loop) { return &loop == &innermost || loop.*step % vector_size == 0; });
 }
 
 Step<int64_t> ToStep(const Loop& loop) { return {Divisor<int64_t>(loop.size), loop.lhs, loop.rhs, loop.out}; }
@@ -52,12 +52,13 @@ Step<uint32_t> Narrowed(const Step<int64_t>& step) {
           static_cast<uint32_t>(step.rhs), static_cast<uint32_t>(step.out)};
 }
 
-// Makes the innermost loop one over packs.
-void WalkInPacks(const Loop& loop, int64_t pack, Step<int64_t>* step) {
-  *step = {Divisor<int64_t>(CeilDivide(loop.size, pack)), loop.lhs * pack, loop.rhs * pack, loop.out * pack};
+// Makes each trip of the innermost loop a vector.
+void VectorizeStep(const Loop& loop, int64_t vector_size, Step<int64_t>* step) {
+  *step = {Divisor<int64_t>(CeilDivide(loop.size, vector_size)), loop.lhs * vector_size, loop.rhs * vector_size,
+           loop.out * vector_size};
 }
 
-// Whether every index that a kernel computes fits into 32 bits.
+// Whether all indices of a kernel fit into 32 bits.
 bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& layout) {
   if (loops.size() > static_cast<size_t>(kMaxNarrowLoops)) return false;
   int64_t lhs = 0, rhs = 0, out = 0;
@@ -66,36 +67,36 @@ bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& lay
     rhs += (loop.size - 1) * loop.rhs;
     out += (loop.size - 1) * loop.out;
   }
-  // Parts are few enough that this is far from the limits of 64 bits.
+  // Parts are few enough that this cannot overflow.
   const int64_t sums = layout.outputs * layout.parts;
-  return std::max({lhs, rhs, out, layout.kept_items - 1, layout.reduced_items - 1, sums - 1}) <= kMaxNarrowIndex;
+  return std::max({lhs, rhs, out, layout.output_items - 1, layout.reduction_items - 1, sums - 1}) <= kMaxNarrowIndex;
 }
 
 void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {
-  layout->part_items = CeilDivide(layout->reduced_items, std::max<int64_t>(parts, 1));
-  layout->parts = CeilDivide(layout->reduced_items, layout->part_items);
+  layout->part_items = CeilDivide(layout->reduction_items, std::max<int64_t>(parts, 1));
+  layout->parts = CeilDivide(layout->reduction_items, layout->part_items);
 }
 
-// The blocks that a kernel for rows needs.
+// Distributes the work of a kernel for rows and returns the number of blocks.
 int64_t LayOutRows(Layout<int64_t>* layout) {
-  const int64_t items = layout->reduced_items;
+  const int64_t items = layout->reduction_items;
   layout->lanes = static_cast<int>(items >= kLongRow ? kThreads : std::min(kWarp, PowerAbove(items)));
   const int64_t groups = kThreads / layout->lanes;
   const int64_t wanted = CeilDivide(kEnoughBlocks * groups, layout->outputs);
-  CutIntoParts(std::min(wanted, items / (kPacksOfThread * kThreads)), layout);
+  CutIntoParts(std::min(wanted, items / (kVectorsPerThread * kThreads)), layout);
   return CeilDivide(layout->outputs * layout->parts, groups);
 }
 
-// The blocks that a kernel for columns needs.
+// Distributes the work of a kernel for columns and returns the number of blocks.
 int64_t LayOutColumns(Layout<int64_t>* layout) {
-  const int64_t items = layout->reduced_items;
-  // As many threads below each other as have work, but none at the cost of the 32 that read side by side.
+  const int64_t items = layout->reduction_items;
+  // The threads below each other: as many as have work, but not at the expense of the 32 that read side by side.
   const int64_t below = std::min(PowerBelow(std::max<int64_t>(items / kUnroll, 1)),
-                                 kThreads / std::min(kWarp, PowerAbove(layout->kept_items)));
+                                 kThreads / std::min(kWarp, PowerAbove(layout->output_items)));
   layout->lanes = static_cast<int>(kThreads / below);
-  const int64_t tiles = CeilDivide(layout->kept_items, layout->lanes);
+  const int64_t tiles = CeilDivide(layout->output_items, layout->lanes);
   const int64_t wanted = CeilDivide(kEnoughBlocks, tiles);
-  CutIntoParts(std::min(wanted, items / std::max(kPacksOfThread * below, kProductsOfPart)), layout);
+  CutIntoParts(std::min(wanted, items / std::max(kVectorsPerThread * below, kProductsPerPart)), layout);
   return tiles * layout->parts;
 }
 
@@ -104,20 +105,20 @@ int64_t LayOutColumns(Layout<int64_t>* layout) {
 Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conjugate, const void* lhs, const void* rhs,
                       const void* out) {
   Schedule schedule;
-  if (plan.kept_size == 0) return schedule;
-  if (plan.reduced_size == 0) {
+  if (plan.output_size == 0) return schedule;
+  if (plan.reduction_size == 0) {
     schedule.kernel = Kernel::kZero;
     return schedule;
   }
-  if (plan.kept.size() + plan.reduced.size() > static_cast<size_t>(kMaxLoops)) {
+  if (plan.output_loops.size() + plan.reduction_loops.size() > static_cast<size_t>(kMaxLoops)) {
     schedule.kernel = Kernel::kTooManyLoops;
     return schedule;
   }
-  std::vector<Loop> loops = plan.kept;
-  loops.insert(loops.end(), plan.reduced.begin(), plan.reduced.end());
-  const size_t innermost_index = plan.reduced_is_innermost ? loops.size() - 1 : plan.kept.size() - 1;
+  std::vector<Loop> loops = plan.output_loops;
+  loops.insert(loops.end(), plan.reduction_loops.begin(), plan.reduction_loops.end());
+  const size_t innermost_index = plan.reduction_is_innermost ? loops.size() - 1 : plan.output_loops.size() - 1;
   const Loop& innermost = loops[innermost_index];
-  // The order of factors changes no bit of a product.
+  // A product has the same bits for either order of its factors.
   schedule.swaps_operands = innermost.lhs == 0 && innermost.rhs != 0;
   if (schedule.swaps_operands) {
     for (Loop& loop : loops) std::swap(loop.lhs, loop.rhs);
@@ -125,43 +126,43 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
   }
 
   Layout<int64_t>& layout = schedule.layout;
-  layout.kept = static_cast<int>(plan.kept.size());
-  layout.reduced = static_cast<int>(plan.reduced.size());
+  layout.output_loops = static_cast<int>(plan.output_loops.size());
+  layout.reduction_loops = static_cast<int>(plan.reduction_loops.size());
   layout.innermost_size = innermost.size;
-  layout.outputs = plan.kept_size;
+  layout.outputs = plan.output_size;
   layout.lhs_step = innermost.lhs;
   layout.rhs_step = innermost.rhs;
   layout.conjugates = {conjugate && schedule.swaps_operands, conjugate && !schedule.swaps_operands};
   schedule.rhs_moves = innermost.rhs != 0;
-  schedule.has_one_loop = plan.reduced.size() == 1;
+  schedule.has_one_loop = plan.reduction_loops.size() == 1;
 
-  int64_t pack = kPackBytes / element_bytes;
-  const bool operands_are_aligned = innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, pack) &&
-                                    (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, pack));
-  const bool rows_are_whole_packs = innermost.size % pack == 0;
-  if (!plan.reduced.empty()) {
-    schedule.kernel = plan.reduced_is_innermost ? Kernel::kSumRows : Kernel::kSumColumns;
-    // A shorter pack at the end is known to one loop alone.
-    const bool may_end_within_pack = plan.reduced_is_innermost && schedule.has_one_loop;
-    schedule.is_in_packs = operands_are_aligned && (rows_are_whole_packs || may_end_within_pack);
-  } else if (plan.kept.size() == 1 && innermost.lhs != 0) {
+  int64_t vector_size = kVectorBytes / element_bytes;
+  const bool operands_are_aligned = innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, vector_size) &&
+                                    (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, vector_size));
+  const bool rows_are_whole_vectors = innermost.size % vector_size == 0;
+  if (!plan.reduction_loops.empty()) {
+    schedule.kernel = plan.reduction_is_innermost ? Kernel::kSumRows : Kernel::kSumColumns;
+    // A kernel can shorten the last vector of a sum over one loop only.
+    const bool may_end_within_vector = plan.reduction_is_innermost && schedule.has_one_loop;
+    schedule.is_vectorized = operands_are_aligned && (rows_are_whole_vectors || may_end_within_vector);
+  } else if (plan.output_loops.size() == 1 && innermost.lhs != 0) {
     schedule.kernel = Kernel::kMultiplyFlat;
-    // Where packs of out begin, packs of the operands do, too.
-    const auto offset = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPackBytes; };
-    schedule.is_in_packs = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
+    // The operands must be aligned where out is.
+    const auto offset = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes; };
+    schedule.is_vectorized = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
   } else {
     schedule.kernel = Kernel::kMultiply;
-    schedule.is_in_packs =
-        operands_are_aligned && rows_are_whole_packs && reinterpret_cast<uintptr_t>(out) % kPackBytes == 0;
-    // 64-bit indices are for single elements.
-    schedule.is_in_packs = schedule.is_in_packs && HasNarrowIndices(loops, layout);
-    if (!schedule.is_in_packs) pack = 1;
+    schedule.is_vectorized =
+        operands_are_aligned && rows_are_whole_vectors && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
+    // Kernels with 64-bit indices read single elements.
+    schedule.is_vectorized = schedule.is_vectorized && HasNarrowIndices(loops, layout);
+    if (!schedule.is_vectorized) vector_size = 1;
   }
 
   std::transform(loops.begin(), loops.end(), layout.steps, ToStep);
-  WalkInPacks(innermost, pack, &layout.steps[innermost_index]);
-  layout.kept_items = Trips(layout.steps, layout.kept);
-  layout.reduced_items = Trips(layout.steps + layout.kept, layout.reduced);
+  VectorizeStep(innermost, vector_size, &layout.steps[innermost_index]);
+  layout.output_items = Trips(layout.steps, layout.output_loops);
+  layout.reduction_items = Trips(layout.steps + layout.output_loops, layout.reduction_loops);
   switch (schedule.kernel) {
     case Kernel::kSumRows:
       schedule.blocks = LayOutRows(&layout);
@@ -170,7 +171,7 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
       schedule.blocks = LayOutColumns(&layout);
       break;
     default:
-      schedule.blocks = BlocksForItems(layout.kept_items);
+      schedule.blocks = BlocksForItems(layout.output_items);
   }
   schedule.has_narrow_indices = HasNarrowIndices(loops, layout);
   return schedule;
@@ -179,12 +180,12 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
 Layout<uint32_t> Narrowed(const Layout<int64_t>& layout) {
   const auto narrow = [](int64_t number) { return static_cast<uint32_t>(number); };
   Layout<uint32_t> narrowed;
-  for (int i = 0; i < layout.kept + layout.reduced; ++i) narrowed.steps[i] = Narrowed(layout.steps[i]);
-  narrowed.kept = layout.kept;
-  narrowed.reduced = layout.reduced;
+  for (int i = 0; i < layout.output_loops + layout.reduction_loops; ++i) narrowed.steps[i] = Narrowed(layout.steps[i]);
+  narrowed.output_loops = layout.output_loops;
+  narrowed.reduction_loops = layout.reduction_loops;
   narrowed.innermost_size = narrow(layout.innermost_size);
-  narrowed.kept_items = narrow(layout.kept_items);
-  narrowed.reduced_items = narrow(layout.reduced_items);
+  narrowed.output_items = narrow(layout.output_items);
+  narrowed.reduction_items = narrow(layout.reduction_items);
   narrowed.outputs = narrow(layout.outputs);
   narrowed.parts = narrow(layout.parts);
   narrowed.part_items = narrow(layout.part_items);

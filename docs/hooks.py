@@ -51,7 +51,8 @@ def notebook_page(path: pathlib.Path) -> str:
             parts.append(source + "\n")
         else:
             parts.append(_block(source, "python"))
-            parts += [_block(_text_of(output), "text") for output in cell["outputs"]]
+            printed = "".join(map(_text_of, cell["outputs"]))
+            parts += [_block(printed, "text")] if printed else []
     return "\n".join(parts)
 
 

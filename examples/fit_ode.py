@@ -1,8 +1,8 @@
-"""Fits a differential equation that SciPy solves to measurements: hares and lynxes, with `from_numpy`.
+"""Fits a differential equation that SciPy solves to measurements: hares and lynxes, with `numpy_function`.
 
     python examples/fit_ode.py [--output FOLDER]
 
-TensorFlow cannot see into SciPy's solver. `from_numpy` takes a Python function that returns its value and its gradient:
+TensorFlow cannot see into SciPy's solver. `numpy_function` takes a Python function that returns value and gradient:
 here the solution of the equations of Lotka and Volterra, for the logarithms u of hares and v of lynxes,
 
     u' = a - b exp(v),    v' = d exp(u) - c,
@@ -83,7 +83,7 @@ def solve_with_gradients(rates: np.ndarray, start: np.ndarray) -> tuple[np.ndarr
     return solution, [sensitivities[..., :4], sensitivities[..., 4:]]
 
 
-solve = cg.from_numpy(solve_with_gradients, tf.TensorSpec(OBSERVED.shape, tf.float64))
+solve = cg.numpy_function(solve_with_gradients, tf.TensorSpec(OBSERVED.shape, tf.float64))
 
 
 def residuals(parameters: tf.Tensor) -> tf.Tensor:

@@ -111,7 +111,7 @@ def mutants(found: list[dict[str, Any]]) -> str:
 
 
 def faults(found: list[dict[str, Any]]) -> str:
-    """Each fault that was put in, and the test that noticed it."""
+    """Each injected fault, and the test that noticed it."""
     rows = [[f["fault"], f"`{f['file']}`", f"`{f['noticed_by']}`" if f["noticed_by"] else "**none**"] for f in found]
     done = f"{len(found)} of {len(FAULTS)} have been injected."
     return table(["fault", "in", "noticed first by"], rows) + f"\n\n{done}"

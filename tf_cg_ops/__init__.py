@@ -1,7 +1,7 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
-Importing the package registers its ops and their gradients: a SavedModel that holds them then loads. A Keras that is
-loaded already is told about the layers and functions: a model file that holds them then loads, too.
+Importing the package registers its ops and their gradients, so that a SavedModel with them loads. If Keras is imported
+already, it also registers the layers and functions, so that a model file with them loads.
 """
 
 import importlib as _importlib
@@ -14,13 +14,13 @@ from tf_cg_ops import testing as testing
 from tf_cg_ops._src import layers as _layers
 from tf_cg_ops._src import ops as _ops  # noqa: F401
 
-# The first import: under a TensorFlow which the library was not built for, nothing else may run.
+# Fails under a TensorFlow that the library was not built for.
 from tf_cg_ops._src.core import library as _library  # noqa: F401  # isort: split
 from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
 from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
 from tf_cg_ops._src.embed_gradient.api import embed_gradient as embed_gradient
-from tf_cg_ops._src.external.numpy_function import from_numpy as from_numpy
+from tf_cg_ops._src.external.numpy_function import numpy_function as numpy_function
 from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_grad
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
@@ -39,10 +39,10 @@ __all__ = [
     "custom_gradient",
     "custom_vjp",
     "embed_gradient",
-    "from_numpy",
     "grad_pass_through",
     "implicit_root",
     "layers",
+    "numpy_function",
     "recompute_grad",
     "reverse_gradient",
     "saved_model",
@@ -56,7 +56,7 @@ _layers.register_with_loaded_keras()
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Imports `layers`, and with it Keras, where it is first used."""
+    """Imports `layers`, and with it Keras, at its first use."""
     if name == "layers":
         return _importlib.import_module(".layers", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

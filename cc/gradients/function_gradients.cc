@@ -1,14 +1,18 @@
-// The gradients of the library's ops for programs without Python, as functions: what TensorFlow's SymbolicGradient
-// looks up when it differentiates a function, as it does for each call in a SavedModel. The rules are those of the
-// Python side, in the same order.
+// The gradients of the library's ops for programs without Python, as functions. TensorFlow's SymbolicGradient looks
+// them up when it differentiates a function, such as each call in a SavedModel. The rules are those of the Python code,
+// in the same order.
+//
+// The arguments of each function are the inputs of its op, then the upstream gradients of all outputs. It returns one
+// gradient for each input.
 
 #include <array>
 #include <string>
 #include <vector>
 
-#include "cc/gradients/gradient_function.h"
+#include "cc/functions/function_builder.h"
 #include "cc/lib/alignment.h"
 #include "cc/lib/messages.h"
+#include "cc/lib/op_names.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
@@ -24,7 +28,16 @@ using ::tensorflow::GetNodeAttr;
 constexpr std::array<const char*, kNumRoles> kRoleNames = {"fx", "gx", "x"};
 constexpr int64_t kMaxPairs = 100000;
 
-// The attributes that the op of the form and the op of its gradient share.
+// Returns zeros as the gradient of the input `reference`; for a resource, TensorFlow expects a float.
+void ReturnZeros(const std::string& reference, DataType type, FunctionBuilder* function) {
+  if (type == tensorflow::DT_RESOURCE) {
+    function->Return(function->Constant<float>(0), tensorflow::DT_FLOAT);
+  } else {
+    function->Return(function->Value("ZerosLike", {reference}, "y", {{"T", type}}), type);
+  }
+}
+
+// The attributes that the op of the form and the op of its gradient have in common.
 struct FormAttributes {
   DataType type;
   bool manually_stopped;
@@ -39,21 +52,21 @@ absl::Status GetFormAttributes(const AttrSlice& attributes, FormAttributes* form
   return GetNodeAttr(attributes, "all_axes", &form->all_axes);
 }
 
-// Adds the gradient of the form with respect to `wrt`, of the shape of `like`, to the function and its results.
+// Returns the gradient of the form with respect to `wrt`, in the shape of `like`.
 void ReturnGradientOfForm(const FormAttributes& form, Role wrt, const std::array<std::string, kNumRoles>& operands,
-                          const std::string& like, bool zero_x, GradientFunction* function) {
-  const std::string shape = function->Node("Shape", {like}, {{"T", form.type}, {"out_type", tensorflow::DT_INT64}});
+                          const std::string& like, bool zero_x, FunctionBuilder* function) {
+  const std::string shape =
+      function->Value("Shape", {like}, "output", {{"T", form.type}, {"out_type", tensorflow::DT_INT64}});
   const std::string gradient =
-      function->Node("CustomGradientEmbedGrad",
-                     {operands[wrt == kFx ? kGx : kFx], operands[wrt == kX ? kGx : kX], shape + ":output:0"},
-                     {{"T", form.type},
-                      {"Tshape", tensorflow::DT_INT64},
-                      {"wrt", std::string(kRoleNames[wrt])},
-                      {"zero_x", zero_x},
-                      {"fx_gx_manually_stopped", form.manually_stopped},
-                      {"axis", absl::Span<const int64_t>(form.axis)},
-                      {"all_axes", form.all_axes}});
-  function->Return(gradient + ":out:0", form.type);
+      function->Value(kEmbedGradOp, {operands[LhsRole(wrt)], operands[RhsRole(wrt)], shape}, "out",
+                      {{"T", form.type},
+                       {"Tshape", tensorflow::DT_INT64},
+                       {"wrt", std::string(kRoleNames[wrt])},
+                       {"zero_x", zero_x},
+                       {"fx_gx_manually_stopped", form.manually_stopped},
+                       {"axis", absl::Span<const int64_t>(form.axis)},
+                       {"all_axes", form.all_axes}});
+  function->Return(gradient, form.type);
 }
 
 absl::Status EmbedGradient(const AttrSlice& attributes, FunctionDef* result) {
@@ -61,9 +74,9 @@ absl::Status EmbedGradient(const AttrSlice& attributes, FunctionDef* result) {
   TF_RETURN_IF_ERROR(GetFormAttributes(attributes, &form));
   int64_t pairs;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "N", &pairs));
-  // Nobody has compared it with the number of inputs yet.
+  // TensorFlow has not compared N with the number of inputs yet.
   if (pairs > kMaxPairs) return absl::InvalidArgumentError(TooManyPairs(pairs, kMaxPairs));
-  GradientFunction function;
+  FunctionBuilder function;
   const std::string fx = function.Argument(form.type);
   std::vector<std::string> gx, x;
   for (int64_t i = 0; i < pairs; ++i) gx.push_back(function.Argument(form.type));
@@ -75,13 +88,13 @@ absl::Status EmbedGradient(const AttrSlice& attributes, FunctionDef* result) {
       ReturnGradientOfForm(form, kGx, {dy, "", x[i]}, gx[i], /*zero_x=*/true, &function);
     }
   } else {
-    function.ReturnNothing(fx, form.type);
-    for (int64_t i = 0; i < pairs; ++i) function.ReturnNothing(gx[i], form.type);
+    ReturnZeros(fx, form.type, &function);
+    for (int64_t i = 0; i < pairs; ++i) ReturnZeros(gx[i], form.type, &function);
   }
   for (int64_t i = 0; i < pairs; ++i) {
     ReturnGradientOfForm(form, kX, {dy, gx[i], ""}, x[i], /*zero_x=*/false, &function);
   }
-  *result = function.Build();
+  *result = function.Build("");
   return absl::OkStatus();
 }
 
@@ -95,33 +108,27 @@ absl::Status EmbedGradGradient(const AttrSlice& attributes, FunctionDef* result)
   DataType shape_type;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tshape", &shape_type));
   const Role wrt = RoleFromName(wrt_name);
-  const std::array<Role, 2> given = {wrt == kFx ? kGx : kFx, wrt == kX ? kGx : kX};
+  const std::array<Role, 2> others = {LhsRole(wrt), RhsRole(wrt)};
 
-  GradientFunction function;
+  FunctionBuilder function;
   std::array<std::string, kNumRoles> operands;
-  for (const Role role : given) operands[role] = function.Argument(form.type);
+  for (const Role role : others) operands[role] = function.Argument(form.type);
   const std::string shape = function.Argument(shape_type);
   operands[wrt] = function.Argument(form.type);
-  for (const Role role : given) {
+  for (const Role role : others) {
     if (role == kGx && !form.manually_stopped) {
-      function.ReturnNothing(operands[role], form.type);
+      ReturnZeros(operands[role], form.type, &function);
     } else {
-      // d(x - stop(x)) = dx: with respect to x itself the form is no longer zero.
+      // The form is not zero with respect to x itself: d(x - stop(x)) = dx.
       ReturnGradientOfForm(form, role, operands, operands[role], zero_x && role != kX, &function);
     }
   }
-  function.ReturnNothing(shape, shape_type);
-  *result = function.Build();
+  ReturnZeros(shape, shape_type, &function);
+  *result = function.Build("");
   return absl::OkStatus();
 }
 
-std::vector<std::string> Arguments(const DataTypeVector& types, GradientFunction* function) {
-  std::vector<std::string> arguments;
-  for (const DataType type : types) arguments.push_back(function->Argument(type));
-  return arguments;
-}
-
-// Calls the rule that the op names.
+// Calls the function that the attribute `rule` names.
 absl::Status RuleGradient(const AttrSlice& attributes, FunctionDef* result) {
   std::string error;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "error", &error));
@@ -137,26 +144,28 @@ absl::Status RuleGradient(const AttrSlice& attributes, FunctionDef* result) {
   tensorflow::NameAttrList rule;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "rule", &rule));
   const std::string bad_position =
-      "CustomGradientRule: an attribute names no input or result; expected positions of "
-      "inputs and results, got others. The graph was changed after it was saved.";
+      "CustomGradientRule: an attribute holds an invalid position; expected positions of inputs and results, got "
+      "others. "
+      "The graph was changed after it was saved.";
 
-  GradientFunction function;
-  const std::vector<std::string> results = Arguments(result_types, &function);
-  const std::vector<std::string> inputs = Arguments(input_types, &function);
-  const std::vector<std::string> captures = Arguments(capture_types, &function);
-  const std::vector<std::string> dys = Arguments(result_types, &function);
+  FunctionBuilder function;
+  const std::vector<std::string> results = function.Arguments(result_types);
+  const std::vector<std::string> inputs = function.Arguments(input_types);
+  const std::vector<std::string> captures = function.Arguments(capture_types);
+  const std::vector<std::string> dys = function.Arguments(result_types);
 
-  std::vector<std::string> given;
-  DataTypeVector given_types, returned_types;
+  std::vector<std::string> arguments;
+  DataTypeVector argument_types, returned_types;
   for (const int64_t i : differentiated_results) {
     if (i < 0 || i >= static_cast<int64_t>(dys.size())) return absl::InvalidArgumentError(bad_position);
-    given.push_back(dys[i]);
-    given_types.push_back(result_types[i]);
+    arguments.push_back(dys[i]);
+    argument_types.push_back(result_types[i]);
   }
-  given.insert(given.end(), captures.begin(), captures.end());
-  given_types.insert(given_types.end(), capture_types.begin(), capture_types.end());
+  arguments.insert(arguments.end(), captures.begin(), captures.end());
+  argument_types.insert(argument_types.end(), capture_types.begin(), capture_types.end());
 
-  std::vector<std::string> gradients(inputs.size());
+  constexpr int kNone = -1;
+  std::vector<int> gradients(inputs.size(), kNone);  // Positions in the results of the rule.
   std::vector<bool> is_sliced(inputs.size(), false);
   for (const int64_t i : sliced_inputs) {
     if (i < 0 || i >= static_cast<int64_t>(inputs.size())) return absl::InvalidArgumentError(bad_position);
@@ -164,33 +173,31 @@ absl::Status RuleGradient(const AttrSlice& attributes, FunctionDef* result) {
   }
   for (const int64_t i : differentiated_inputs) {
     if (i < 0 || i >= static_cast<int64_t>(inputs.size())) return absl::InvalidArgumentError(bad_position);
-    gradients[i] = std::to_string(returned_types.size());
+    gradients[i] = static_cast<int>(returned_types.size());
     returned_types.push_back(input_types[i]);
     if (is_sliced[i]) returned_types.insert(returned_types.end(), 2, tensorflow::DT_INT64);  // Indices, dense shape.
   }
-  const std::string call =
-      function.Node("PartitionedCall", given, {{"Tin", given_types}, {"Tout", returned_types}, {"f", rule}}) +
-      ":output:";
+  const std::vector<std::string> returned =
+      function.Values("PartitionedCall", arguments, "output", returned_types.size(),
+                      {{"Tin", argument_types}, {"Tout", returned_types}, {"f", rule}});
 
-  for (size_t i = 0; i < results.size(); ++i) function.ReturnNothing(results[i], result_types[i]);
+  for (size_t i = 0; i < results.size(); ++i) ReturnZeros(results[i], result_types[i], &function);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (gradients[i].empty()) {
-      function.ReturnNothing(inputs[i], input_types[i]);
+    const int first = gradients[i];
+    if (first == kNone) {
+      ReturnZeros(inputs[i], input_types[i], &function);
     } else if (is_sliced[i]) {
-      const int first = std::stoi(gradients[i]);
-      const std::string last_dimension = function.Constant(-1) + ":output:0";
-      const std::string rows = function.Node("ExpandDims", {call + std::to_string(first + 1), last_dimension},
-                                             {{"T", tensorflow::DT_INT64}, {"Tdim", tensorflow::DT_INT32}});
-      const std::string dense =
-          function.Node("ScatterNd", {rows + ":output:0", call + gradients[i], call + std::to_string(first + 2)},
-                        {{"T", input_types[i]}, {"Tindices", tensorflow::DT_INT64}});
-      function.Return(dense + ":output:0", input_types[i]);
+      const std::string rows = function.Value("ExpandDims", {returned[first + 1], function.Constant<int>(-1)}, "output",
+                                              {{"T", tensorflow::DT_INT64}, {"Tdim", tensorflow::DT_INT32}});
+      const std::string dense = function.Value("ScatterNd", {rows, returned[first], returned[first + 2]}, "output",
+                                               {{"T", input_types[i]}, {"Tindices", tensorflow::DT_INT64}});
+      function.Return(dense, input_types[i]);
     } else {
-      function.Return(call + gradients[i], input_types[i]);
+      function.Return(returned[first], input_types[i]);
     }
   }
-  for (size_t i = 0; i < captures.size(); ++i) function.ReturnNothing(captures[i], capture_types[i]);
-  *result = function.Build();
+  for (size_t i = 0; i < captures.size(); ++i) ReturnZeros(captures[i], capture_types[i], &function);
+  *result = function.Build("");
   return absl::OkStatus();
 }
 
@@ -198,13 +205,13 @@ absl::Status BarrierGradient(const AttrSlice& attributes, FunctionDef* result) {
   DataTypeVector value_types, after_types;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tvalues", &value_types));
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tafter", &after_types));
-  GradientFunction function;
-  Arguments(value_types, &function);
-  const std::vector<std::string> after = Arguments(after_types, &function);
-  const std::vector<std::string> dys = Arguments(value_types, &function);
+  FunctionBuilder function;
+  function.Arguments(value_types);
+  const std::vector<std::string> after = function.Arguments(after_types);
+  const std::vector<std::string> dys = function.Arguments(value_types);
   for (size_t i = 0; i < dys.size(); ++i) function.Return(dys[i], value_types[i]);
-  for (size_t i = 0; i < after.size(); ++i) function.ReturnNothing(after[i], after_types[i]);
-  *result = function.Build();
+  for (size_t i = 0; i < after.size(); ++i) ReturnZeros(after[i], after_types[i], &function);
+  *result = function.Build("");
   return absl::OkStatus();
 }
 
@@ -212,21 +219,21 @@ absl::Status CheckShapeGradient(const AttrSlice& attributes, FunctionDef* result
   DataType type, shape_type;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "T", &type));
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tshape", &shape_type));
-  GradientFunction function;
+  FunctionBuilder function;
   function.Argument(type);
   const std::string shape = function.Argument(shape_type);
   const std::string dy = function.Argument(type);
   function.Return(dy, type);
-  function.ReturnNothing(shape, shape_type);
-  *result = function.Build();
+  ReturnZeros(shape, shape_type, &function);
+  *result = function.Build("");
   return absl::OkStatus();
 }
 
-REGISTER_OP_GRADIENT("CustomGradientBarrier", BarrierGradient);
-REGISTER_OP_GRADIENT("CustomGradientCheckShape", CheckShapeGradient);
-REGISTER_OP_GRADIENT("CustomGradientEmbed", EmbedGradient);
-REGISTER_OP_GRADIENT("CustomGradientEmbedGrad", EmbedGradGradient);
-REGISTER_OP_GRADIENT("CustomGradientRule", RuleGradient);
+REGISTER_OP_GRADIENT(kBarrierOp, BarrierGradient);
+REGISTER_OP_GRADIENT(kCheckShapeOp, CheckShapeGradient);
+REGISTER_OP_GRADIENT(kEmbedOp, EmbedGradient);
+REGISTER_OP_GRADIENT(kEmbedGradOp, EmbedGradGradient);
+REGISTER_OP_GRADIENT(kRuleOp, RuleGradient);
 
 }  // namespace
 }  // namespace tf_cg_ops

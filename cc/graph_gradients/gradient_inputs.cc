@@ -1,5 +1,7 @@
 #include "cc/graph_gradients/gradient_inputs.h"
 
+#include "cc/lib/op_names.h"
+
 namespace tf_cg_ops {
 
 using ::tensorflow::AttrSlice;
@@ -7,7 +9,7 @@ using ::tensorflow::GetNodeAttr;
 
 namespace {
 
-// No gradient flows into the inputs from `begin` to before `end`, as far as they are there.
+// The inputs [begin, end), of which some may not exist, have no gradients.
 void Stop(size_t begin, size_t end, std::vector<bool>* has_gradient) {
   for (size_t i = begin; i < end && i < has_gradient->size(); ++i) (*has_gradient)[i] = false;
 }
@@ -23,7 +25,7 @@ absl::Status OfRule(const AttrSlice& attributes, std::vector<bool>* has_gradient
   has_gradient->assign(has_gradient->size(), false);
   for (const int64_t position : differentiated_inputs) {
     const size_t input = result_types.size() + position;
-    if (input < has_gradient->size()) (*has_gradient)[input] = true;  // The gradient itself refuses other positions.
+    if (input < has_gradient->size()) (*has_gradient)[input] = true;  // The gradient function rejects other positions.
   }
   return absl::OkStatus();
 }
@@ -33,17 +35,17 @@ absl::Status OfRule(const AttrSlice& attributes, std::vector<bool>* has_gradient
 absl::Status InputsWithGradients(const std::string& op, const AttrSlice& attributes, int num_inputs,
                                  std::vector<bool>* has_gradient) {
   has_gradient->assign(num_inputs, true);
-  if (op == "CustomGradientRule") return OfRule(attributes, has_gradient);
-  if (op == "CustomGradientCheckShape") {
+  if (op == kRuleOp) return OfRule(attributes, has_gradient);
+  if (op == kCheckShapeOp) {
     Stop(1, 2, has_gradient);
-  } else if (op == "CustomGradientBarrier") {
+  } else if (op == kBarrierOp) {
     tensorflow::DataTypeVector value_types;
     TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "Tvalues", &value_types));
     Stop(value_types.size(), num_inputs, has_gradient);
-  } else if (op == "CustomGradientEmbed" || op == "CustomGradientEmbedGrad") {
+  } else if (op == kEmbedOp || op == kEmbedGradOp) {
     bool manually_stopped;
     TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "fx_gx_manually_stopped", &manually_stopped));
-    if (op == "CustomGradientEmbed") {
+    if (op == kEmbedOp) {
       if (!manually_stopped) Stop(0, (num_inputs + 1) / 2, has_gradient);  // fx and gx.
     } else {
       std::string wrt;

@@ -8,8 +8,8 @@
 
 namespace tf_cg_ops {
 
-// Which inputs of an op of this library a gradient flows into, as in Python. Fails if the op has no gradient, with the
-// reason.
+// Sets, for each input of an op of this library, whether it has a gradient, by the same rules as in Python. Fails with
+// the reason if the op has no gradient.
 absl::Status InputsWithGradients(const std::string& op, const tensorflow::AttrSlice& attributes, int num_inputs,
                                  std::vector<bool>* has_gradient);
 

@@ -1,11 +1,12 @@
-// The gradients of the library's ops for TF_AddGradients and tensorflow::AddSymbolicGradients, where one of them stands
-// in the graph itself: a node that differentiates the op as TensorFlow does inside of functions.
+// The gradients of the library's ops for TF_AddGradients and tensorflow::AddSymbolicGradients, if such an op is in the
+// graph itself: a SymbolicGradient node, which TensorFlow also uses inside of functions.
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/graph_gradients/gradient_inputs.h"
+#include "cc/lib/op_names.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/framework/scope.h"
@@ -29,14 +30,14 @@ absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const 
   tensorflow::NameAttrList function;
   function.set_name(op.node()->type_string());
   for (const auto& [name, value] : op.node()->def().attr()) {
-    if (name.front() != '_') (*function.mutable_attr())[name] = value;  // The others are about the node.
+    if (name.front() != '_') (*function.mutable_attr())[name] = value;  // The others belong to the node.
   }
   std::vector<NodeBuilder::NodeOut> inputs;
   DataTypeVector out_types;
   for (int i = 0; i < op.num_inputs(); ++i) {
     inputs.emplace_back(op.input(i).node(), op.input(i).index());
     const DataType type = op.input_type(i);
-    // As TensorFlow has it in its own gradients of functions.
+    // The types that TensorFlow's own gradients of functions have.
     out_types.push_back(type == tensorflow::DT_RESOURCE ? tensorflow::DT_FLOAT : type);
   }
   for (const Output& grad_input : grad_inputs) inputs.emplace_back(grad_input.node(), grad_input.index());
@@ -48,18 +49,18 @@ absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const 
   TF_RETURN_IF_ERROR(builder.Finalize(scope.graph(), &node));
   TF_RETURN_IF_ERROR(scope.DoShapeInference(node));
   for (int i = 0; i < op.num_inputs(); ++i) {
-    // Where there is no gradient, zeros would go on into what computed the value, and come back as nan.
+    // "No gradient" rather than zeros, which would propagate into the input's own gradient and may become nan there.
     const bool flows = has_gradient[i] && op.input_type(i) != tensorflow::DT_RESOURCE;
     grad_outputs->push_back(flows ? Output(node, i) : tensorflow::NoGradient());
   }
   return scope.status();
 }
 
-REGISTER_GRADIENT_OP("CustomGradientBarrier", AddSymbolicGradient);
-REGISTER_GRADIENT_OP("CustomGradientCheckShape", AddSymbolicGradient);
-REGISTER_GRADIENT_OP("CustomGradientEmbed", AddSymbolicGradient);
-REGISTER_GRADIENT_OP("CustomGradientEmbedGrad", AddSymbolicGradient);
-REGISTER_GRADIENT_OP("CustomGradientRule", AddSymbolicGradient);
+REGISTER_GRADIENT_OP(kBarrierOp, AddSymbolicGradient);
+REGISTER_GRADIENT_OP(kCheckShapeOp, AddSymbolicGradient);
+REGISTER_GRADIENT_OP(kEmbedOp, AddSymbolicGradient);
+REGISTER_GRADIENT_OP(kEmbedGradOp, AddSymbolicGradient);
+REGISTER_GRADIENT_OP(kRuleOp, AddSymbolicGradient);
 
 }  // namespace
 }  // namespace tf_cg_ops

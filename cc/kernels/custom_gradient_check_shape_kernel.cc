@@ -2,6 +2,7 @@
 
 #include "cc/kernels/kernel_shapes.h"
 #include "cc/lib/messages.h"
+#include "cc/lib/op_names.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_cg_ops {
@@ -12,7 +13,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::TensorShape;
 
-// Compares shapes and hands the gradient on. It reads no element, so one kernel serves every dtype.
+// Compares shapes and forwards the gradient. It reads no element, so one kernel serves every dtype.
 class CustomGradientCheckShapeKernel : public OpKernel {
  public:
   explicit CustomGradientCheckShapeKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -22,13 +23,13 @@ class CustomGradientCheckShapeKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const TensorShape& gradient = context->input(0).shape();
     TensorShape expected;
-    OP_REQUIRES_OK(context, ShapeFromTensor(context->input(1), "CustomGradientCheckShape", &expected));
+    OP_REQUIRES_OK(context, ShapeFromTensor(context->input(1), kCheckShapeOp, &expected));
     OP_REQUIRES(context, gradient == expected,
                 absl::InvalidArgumentError(FillIn(message_, ToDims(expected), ToDims(gradient))));
     context->set_output(0, context->input(0));
   }
 
-  // Cheap enough to run where its inputs were computed.
+  // Cheap enough for the thread that computed its inputs.
   bool IsExpensive() override { return false; }
 
  private:

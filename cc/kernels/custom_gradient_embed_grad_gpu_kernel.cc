@@ -1,9 +1,9 @@
 #include <cstdint>
 #include <string>
 
+#include "cc/kernels/composed_embed_grad.h"
 #include "cc/kernels/embed_grad_plan.h"
 #include "cc/kernels/kernel_shapes.h"
-#include "cc/kernels/stock_embed_grad.h"
 #include "cc/lib/contraction_plan.h"
 #include "cc/versions/stream_executor.h"
 #include "cuda/contraction.h"
@@ -22,7 +22,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// Whether this library's CUDA kernels run. If not, the log says so, once in a process.
+// Whether this library's CUDA kernels can run. If not, logs the reason once in a process.
 bool HasCudaKernels() {
   static const bool has_them = [] {
     const std::string& why = cuda::WhyUnusable();
@@ -32,7 +32,7 @@ bool HasCudaKernels() {
   return has_them;
 }
 
-// Computes with this library's CUDA kernels where these run, and elsewhere with built-in ops.
+// Computes with this library's CUDA kernels if they can run, otherwise with built-in ops.
 template <typename T>
 class CustomGradientEmbedGradGpuKernel : public OpKernel {
  public:
@@ -46,7 +46,7 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
     EmbedGradShapes shapes;
     OP_REQUIRES_OK(context, AlignInputs(context, attributes_, &shapes));
     OP_REQUIRES_OK(context, uses_cuda_ ? ContractByCuda(context, shapes)
-                                       : ContractByStockOps(context, StockTypesOf<T>(), attributes_, shapes));
+                                       : ContractByBuiltInOps(context, ComposedTypesOf<T>(), attributes_, shapes));
   }
 
  private:
@@ -56,7 +56,7 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
     const ContractionPlan plan = PlanContraction(shapes, attributes_);
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(AllocateOut(context, plan, shapes.out, &out));
-    // Whatever gets this memory next is enqueued on the same stream, after the sums in it have been read.
+    // The next user of this memory is enqueued on the same stream, after the sums in it were read.
     Tensor scratch;
     const int64_t scratch_bytes = cuda::ScratchBytes<Element>(plan);
     if (scratch_bytes > 0) {
@@ -74,7 +74,7 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
   bool uses_cuda_ = false;
 };
 
-// What tests ask for with the label is computed by TensorFlow's own operations, whatever the device.
+// Tests choose built-in ops with the label, on any device.
 #define REGISTER(T)                                                                                              \
   REGISTER_KERNEL_BUILDER(                                                                                       \
       Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T").HostMemory("shape"), \
@@ -83,10 +83,10 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
                               .Device(tensorflow::DEVICE_GPU)                                                    \
                               .TypeConstraint<T>("T")                                                            \
                               .HostMemory("shape")                                                               \
-                              .Label("stock"),                                                                   \
+                              .Label("built_in"),                                                                \
                           CustomGradientEmbedGradGpuKernel<T>);                                                  \
   REGISTER_KERNEL_BUILDER(                                                                                       \
-      Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T").Label("stock"),      \
+      Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T").Label("built_in"),   \
       CustomGradientEmbedGradGpuKernel<T>);
 TF_CG_OPS_CALL_FOR_EACH_TYPE(REGISTER)
 #undef REGISTER

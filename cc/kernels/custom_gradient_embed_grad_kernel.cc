@@ -31,7 +31,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, AllocateOut(context, plan, shapes.out, &out));
 
-    // Shard is the same in every version of TensorFlow; the thread pool's own functions come and go.
+    // Shard has the same interface in every version of TensorFlow, the thread pool's methods have not.
     const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
     const ParallelFor parallel_for = [threads](int64_t total, int64_t cost, const auto& work) {
       tensorflow::Shard(threads->num_threads, threads->workers, total, cost, work);
@@ -39,7 +39,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     const auto* l = static_cast<const Element*>(context->input(0).data());
     const auto* r = static_cast<const Element*>(context->input(1).data());
     auto* o = static_cast<Element*>(out->data());
-    Contract(plan, /*conjugate=*/attributes_.wrt != kFx, l, r, o, WidestVectors(), parallel_for);
+    Contract(plan, /*conjugate=*/attributes_.wrt != kFx, l, r, o, BestInstructionSet(), parallel_for);
   }
 
  private:

@@ -16,10 +16,10 @@ absl::Status AlignInputs(OpKernelContext* context, const GradAttributes& attribu
   const TensorShape& rhs = context->input(1).shape();
   TensorShape& out = shapes->out;
   TF_RETURN_IF_ERROR(ShapeFromTensor(context->input(2), EmbedGradNames().api, &out));
-  // By far the most frequent case, and always right.
-  shapes->are_alike =
+  // By far the most frequent case, which always fits.
+  shapes->all_equal =
       attributes.axis.dims.empty() && !attributes.axis.all && lhs == rhs && lhs == out && out.num_elements() > 0;
-  if (shapes->are_alike) return absl::OkStatus();
+  if (shapes->all_equal) return absl::OkStatus();
   const std::string error = Align(InRoleOrder(attributes.wrt, ToDims(lhs), ToDims(rhs), ToDims(out)), attributes.axis,
                                   EmbedGradNames(), &shapes->alignment);
   return error.empty() ? absl::OkStatus() : absl::InvalidArgumentError(error);
@@ -27,8 +27,8 @@ absl::Status AlignInputs(OpKernelContext* context, const GradAttributes& attribu
 
 ContractionPlan PlanContraction(const EmbedGradShapes& shapes, const GradAttributes& attributes) {
   ContractionPlan plan =
-      shapes.are_alike ? PlanElementwise(shapes.out.num_elements()) : PlanContraction(shapes.alignment, attributes.wrt);
-  if (attributes.zero_x) plan.reduced_size = 0;
+      shapes.all_equal ? PlanElementwise(shapes.out.num_elements()) : PlanContraction(shapes.alignment, attributes.wrt);
+  if (attributes.zero_x) plan.reduction_size = 0;
   return plan;
 }
 

@@ -1,4 +1,4 @@
-// What the kernels of CustomGradientEmbedGrad have in common, on every device: from the inputs to the plan of the work.
+// Common to the kernels of CustomGradientEmbedGrad on all devices: from the inputs to the plan of the contraction.
 
 #ifndef TF_CG_OPS_CC_KERNELS_EMBED_GRAD_PLAN_H_
 #define TF_CG_OPS_CC_KERNELS_EMBED_GRAD_PLAN_H_
@@ -14,7 +14,7 @@
 
 namespace tf_cg_ops {
 
-// The type of cc/lib that has the layout of TensorFlow's T.
+// The type of cc/lib with the layout of TensorFlow's T.
 template <typename T>
 struct ElementOf {
   using Type = T;
@@ -28,7 +28,7 @@ struct ElementOf<Eigen::bfloat16> {
   using Type = BFloat16;
 };
 
-// Calls a macro for each type of TensorFlow that the op takes.
+// Calls a macro for each type that the op takes.
 #define TF_CG_OPS_CALL_FOR_EACH_TYPE(MACRO) \
   MACRO(Eigen::half)                        \
   MACRO(Eigen::bfloat16)                    \
@@ -40,9 +40,9 @@ struct ElementOf<Eigen::bfloat16> {
 // The shapes of one call.
 struct EmbedGradShapes {
   tensorflow::TensorShape out;
-  // lhs, rhs and out have one shape, with elements, and there is no axis: nothing has to be aligned.
-  bool are_alike = false;
-  Alignment alignment;  // Empty if they are alike.
+  // Whether lhs, rhs and out have the same nonempty shape and there is no axis, so that nothing has to be aligned.
+  bool all_equal = false;
+  Alignment alignment;  // Empty if all_equal.
 };
 
 // Checks the shapes of the inputs against each other.
@@ -51,7 +51,7 @@ absl::Status AlignInputs(tensorflow::OpKernelContext* context, const GradAttribu
 
 ContractionPlan PlanContraction(const EmbedGradShapes& shapes, const GradAttributes& attributes);
 
-// The output, in the memory of an operand where the plan allows it and nobody else holds that.
+// Allocates the output, in the memory of an operand if the plan allows it and the kernel is its only owner.
 absl::Status AllocateOut(tensorflow::OpKernelContext* context, const ContractionPlan& plan,
                          const tensorflow::TensorShape& shape, tensorflow::Tensor** out);
 

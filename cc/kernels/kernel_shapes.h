@@ -1,4 +1,4 @@
-// What the kernels share: attributes and shapes in the terms of cc/lib.
+// Attributes and shapes of the kernels as types of cc/lib.
 
 #ifndef TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
 #define TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
@@ -17,7 +17,7 @@ inline Dims ToDims(const tensorflow::TensorShape& shape) {
   return Dims(sizes.begin(), sizes.end());
 }
 
-// A shape that came as a tensor of the op `api`.
+// The shape that a tensor holds, an input of the op `api`.
 inline absl::Status ShapeFromTensor(const tensorflow::Tensor& tensor, const std::string& api,
                                     tensorflow::TensorShape* shape) {
   using ::tensorflow::TensorShapeUtils;

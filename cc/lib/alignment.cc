@@ -9,44 +9,45 @@
 namespace tf_cg_ops {
 namespace {
 
-// For each dimension of x, whether `axis` names it. Returns an error message, empty if there is none.
-std::string DomainOf(const Dims& x, const Axis& axis, const OperandNames& names, std::vector<bool>* in_domain) {
+// Sets, for each dimension of x, whether `axis` names it. Returns an error message, empty if there is none.
+std::string FindEventDimensions(const Dims& x, const Axis& axis, const OperandNames& names,
+                                std::vector<bool>* is_event) {
   const int64_t rank = x.size();
-  in_domain->assign(rank, axis.all);
-  for (const int64_t given : axis.dims) {
-    if (given < -rank || given >= rank) return AxisOutOfRange(names, given, x);
-    const int64_t dimension = given < 0 ? given + rank : given;
-    if ((*in_domain)[dimension]) return AxisGivenTwice(names, dimension, axis, x);
-    (*in_domain)[dimension] = true;
+  is_event->assign(rank, axis.all);
+  for (const int64_t value : axis.dims) {
+    if (value < -rank || value >= rank) return AxisOutOfRange(names, value, x);
+    const int64_t dimension = value < 0 ? value + rank : value;
+    if ((*is_event)[dimension]) return DuplicateAxis(names, dimension, axis, x);
+    (*is_event)[dimension] = true;
   }
   return "";
 }
 
-// Puts a size-1 dimension in at each place of the domain, so that dims along S become dims along X. What dims has
-// beyond S stays in front; what it lacks is filled with 1.
-Dims SpreadAlongX(const Dims& dims, const std::vector<bool>& in_domain) {
-  const size_t rank_s = std::count(in_domain.begin(), in_domain.end(), false);
+// Turns dimensions of S into dimensions of X: inserts size 1 at each event dimension. Dimensions beyond those of S stay
+// in front; missing ones become 1.
+Dims ExpandToX(const Dims& dims, const std::vector<bool>& is_event) {
+  const size_t rank_s = std::count(is_event.begin(), is_event.end(), false);
   Dims along_s(std::max(dims.size(), rank_s) - dims.size(), 1);
   along_s.insert(along_s.end(), dims.begin(), dims.end());
   auto next = along_s.begin() + (along_s.size() - rank_s);
-  Dims spread(along_s.begin(), next);
-  for (const bool named : in_domain) spread.push_back(named ? 1 : *next++);
-  return spread;
+  Dims expanded(along_s.begin(), next);
+  for (const bool is_one : is_event) expanded.push_back(is_one ? 1 : *next++);
+  return expanded;
 }
 
 void PadToRank(size_t rank, Dims* dims) { dims->insert(dims->begin(), rank - dims->size(), 1); }
 
-// Broadcasts one dimension. A known size other than 1 wins over an unknown one, as it does in NumPy at run time.
-bool BroadcastDim(int64_t dim, int64_t* joint) {
-  if (dim == 1 || dim == *joint) return true;
-  if (*joint == 1 || (*joint == kUnknownDim && dim != kUnknownDim)) {
-    *joint = dim;
+// Broadcasts one dimension. A known size other than 1 replaces an unknown one, as broadcasting at run time does.
+bool BroadcastDim(int64_t dim, int64_t* iteration_space) {
+  if (dim == 1 || dim == *iteration_space) return true;
+  if (*iteration_space == 1 || (*iteration_space == kUnknownDim && dim != kUnknownDim)) {
+    *iteration_space = dim;
     return true;
   }
   return dim == kUnknownDim;
 }
 
-// Whether the shape may have fewer than 2^63 elements at run time: an unknown dimension may turn out to be 0.
+// Whether the shape may have fewer than 2^63 elements at run time, when an unknown dimension may be 0.
 bool MayBeCounted(const Dims& dims) {
   if (std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim <= 0; })) return true;
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -54,7 +55,7 @@ bool MayBeCounted(const Dims& dims) {
   return most > 0;
 }
 
-// Whether two shapes may turn out equal at run time.
+// Whether two shapes may be equal at run time.
 bool MayEqual(const Dims& a, const Dims& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](int64_t m, int64_t n) { return m == n || m == kUnknownDim || n == kUnknownDim; });
@@ -67,8 +68,8 @@ Role RoleFromName(const std::string& name) { return name == "fx" ? kFx : name ==
 OperandShapes InRoleOrder(Role wrt, std::optional<Dims> lhs, std::optional<Dims> rhs, std::optional<Dims> out) {
   OperandShapes shapes;
   shapes[wrt] = std::move(out);
-  shapes[wrt == kFx ? kGx : kFx] = std::move(lhs);
-  shapes[wrt == kX ? kGx : kX] = std::move(rhs);
+  shapes[LhsRole(wrt)] = std::move(lhs);
+  shapes[RhsRole(wrt)] = std::move(rhs);
   return shapes;
 }
 
@@ -76,36 +77,36 @@ std::string Align(const OperandShapes& shapes, const Axis& axis, const OperandNa
   if (axis.all && !axis.dims.empty()) return AxisWithAllAxes(names, axis);
   if (!shapes[kX]) return "";
   const Dims& x = *shapes[kX];
-  std::vector<bool> in_domain;
-  if (std::string error = DomainOf(x, axis, names, &in_domain); !error.empty()) return error;
+  std::vector<bool> is_event;
+  if (std::string error = FindEventDimensions(x, axis, names, &is_event); !error.empty()) return error;
   if (!shapes[kFx] || !shapes[kGx]) return "";
   const Dims& fx = *shapes[kFx];
   const Dims& gx = *shapes[kGx];
-  const Misfit misfit{names, shapes, axis, in_domain};
+  const ShapeError error{names, shapes, axis, is_event};
 
   Alignment local;
   Alignment& result = alignment == nullptr ? local : *alignment;
-  result.operands = {SpreadAlongX(fx, in_domain), gx.size() >= x.size() ? gx : SpreadAlongX(gx, in_domain), x};
+  result.operands = {ExpandToX(fx, is_event), gx.size() >= x.size() ? gx : ExpandToX(gx, is_event), x};
   size_t rank = 0;
   for (const Dims& dims : result.operands) rank = std::max(rank, dims.size());
-  result.joint.assign(rank, 1);
+  result.iteration_space.assign(rank, 1);
   for (Dims& dims : result.operands) {
     PadToRank(rank, &dims);
     for (size_t i = 0; i < rank; ++i) {
-      if (!BroadcastDim(dims[i], &result.joint[i])) return DoNotBroadcast(misfit);
+      if (!BroadcastDim(dims[i], &result.iteration_space[i])) return DoNotBroadcast(error);
     }
   }
 
   Dims expected_fx;
   const size_t extra = rank - x.size();
   for (size_t i = 0; i < rank; ++i) {
-    if (i < extra || !in_domain[i - extra]) expected_fx.push_back(result.joint[i]);
+    if (i < extra || !is_event[i - extra]) expected_fx.push_back(result.iteration_space[i]);
   }
-  const bool scalar_of_all_x = fx.empty() && MayEqual(result.joint, x);
+  const bool scalar_of_all_x = fx.empty() && MayEqual(result.iteration_space, x);
   if (!scalar_of_all_x && !MayEqual(fx, expected_fx)) {
-    return WrongFxShape(misfit, expected_fx);
+    return WrongFxShape(error, expected_fx);
   }
-  if (!MayBeCounted(result.joint)) return TooManyProducts(misfit);
+  if (!MayBeCounted(result.iteration_space)) return TooManyProducts(error);
   return "";
 }
 

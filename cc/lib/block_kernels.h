@@ -1,7 +1,7 @@
-// The arithmetic on one block, a matrix of products, for each element type and for each kind of vector registers.
+// The arithmetic on one block, a matrix of products, for each element type and each instruction set.
 //
-// All kinds give the same bits: they add in the same order and contract nothing into fused operations. Only the payload
-// of a nan may differ.
+// All instruction sets give the same bits: they add in the same order and fuse no operations. Only the payload of a nan
+// may differ.
 
 #ifndef TF_CG_OPS_CC_LIB_BLOCK_KERNELS_H_
 #define TF_CG_OPS_CC_LIB_BLOCK_KERNELS_H_
@@ -12,15 +12,15 @@
 
 namespace tf_cg_ops {
 
-// Rows with at most so many columns are worth packing.
+// The most columns for which packing rows pays off.
 inline constexpr int64_t kNarrow = 16;
 
-// Where an operand's elements are, in a block of rows and columns.
+// The memory of an operand in a block of rows and columns.
 template <typename T>
 struct Strided {
   const T* data;
   int64_t row_step;  // In elements.
-  bool is_row;       // Whether it moves along a row, element by element. If not, it is the same all along.
+  bool is_row;       // Whether each column has an element of its own. If not, one element serves the whole row.
 };
 
 template <typename T>
@@ -29,7 +29,7 @@ struct Block {
   Strided<T> rhs;
   int64_t rows;
   int64_t columns;
-  bool is_narrow;  // Packs rows side by side, since each for itself would fill no vectors: for at most kNarrow columns.
+  bool is_narrow;  // Packs rows side by side, since a single one fills no vector: for at most kNarrow columns.
   bool conjugate;  // Multiplies by the conjugate of rhs.
 };
 
@@ -38,24 +38,24 @@ template <typename T>
 struct BlockKernels {
   using Sum = typename Arithmetic<T>::Sum;
 
-  // out = lhs * rhs, row after row without a gap. out may be lhs or rhs, where that is laid out alike. `stream` keeps a
-  // large out from driving everything else out of the caches.
+  // out = lhs * rhs, row after row without a gap. out may be an operand with the same layout. `stream` writes past the
+  // caches, so that a large out does not evict everything else.
   void (*multiply)(const Block<T>& block, bool stream, T* out);
-  // sums[column] += the products in each column, from the first row to the last.
+  // sums[column] += the products in that column, from the first row to the last.
   void (*add_to_columns)(const Block<T>& block, Sum* sums);
-  // sums[row] += the sum of the products in each row.
+  // sums[row] += the sum of the products in that row.
   void (*add_to_rows)(const Block<T>& block, Sum* sums);
   void (*round)(const Sum* sums, int64_t count, T* out);
 };
 
-// Kinds of vector registers. Each can do what those before it can.
-enum class Vectors { kBaseline, kAvx2, kAvx512 };
+// Each includes those before it.
+enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 
-// The widest that this machine has.
-Vectors WidestVectors();
+// The last one that this machine supports.
+InstructionSet BestInstructionSet();
 
 template <typename T>
-const BlockKernels<T>& BlockKernelsFor(Vectors vectors);
+const BlockKernels<T>& BlockKernelsFor(InstructionSet instruction_set);
 
 }  // namespace tf_cg_ops
 

@@ -1,12 +1,12 @@
-// The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES; block_kernels.cc includes this in a namespace for each
-// kind, hence no include guard. Only what this file and vectors_inl.h define is called here, so that each is compiled
-// for its kind alone.
+// The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES. Each block_kernels_*.cc includes this file in a namespace
+// of its own, hence no include guard. The code calls only functions of this file and of vectors_inl.h, so that all of
+// it is compiled for one instruction set.
 //
-// Every loop has one shape: full vectors, then what is left, by way of a buffer that is filled up with zeros.
+// Every loop has the same form: full vectors, then a remainder in a buffer padded with zeros.
 
 #include "cc/lib/vectors_inl.h"
 
-// Calls run with the block's form as types: whether lhs and rhs move along a row, and whether to conjugate.
+// Calls run(lhs is_row, rhs is_row, conjugate) with the flags of the block as types.
 template <typename T, typename F>
 inline void WithForm(const Block<T>& block, const F& run) {
   const auto with_rhs = [&](auto lhs, auto rhs) {
@@ -35,10 +35,10 @@ inline const typename Arithmetic<T>::Real* RowData(const Strided<T>& operand, in
   return reinterpret_cast<const typename Arithmetic<T>::Real*>(operand.data + row * operand.row_step);
 }
 
-// Narrow rows are laid side by side, in as many whole rows as go into so many reals.
+// Reals that packed rows take at most; only whole rows are packed.
 constexpr int64_t kPacked = 256;
 
-// The rows [first, first + rows) of an operand with narrow rows, side by side: in place where they lie so.
+// The rows [first, first + rows) of an operand with narrow rows, side by side. Rows without gaps are not copied.
 template <typename T>
 inline const T* Pack(const Strided<T>& operand, int64_t columns, int64_t first, int64_t rows, T* buffer) {
   const T* from = operand.data + first * operand.row_step;
@@ -48,14 +48,14 @@ inline const T* Pack(const Strided<T>& operand, int64_t columns, int64_t first, 
     if (operand.is_row) {
       for (int64_t column = 0; column < columns; ++column) to[column] = from[column];
     } else {
-      // Always as many, which are a few vectors; the next row overwrites what is too many.
+      // A fixed count compiles to a few vectors. The next row overwrites the excess.
       for (int64_t column = 0; column < kNarrow; ++column) to[column] = *from;
     }
   }
   return buffer;
 }
 
-// Calls run(first row, number of rows, block) with blocks of a single row that several narrow rows make up.
+// Calls run(first row, number of rows, block) with blocks that pack several narrow rows into one row.
 template <typename T, typename F>
 inline void ForPacked(const Block<T>& block, const F& run) {
   constexpr int64_t kElements = kPacked / Arithmetic<T>::kReals;
@@ -76,7 +76,7 @@ inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, typenam
   const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
   const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));
   const int64_t count = block.columns * Arithmetic<T>::kReals;
-  const auto some = [&](int64_t i, int64_t n) {
+  const auto multiply_part = [&](int64_t i, int64_t n) {
     StoreFirst(Product<T, conjugate, W>(lhs.LastAt(i, n), rhs.LastAt(i, n)), n, out + i);
   };
   int64_t i = 0;
@@ -85,18 +85,18 @@ inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, typenam
     const int64_t to_boundary = (bytes - reinterpret_cast<uintptr_t>(out) % bytes) % bytes / sizeof(*out);
     if (to_boundary < count && to_boundary % Arithmetic<T>::kReals == 0 &&
         reinterpret_cast<uintptr_t>(out) % sizeof(*out) == 0) {
-      some(0, to_boundary);
+      multiply_part(0, to_boundary);
       for (i = to_boundary; i + kLanes <= count; i += kLanes) {
         Stream(Product<T, conjugate, W>(lhs.At(i), rhs.At(i)), out + i);
       }
     }
   }
   for (; i + kLanes <= count; i += kLanes) Store(Product<T, conjugate, W>(lhs.At(i), rhs.At(i)), out + i);
-  if (i < count) some(i, count - i);
+  if (i < count) multiply_part(i, count - i);
 }
 
-// Narrow rows of which one operand is the same all along: full vectors reach into the rows that come next, which then
-// overwrite what was too much. out is neither operand here.
+// Multiplies narrow rows in full vectors, which write beyond the end of a row; the next row overwrites the excess. out
+// must not be an operand.
 template <typename T>
 inline void MultiplyNarrowRows(const Block<T>& block, T* out) {
   using W = typename Arithmetic<T>::Product;
@@ -146,7 +146,7 @@ void MultiplyBlock(const Block<T>& block, bool stream, T* out) {
 #endif
 }
 
-// sums[column] += the products of `kRows` rows, added one after the other.
+// sums[column] += the products of `kRows` rows, one after the other.
 template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate, int kRows>
 inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithmetic<T>::Sum* sums) {
   using W = typename Arithmetic<T>::Sum;
@@ -158,7 +158,7 @@ inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithm
   const auto pair = [&](int64_t r) {
     return Pair{Row<T, W, lhs_is_row>(RowData(block.lhs, r)), Row<T, W, rhs_is_row>(RowData(block.rhs, r))};
   };
-  // Written out: a loop over an array of rows would keep them in memory.
+  // Without an array, which the compiler would keep in memory.
   const Pair r0 = pair(row), r1 = pair(row + (kRows > 1)), r2 = pair(row + 2 * (kRows > 1)),
              r3 = pair(row + 3 * (kRows > 1));
   const int64_t count = block.columns * Arithmetic<T>::kReals;
@@ -192,7 +192,7 @@ inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithm
 template <typename T>
 void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
   if (block.is_narrow) {
-    // Position by position in the packed rows first, then the positions of one column.
+    // Sums each position of the packed rows, then the positions of each column.
     typename Arithmetic<T>::Sum packed_sums[kPacked] = {};
     const int64_t reals = block.columns * Arithmetic<T>::kReals;
     const int64_t at_once = kPacked / reals;
@@ -200,8 +200,8 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // Rows that follow one another are read best as they come. Where there are gaps, several at once are faster, since
-  // the sums are then read and written less often.
+  // Rows without gaps are fastest one by one. With gaps, four at once are faster, since the sums are read and written
+  // less often.
   const auto has_gaps = [&](const Strided<T>& operand) { return operand.is_row && operand.row_step != block.columns; };
   const bool by_four = has_gaps(block.lhs) || has_gaps(block.rhs);
   WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
@@ -215,21 +215,21 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
   });
 }
 
-// The sum of the products in one row, of complex numbers as a pair.
+// *sum += the sum of the products in one row; for complex numbers, sum is a pair.
 template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate>
 inline void AddRowTo(const Block<T>& block, int64_t row, typename Arithmetic<T>::Sum* sum) {
   using W = typename Arithmetic<T>::Sum;
   constexpr int kLanes = VectorOf<W>::kLanes;
-  // Independent sums, so that the additions overlap; as many for each kind of vectors.
+  // Independent sums, so that additions overlap; the same number for each instruction set.
   constexpr int kSums = 128 / sizeof(W);
   constexpr int kVectors = kSums / kLanes;
-  // The sums of so many products are folded into one, so that rounding errors do not pile up along a row.
-  constexpr int64_t kFolded = 8192;
+  // Products between two reductions of the sums to one, which limits the rounding errors along a row.
+  constexpr int64_t kReduced = 8192;
   const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
   const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));
   const int64_t count = block.columns * Arithmetic<T>::kReals;
   for (int64_t i = 0; i < count;) {
-    const int64_t end = count - i > kFolded ? i + kFolded : count;
+    const int64_t end = count - i > kReduced ? i + kReduced : count;
     Vector<W> vectors[kVectors] = {};
     for (; i + kSums <= end; i += kSums) {
       for (int v = 0; v < kVectors; ++v) {

@@ -7,25 +7,25 @@
 namespace tf_cg_ops {
 namespace {
 
-// Numbers that are summed up side by side: few enough for the caches, enough to read the operands in long stretches.
+// Sums that are computed side by side: few enough for the caches, enough to read the operands in long runs.
 constexpr int64_t kTile = 8192;
-// So many products of one column are added one after the other. Then the sum goes into the column's total, so that
-// rounding errors do not pile up along a column.
+// Products of one column that are added one after the other. Their sum is then added to the column's total, which
+// limits the rounding errors along a column.
 constexpr int64_t kColumnProducts = 256;
-// A reduction is cut into blocks if it has few outputs, so that all threads take part and read in long stretches; each
-// block has at least kBlockProducts, and there are at most kMaxBlocks.
+// A reduction with few outputs is cut into blocks, so that all threads take part and read in long runs. Each block has
+// at least kBlockProducts, and there are at most kMaxBlocks.
 constexpr int64_t kFewRows = 1024;
 constexpr int64_t kFewColumns = 8192;
 constexpr int64_t kBlockProducts = 32768;
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kLongEnough = 16;
-// An output of more bytes than a cache holds is written past the caches.
+// The least bytes of an output that is written past the caches: more than they hold.
 constexpr int64_t kStreamedBytes = int64_t{1} << 24;
 
-// Steps through a nest of loops in row-major order and keeps the operands' offsets.
+// Iterates over nested loops in row-major order and tracks the operands' offsets.
 class Odometer {
  public:
-  // `num_loops` of the outermost loops take part; the walk starts at their `start`-th combination.
+  // Iterates over the outermost `num_loops` loops, from iteration `start` on.
   Odometer(const std::vector<Loop>& loops, size_t num_loops, int64_t start)
       : loops_(loops), index_(num_loops), lhs_(0), rhs_(0) {
     for (size_t i = num_loops; i-- > 0;) {
@@ -58,7 +58,8 @@ class Odometer {
   int64_t rhs_;
 };
 
-int64_t Combinations(const std::vector<Loop>& loops, size_t num_loops) {
+// The iterations of the outermost `num_loops` loops together.
+int64_t Iterations(const std::vector<Loop>& loops, size_t num_loops) {
   int64_t product = 1;
   for (size_t i = 0; i < num_loops; ++i) product *= loops[i].size;
   return product;
@@ -67,22 +68,29 @@ int64_t Combinations(const std::vector<Loop>& loops, size_t num_loops) {
 template <typename T>
 class Contraction {
  public:
-  Contraction(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, Vectors vectors)
-      : plan_(plan), conjugate_(conjugate), lhs_(lhs), rhs_(rhs), out_(out), kernels_(BlockKernelsFor<T>(vectors)) {}
+  Contraction(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
+              InstructionSet instruction_set)
+      : plan_(plan),
+        conjugate_(conjugate),
+        lhs_(lhs),
+        rhs_(rhs),
+        out_(out),
+        kernels_(BlockKernelsFor<T>(instruction_set)) {}
 
   void Run(const ParallelFor& parallel_for) const {
-    if (plan_.kept_size == 0) return;
-    if (plan_.reduced_size == 0) {
-      std::fill(out_, out_ + plan_.kept_size, T{});
-    } else if (plan_.reduced.empty()) {
-      parallel_for(plan_.kept_size, 1, [this](int64_t begin, int64_t end) { Multiply(begin, end); });
+    if (plan_.output_size == 0) return;
+    if (plan_.reduction_size == 0) {
+      std::fill(out_, out_ + plan_.output_size, T{});
+    } else if (plan_.reduction_loops.empty()) {
+      parallel_for(plan_.output_size, 1, [this](int64_t begin, int64_t end) { Multiply(begin, end); });
     } else if (const int64_t blocks = NumReducedBlocks(); blocks > 1) {
       SumInBlocks(blocks, parallel_for);
     } else {
-      // Packed columns are added up in another order if they are fewer: they must not be cut.
-      const int64_t unit = !plan_.reduced_is_innermost && IsNarrow(plan_.kept.back()) ? plan_.kept.back().size : 1;
-      parallel_for(plan_.kept_size / unit, unit * plan_.reduced_size, [this, unit](int64_t begin, int64_t end) {
-        Sum(begin * unit, end * unit, plan_.reduced,
+      // Packed columns are not cut: the order of additions depends on their number.
+      const int64_t unit =
+          !plan_.reduction_is_innermost && IsNarrow(plan_.output_loops.back()) ? plan_.output_loops.back().size : 1;
+      parallel_for(plan_.output_size / unit, unit * plan_.reduction_size, [this, unit](int64_t begin, int64_t end) {
+        Sum(begin * unit, end * unit, plan_.reduction_loops,
             [this](int64_t i, const SumType* sums, int64_t count) { kernels_.round(sums, count, out_ + i); });
       });
     }
@@ -94,18 +102,18 @@ class Contraction {
 
   static bool IsNarrow(const Loop& loop) { return loop.size <= kNarrow; }
 
-  // Computes the elements [begin, end) of out, which are products.
+  // Computes the elements [begin, end) of an out without sums.
   void Multiply(int64_t begin, int64_t end) const {
     const bool stream =
-        plan_.kept_size >= kStreamedBytes / static_cast<int64_t>(sizeof(T)) && out_ != lhs_ && out_ != rhs_;
-    const size_t last = plan_.kept.size() - 1;
-    const Loop& inner = plan_.kept[last];
-    const Loop middle = last > 0 ? plan_.kept[last - 1] : Loop{1, 0, 0, 0};
+        plan_.output_size >= kStreamedBytes / static_cast<int64_t>(sizeof(T)) && out_ != lhs_ && out_ != rhs_;
+    const size_t last = plan_.output_loops.size() - 1;
+    const Loop& inner = plan_.output_loops[last];
+    const Loop middle = last > 0 ? plan_.output_loops[last - 1] : Loop{1, 0, 0, 0};
     int64_t column = begin % inner.size;
     int64_t row = begin / inner.size % middle.size;
-    Odometer outer(plan_.kept, last > 0 ? last - 1 : 0, begin / inner.size / middle.size);
+    Odometer outer(plan_.output_loops, last > 0 ? last - 1 : 0, begin / inner.size / middle.size);
     while (begin < end) {
-      // Whole rows as far as there are any.
+      // As many whole rows as there are.
       const bool is_whole = column == 0 && end - begin >= inner.size;
       const int64_t rows = is_whole ? std::min((end - begin) / inner.size, middle.size - row) : 1;
       const int64_t columns = is_whole ? inner.size : std::min(end - begin, inner.size - column);
@@ -128,24 +136,24 @@ class Contraction {
     }
   }
 
-  // Computes sums for the elements [begin, end) of out over the loops `reduced`, and hands them to
+  // Computes the sums over the loops for the elements [begin, end) of out, and passes them to
   // write(first element, sums, count).
   template <typename F>
-  void Sum(int64_t begin, int64_t end, const std::vector<Loop>& reduced, const F& write) const {
-    const Loop& inner = plan_.kept.back();
-    Odometer outer(plan_.kept, plan_.kept.size() - 1, begin / inner.size);
+  void Sum(int64_t begin, int64_t end, const std::vector<Loop>& reduction_loops, const F& write) const {
+    const Loop& inner = plan_.output_loops.back();
+    Odometer outer(plan_.output_loops, plan_.output_loops.size() - 1, begin / inner.size);
     for (int64_t j = begin % inner.size; begin < end;) {
-      // Elements of out that lie in the innermost kept loop.
+      // Elements of out in the innermost output loop.
       const int64_t count = std::min({end - begin, inner.size - j, kTile / kReals});
-      // Where both operands are broadcast along them, all the sums are equal.
+      // The sums are all equal if both operands are broadcast along that loop.
       const int64_t distinct = inner.lhs == 0 && inner.rhs == 0 ? 1 : count;
       const T* lhs = lhs_ + outer.lhs() + j * inner.lhs;
       const T* rhs = rhs_ + outer.rhs() + j * inner.rhs;
       SumType sums[kTile];
-      if (plan_.reduced_is_innermost) {
-        SumRows(lhs, rhs, distinct, reduced, sums);
+      if (plan_.reduction_is_innermost) {
+        SumRows(lhs, rhs, distinct, reduction_loops, sums);
       } else {
-        SumColumns(lhs, rhs, distinct, reduced, sums);
+        SumColumns(lhs, rhs, distinct, reduction_loops, sums);
       }
       for (int64_t i = distinct * kReals; i < count * kReals; ++i) sums[i] = sums[i % kReals];
       write(begin, sums, count);
@@ -158,14 +166,15 @@ class Contraction {
     }
   }
 
-  // The products for one element of out lie in rows.
-  void SumRows(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduced, SumType* sums) const {
-    const Loop& inner = plan_.kept.back();
-    const Loop& last = reduced.back();
-    const int64_t combinations = Combinations(reduced, reduced.size() - 1);
+  // Sums products along rows: those of one element of out are in one row.
+  void SumRows(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduction_loops,
+               SumType* sums) const {
+    const Loop& inner = plan_.output_loops.back();
+    const Loop& last = reduction_loops.back();
+    const int64_t iterations = Iterations(reduction_loops, reduction_loops.size() - 1);
     std::fill(sums, sums + count * kReals, SumType(0));
-    Odometer outer(reduced, reduced.size() - 1, 0);
-    for (int64_t i = 0; i < combinations; ++i, outer.Next()) {
+    Odometer outer(reduction_loops, reduction_loops.size() - 1, 0);
+    for (int64_t i = 0; i < iterations; ++i, outer.Next()) {
       kernels_.add_to_rows({{lhs + outer.lhs(), inner.lhs, last.lhs == 1},
                             {rhs + outer.rhs(), inner.rhs, last.rhs == 1},
                             count,
@@ -176,75 +185,77 @@ class Contraction {
     }
   }
 
-  // The products for one element of out lie in columns.
-  void SumColumns(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduced, SumType* sums) const {
-    const Loop& inner = plan_.kept.back();
-    const Loop& last = reduced.back();
-    const int64_t combinations = Combinations(reduced, reduced.size() - 1);
-    // Not by `count`: packed columns are added up in another order, and a cut may leave a single column of many.
+  // Sums products along columns: those of one element of out are in one column.
+  void SumColumns(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduction_loops,
+                  SumType* sums) const {
+    const Loop& inner = plan_.output_loops.back();
+    const Loop& last = reduction_loops.back();
+    const int64_t iterations = Iterations(reduction_loops, reduction_loops.size() - 1);
+    // By the loop's size and not by `count`, which may be a part of it: packing changes the order of additions.
     const bool is_narrow = IsNarrow(inner) || (inner.lhs == 0 && inner.rhs == 0);
-    // Packed columns have many sums each.
+    // Packing gives each column many sums.
     const int64_t at_once = is_narrow ? kColumnProducts * kNarrow : kColumnProducts;
-    SumType some[kTile];
-    int64_t products_in_some = 0;
+    SumType partial[kTile];
+    int64_t products_in_partial = 0;
     std::fill(sums, sums + count * kReals, SumType(0));
-    std::fill(some, some + count * kReals, SumType(0));
-    const auto add_some = [&] {
-      for (int64_t i = 0; i < count * kReals; ++i) sums[i] += some[i];
-      std::fill(some, some + count * kReals, SumType(0));
-      products_in_some = 0;
+    std::fill(partial, partial + count * kReals, SumType(0));
+    const auto add_partial = [&] {
+      for (int64_t i = 0; i < count * kReals; ++i) sums[i] += partial[i];
+      std::fill(partial, partial + count * kReals, SumType(0));
+      products_in_partial = 0;
     };
-    Odometer outer(reduced, reduced.size() - 1, 0);
-    for (int64_t i = 0; i < combinations; ++i, outer.Next()) {
+    Odometer outer(reduction_loops, reduction_loops.size() - 1, 0);
+    for (int64_t i = 0; i < iterations; ++i, outer.Next()) {
       for (int64_t row = 0; row < last.size;) {
-        const int64_t rows = std::min(last.size - row, at_once - products_in_some);
+        const int64_t rows = std::min(last.size - row, at_once - products_in_partial);
         kernels_.add_to_columns({{lhs + outer.lhs() + row * last.lhs, last.lhs, inner.lhs == 1},
                                  {rhs + outer.rhs() + row * last.rhs, last.rhs, inner.rhs == 1},
                                  rows,
                                  count,
                                  is_narrow,
                                  conjugate_},
-                                some);
+                                partial);
         row += rows;
-        products_in_some += rows;
-        if (products_in_some == at_once) add_some();
+        products_in_partial += rows;
+        if (products_in_partial == at_once) add_partial();
       }
     }
-    add_some();
+    add_partial();
   }
 
-  // The outermost of some length, so that each block reads in long stretches; if there is none, the longest.
+  // The outermost loop of at least kLongEnough, so that each block reads in long runs; otherwise the longest loop.
   size_t LoopToCut() const {
     size_t longest = 0;
-    for (size_t i = 0; i < plan_.reduced.size(); ++i) {
-      if (plan_.reduced[i].size >= kLongEnough) return i;
-      if (plan_.reduced[i].size > plan_.reduced[longest].size) longest = i;
+    for (size_t i = 0; i < plan_.reduction_loops.size(); ++i) {
+      if (plan_.reduction_loops[i].size >= kLongEnough) return i;
+      if (plan_.reduction_loops[i].size > plan_.reduction_loops[longest].size) longest = i;
     }
     return longest;
   }
 
   int64_t NumReducedBlocks() const {
-    if (plan_.kept_size >= (plan_.reduced_is_innermost ? kFewRows : kFewColumns)) return 1;
-    // Each block writes and reads sums for all of out: little against its products.
-    const int64_t products = std::max(kBlockProducts, 64 * plan_.kept_size);
-    return std::min({plan_.kept_size * plan_.reduced_size / products, plan_.reduced[LoopToCut()].size, kMaxBlocks});
+    if (plan_.output_size >= (plan_.reduction_is_innermost ? kFewRows : kFewColumns)) return 1;
+    // Each block writes and reads a sum for every element of out, which must be few compared with its products.
+    const int64_t products = std::max(kBlockProducts, 64 * plan_.output_size);
+    return std::min(
+        {plan_.output_size * plan_.reduction_size / products, plan_.reduction_loops[LoopToCut()].size, kMaxBlocks});
   }
 
-  // Cuts a reduced loop into blocks, sums each up on its own, and then adds the blocks in order.
+  // Cuts a reduction loop into blocks, computes the sums of each, and then adds the blocks in order.
   void SumInBlocks(int64_t blocks, const ParallelFor& parallel_for) const {
     const size_t cut = LoopToCut();
-    const int64_t size = plan_.reduced[cut].size;
-    const int64_t reals = plan_.kept_size * kReals;
+    const int64_t size = plan_.reduction_loops[cut].size;
+    const int64_t reals = plan_.output_size * kReals;
     std::vector<SumType> partial(blocks * reals);
-    parallel_for(blocks, plan_.kept_size * plan_.reduced_size / blocks, [&](int64_t begin, int64_t end) {
+    parallel_for(blocks, plan_.output_size * plan_.reduction_size / blocks, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t first = size * block / blocks;
-        std::vector<Loop> reduced = plan_.reduced;
-        reduced[cut].size = size * (block + 1) / blocks - first;
+        std::vector<Loop> reduction_loops = plan_.reduction_loops;
+        reduction_loops[cut].size = size * (block + 1) / blocks - first;
         Contraction part = *this;
-        part.lhs_ += first * reduced[cut].lhs;
-        part.rhs_ += first * reduced[cut].rhs;
-        part.Sum(0, plan_.kept_size, reduced, [&](int64_t i, const SumType* sums, int64_t count) {
+        part.lhs_ += first * reduction_loops[cut].lhs;
+        part.rhs_ += first * reduction_loops[cut].rhs;
+        part.Sum(0, plan_.output_size, reduction_loops, [&](int64_t i, const SumType* sums, int64_t count) {
           std::copy(sums, sums + count * kReals, partial.begin() + block * reals + i * kReals);
         });
       }
@@ -252,7 +263,7 @@ class Contraction {
     for (int64_t block = 1; block < blocks; ++block) {
       for (int64_t i = 0; i < reals; ++i) partial[i] += partial[block * reals + i];
     }
-    kernels_.round(partial.data(), plan_.kept_size, out_);
+    kernels_.round(partial.data(), plan_.output_size, out_);
   }
 
   const ContractionPlan& plan_;
@@ -266,19 +277,14 @@ class Contraction {
 }  // namespace
 
 template <typename T>
-void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, Vectors vectors,
-              const ParallelFor& parallel_for) {
-  Contraction<T>(plan, conjugate, lhs, rhs, out, vectors).Run(parallel_for);
+void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
+              InstructionSet instruction_set, const ParallelFor& parallel_for) {
+  Contraction<T>(plan, conjugate, lhs, rhs, out, instruction_set).Run(parallel_for);
 }
 
 #define INSTANTIATE(T) \
-  template void Contract(const ContractionPlan&, bool, const T*, const T*, T*, Vectors, const ParallelFor&)
-INSTANTIATE(Half);
-INSTANTIATE(BFloat16);
-INSTANTIATE(float);
-INSTANTIATE(double);
-INSTANTIATE(std::complex<float>);
-INSTANTIATE(std::complex<double>);
+  template void Contract(const ContractionPlan&, bool, const T*, const T*, T*, InstructionSet, const ParallelFor&);
+TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace tf_cg_ops

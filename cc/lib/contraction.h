@@ -1,7 +1,7 @@
 // Runs a ContractionPlan: multiplies, broadcasts and sums in one pass over the operands.
 //
-// How the work is cut into pieces whose sums are rounded apart depends on the plan alone, never on the number of
-// threads, so that results are the same bits however many there are.
+// Results are the same bits for any number of threads: the partition into separately rounded sums depends only on the
+// plan.
 
 #ifndef TF_CG_OPS_CC_LIB_CONTRACTION_H_
 #define TF_CG_OPS_CC_LIB_CONTRACTION_H_
@@ -14,15 +14,16 @@
 
 namespace tf_cg_ops {
 
-// Calls work(begin, end) for ranges that make up [0, total), possibly on several threads, and returns when all is done.
-// `cost` is about the number of products that one unit takes.
+// Calls work(begin, end) for ranges that partition [0, total), possibly on several threads, and waits for all of them.
+// `cost` is the approximate number of products of one unit.
 using ParallelFor =
     std::function<void(int64_t total, int64_t cost, const std::function<void(int64_t begin, int64_t end)>& work)>;
 
-// Computes out from lhs and rhs, or the conjugate of rhs. out may be an operand that the plan calls elementwise.
+// Computes out from lhs and rhs, or from lhs and the conjugate of rhs. out may be an operand that is elementwise by the
+// plan.
 template <typename T>
-void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, Vectors vectors,
-              const ParallelFor& parallel_for);
+void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
+              InstructionSet instruction_set, const ParallelFor& parallel_for);
 
 }  // namespace tf_cg_ops
 

@@ -1,4 +1,4 @@
-// The loops of one contraction: out = sum of lhs * rhs over the aligned broadcast shape, down to out's shape.
+// The loops of one contraction: the products lhs * rhs over the iteration space, summed to the shape of out.
 
 #ifndef TF_CG_OPS_CC_LIB_CONTRACTION_PLAN_H_
 #define TF_CG_OPS_CC_LIB_CONTRACTION_PLAN_H_
@@ -10,7 +10,7 @@
 
 namespace tf_cg_ops {
 
-// One loop: its trip count and how far each operand moves in a step, in elements (0 where it is broadcast).
+// One loop: its trip count, and the step of each operand in elements (0 if it is broadcast).
 struct Loop {
   int64_t size;
   int64_t lhs;
@@ -18,24 +18,29 @@ struct Loop {
   int64_t out;
 };
 
-// The fewest loops that do the work, outermost first. `kept` walks over out in memory order, the last one contiguously;
-// it is never empty. `reduced` walks over what is summed up for one element of out; it is empty where nothing is.
+// The fewest loops that cover the iteration space, outermost first. `output_loops` go through out in memory order, the
+// last one contiguously; there is at least one. `reduction_loops` go through the products of one element of out; there
+// are none if no dimension is reduced.
 struct ContractionPlan {
-  std::vector<Loop> kept;
-  std::vector<Loop> reduced;
-  int64_t kept_size = 1;     // Elements of out.
-  int64_t reduced_size = 1;  // Products that are summed up for each; 0 makes every element of out a zero.
-  bool reduced_is_innermost = false;
+  std::vector<Loop> output_loops;
+  std::vector<Loop> reduction_loops;
+  int64_t output_size = 1;     // Elements of out.
+  int64_t reduction_size = 1;  // Products for each element of out; 0 sets all elements to zero.
+  bool reduction_is_innermost = false;
 
-  // Each element of out comes from the elements of lhs (rhs) at the same place in memory, and from no others.
-  bool LhsIsElementwise() const { return reduced.empty() && kept.size() == 1 && kept[0].lhs == 1; }
-  bool RhsIsElementwise() const { return reduced.empty() && kept.size() == 1 && kept[0].rhs == 1; }
+  // Whether each element of out depends on no element of lhs (rhs) but the one at the same index in memory.
+  bool LhsIsElementwise() const {
+    return reduction_loops.empty() && output_loops.size() == 1 && output_loops[0].lhs == 1;
+  }
+  bool RhsIsElementwise() const {
+    return reduction_loops.empty() && output_loops.size() == 1 && output_loops[0].rhs == 1;
+  }
 };
 
-// `wrt` is the operand whose shape out has; lhs and rhs are the two others, in the order of Role.
+// The plan for the gradient with respect to `wrt`, which has the shape of out.
 ContractionPlan PlanContraction(const Alignment& alignment, Role wrt);
 
-// The plan for operands of one shape with so many elements, at least one.
+// The plan for operands of one shape with `size` elements, at least one.
 ContractionPlan PlanElementwise(int64_t size);
 
 }  // namespace tf_cg_ops

@@ -1,16 +1,16 @@
-// Definitions that newer compilers and C libraries refer to and older standard libraries lack, so that the library runs
-// wherever TensorFlow does. No other library sees them.
+// Definitions that newer compilers and C libraries refer to and older standard libraries lack: the library has to run
+// on every machine that TensorFlow runs on. No other library sees them.
 
 #include <new>
 
-// While it is true, std::shared_ptr counts without atomic operations. The C++ library asks for glibc's variable of that
-// meaning, which glibc has from 2.32 on; the build gives it this name instead. TensorFlow always has threads.
+// While it is true, std::shared_ptr counts references without atomic operations. The C++ library reads a variable of
+// glibc 2.32 and newer; the build renames that to this one. TensorFlow always has threads.
 extern "C" {
 [[gnu::visibility("hidden")]] extern char tf_cg_ops_has_one_thread;
 char tf_cg_ops_has_one_thread = 0;
 }
 
-// GCC 11: what `new T[n]` throws where n is too large.
+// GCC 11: throws the exception of `new T[n]` for an n that is too large.
 extern "C" [[noreturn, gnu::visibility("hidden")]] void ThrowBadArrayNewLength() __asm__(
     "_ZSt28__throw_bad_array_new_lengthv");
 extern "C" void ThrowBadArrayNewLength() { throw std::bad_array_new_length(); }

@@ -7,7 +7,7 @@
 namespace tf_cg_ops {
 namespace {
 
-// Numbers in brackets; `unknown` is written as a question mark.
+// The numbers in brackets, with a question mark for `unknown`.
 std::string Bracketed(const Dims& numbers, std::optional<int64_t> unknown) {
   std::string text = "[";
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -17,20 +17,20 @@ std::string Bracketed(const Dims& numbers, std::optional<int64_t> unknown) {
   return text + "]";
 }
 
-// An axis of -1 is the last dimension, and no unknown one.
+// An axis of -1 is the last dimension, not an unknown one.
 std::string Describe(const Axis& axis) { return axis.all ? "None" : Bracketed(axis.dims, std::nullopt); }
 
 // "fx of shape [3], gx of shape [3,3] and x of shape [3,3], with axis []"
-std::string Describe(const Misfit& misfit) {
+std::string Describe(const ShapeError& error) {
   std::string text;
   for (int role = 0; role < kNumRoles; ++role) {
     text += role == 0 ? "" : role == kNumRoles - 1 ? " and " : ", ";
-    text += misfit.names.roles[role] + " of shape " + ToString(*misfit.shapes[role]);
+    text += error.names.roles[role] + " of shape " + ToString(*error.shapes[role]);
   }
-  return text + ", with axis " + Describe(misfit.axis);
+  return text + ", with axis " + Describe(error.axis);
 }
 
-// Whether `part` may be `whole` with some of its dimensions left out, in order.
+// Whether `part` is `whole` without some of its dimensions.
 bool IsSubsequence(const Dims& part, const Dims& whole) {
   size_t next = 0;
   for (const int64_t dim : whole) {
@@ -39,19 +39,19 @@ bool IsSubsequence(const Dims& part, const Dims& whole) {
   return next == part.size();
 }
 
-// Whether fx still has the dimensions of the domain, with size 1, as keepdims=True leaves them.
-bool KeepsDomain(const Dims& fx, const Dims& x, const std::vector<bool>& in_domain) {
+// Whether fx still has the event dimensions, with size 1, as after a reduction with keepdims=True.
+bool KeepsEventDimensions(const Dims& fx, const Dims& x, const std::vector<bool>& is_event) {
   bool keeps = fx.size() == x.size();
-  for (size_t i = 0; keeps && i < fx.size(); ++i) keeps = !in_domain[i] || fx[i] == 1;
+  for (size_t i = 0; keeps && i < fx.size(); ++i) keeps = !is_event[i] || fx[i] == 1;
   return keeps;
 }
 
-// The mistake that the shapes look like, and what to do about it.
-std::string Remedy(const Misfit& misfit) {
-  const auto& [fx_name, gx_name, x_name] = misfit.names.roles;
-  const Dims &fx = *misfit.shapes[kFx], &gx = *misfit.shapes[kGx], &x = *misfit.shapes[kX];
-  const bool has_axis = misfit.axis.all || !misfit.axis.dims.empty();
-  if (has_axis && KeepsDomain(fx, x, misfit.in_domain)) {
+// The likely mistake, and how to fix it.
+std::string Hint(const ShapeError& error) {
+  const auto& [fx_name, gx_name, x_name] = error.names.roles;
+  const Dims &fx = *error.shapes[kFx], &gx = *error.shapes[kGx], &x = *error.shapes[kX];
+  const bool has_axis = error.axis.all || !error.axis.dims.empty();
+  if (has_axis && KeepsEventDimensions(fx, x, error.is_event)) {
     return "If " + fx_name + " was reduced with keepdims=True, drop the dimensions of axis from it.";
   }
   if (!has_axis && gx.size() > x.size()) {
@@ -83,59 +83,59 @@ std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& 
          std::to_string(axis) + ". Name dimensions of " + names.roles[kX] + ", or pass None for all of them.";
 }
 
-std::string AxisGivenTwice(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x) {
+std::string DuplicateAxis(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x) {
   return names.api + ": axis names dimension " + std::to_string(dimension) + " of " + names.roles[kX] +
          " twice; expected each dimension of shape " + ToString(x) + " at most once, got " + Describe(axis) +
          ". Remove one of the two.";
 }
 
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis) {
-  return names.api + ": all_axes leaves no choice of axis; expected an empty axis beside it, got " +
+  return names.api + ": axis and all_axes exclude each other; expected an empty axis, got " +
          Bracketed(axis.dims, std::nullopt) + ". Set only one of the two attributes.";
 }
 
-std::string DoNotBroadcast(const Misfit& misfit) {
-  const auto& [fx, gx, x] = misfit.names.roles;
-  return misfit.names.api + ": the shapes do not broadcast together; expected sizes that are equal or 1 once " + fx +
-         " and " + gx + " are aligned with " + x + ", got " + Describe(misfit) + ". " + Remedy(misfit);
+std::string DoNotBroadcast(const ShapeError& error) {
+  const auto& [fx, gx, x] = error.names.roles;
+  return error.names.api + ": the shapes do not broadcast together; expected sizes that are equal or 1 once " + fx +
+         " and " + gx + " are aligned with " + x + ", got " + Describe(error) + ". " + Hint(error);
 }
 
-std::string WrongFxShape(const Misfit& misfit, const Dims& expected) {
-  return misfit.names.api + ": " + misfit.names.roles[kFx] + " has the wrong shape; expected " + ToString(expected) +
-         " (the broadcast shape without the dimensions of axis), got " + Describe(misfit) + ". " + Remedy(misfit);
+std::string WrongFxShape(const ShapeError& error, const Dims& expected) {
+  return error.names.api + ": " + error.names.roles[kFx] + " has the wrong shape; expected " + ToString(expected) +
+         " (the broadcast shape without the dimensions of axis), got " + Describe(error) + ". " + Hint(error);
 }
 
-std::string TooManyProducts(const Misfit& misfit) {
-  return misfit.names.api + ": the shapes broadcast to too many elements; expected at most " +
-         std::to_string(std::numeric_limits<int64_t>::max()) + ", got " + Describe(misfit) +
+std::string TooManyProducts(const ShapeError& error) {
+  return error.names.api + ": the shapes broadcast to too many elements; expected at most " +
+         std::to_string(std::numeric_limits<int64_t>::max()) + ", got " + Describe(error) +
          ". Compute in parts, each with a part of the operands.";
 }
 
 std::string ZeroXWithoutX(const OperandNames& names) {
-  return names.api + ": zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, got x. " +
-         "Set zero_x to false.";
+  return names.api + ": zero_x needs the operand x; expected wrt to be fx or gx, got x. Set zero_x to false.";
 }
 
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
   return api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
-         ". Pass what tf.shape returns.";
+         ". Pass the result of tf.shape.";
 }
 
 std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t highest) {
   return api + ": shape has too many dimensions; expected at most " + std::to_string(highest) + ", got " +
-         std::to_string(rank) + ". Pass what tf.shape returns.";
+         std::to_string(rank) + ". Pass the result of tf.shape.";
 }
 
-std::string TooLargeForStockOps(const std::string& api, const Dims& shape) {
-  return api + ": TensorFlow's own operations cannot make a gradient of this shape; expected dimensions of at most " +
+std::string TooLargeForBuiltInOps(const std::string& api, const Dims& shape) {
+  return api + ": built-in ops cannot compute a gradient of this shape; expected dimensions of at most " +
          std::to_string(std::numeric_limits<int32_t>::max()) + ", got " + ToString(shape) +
          ". Build the library with CUDA, or compute on the CPU.";
 }
 
-std::string NoFunctionsHere(const std::string& api) {
+std::string NoFunctionRuntime(const std::string& api) {
   return api +
-         ": TensorFlow's own operations compute it here; expected a runtime that calls functions, got one "
-         "without. Build the library with CUDA, or compute on the CPU.";
+         ": built-in ops need a runtime that calls functions; expected one, got one that runs single kernels. Build "
+         "the "
+         "library with CUDA, or compute on the CPU.";
 }
 
 std::string GradientLostInControlFlow(const std::string& function) {

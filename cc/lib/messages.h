@@ -1,5 +1,4 @@
-// Every error message that the C++ side can give, each written once:
-// `<api>: <what is wrong>; expected <X>, got <Y>. <remedy>`.
+// The error messages of the C++ code: `<api>: <what is wrong>; expected <X>, got <Y>. <hint>`.
 
 #ifndef TF_CG_OPS_CC_LIB_MESSAGES_H_
 #define TF_CG_OPS_CC_LIB_MESSAGES_H_
@@ -16,44 +15,45 @@ namespace tf_cg_ops {
 std::string ToString(const Dims& dims);
 
 std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& x);
-std::string AxisGivenTwice(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x);
+std::string DuplicateAxis(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x);
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis);
-// What does not fit: the shapes of the operands, the axis, and for each dimension of x whether the axis names it.
-struct Misfit {
+
+// Shapes that do not fit, with the axis; `is_event` says for each dimension of x whether the axis names it.
+struct ShapeError {
   const OperandNames& names;
   const OperandShapes& shapes;
   const Axis& axis;
-  const std::vector<bool>& in_domain;
+  const std::vector<bool>& is_event;
 };
 
-std::string DoNotBroadcast(const Misfit& misfit);
+std::string DoNotBroadcast(const ShapeError& error);
 
-// `expected` is B without the dimensions of `axis`.
-std::string WrongFxShape(const Misfit& misfit, const Dims& expected);
+// `expected` is the iteration space without the event dimensions.
+std::string WrongFxShape(const ShapeError& error, const Dims& expected);
 
-// The broadcast shape has more elements than can be counted.
-std::string TooManyProducts(const Misfit& misfit);
+// For an iteration space with 2^63 elements or more.
+std::string TooManyProducts(const ShapeError& error);
 
-// For a gradient by x that claims that x is zero, but does not have it.
+// For a gradient with respect to x, which has no operand x, with the attribute zero_x.
 std::string ZeroXWithoutX(const OperandNames& names);
 
-// For the tensor that gives the shape of a gradient, in the op `api`.
+// For the input `shape` of the op `api`.
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank);
 std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t highest);
 
-// For a gradient that TensorFlow's own operations compute, where one of them cannot be told its shape.
-std::string TooLargeForStockOps(const std::string& api, const Dims& shape);
+// For a shape that does not fit into the int32 inputs of built-in ops.
+std::string TooLargeForBuiltInOps(const std::string& api, const Dims& shape);
 
-// For a gradient by TensorFlow's own operations in a runtime that runs single kernels and no functions.
-std::string NoFunctionsHere(const std::string& api);
+// For a gradient by built-in ops in a runtime that runs single kernels and no functions.
+std::string NoFunctionRuntime(const std::string& api);
 
-// For a gradient without Python of a function that has a custom gradient in a loop or a conditional.
+// For a gradient without Python of a function with a custom gradient in a loop or a conditional.
 std::string GradientLostInControlFlow(const std::string& function);
 
-// For an op with more operands than it can have.
+// For an attribute N of CustomGradientEmbed above the limit.
 std::string TooManyPairs(int64_t pairs, int64_t limit);
 
-// A message that Python wrote, with the shapes in the places of {expected} and {got}.
+// A message of the Python code, with {expected} and {got} replaced by the shapes.
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 
 }  // namespace tf_cg_ops

@@ -1,4 +1,4 @@
-// How the error messages of each op call its operands.
+// The names of each op's operands in error messages.
 
 #ifndef TF_CG_OPS_CC_LIB_OPERAND_NAMES_H_
 #define TF_CG_OPS_CC_LIB_OPERAND_NAMES_H_
@@ -6,17 +6,18 @@
 #include <string>
 
 #include "cc/lib/alignment.h"
+#include "cc/lib/op_names.h"
 
 namespace tf_cg_ops {
 
-// The names of CustomGradientEmbed's i-th pair, which are those of the Python function's arguments.
+// The names of CustomGradientEmbed's i-th pair: those of the Python function's arguments.
 inline OperandNames EmbedNames(int i, int pairs) {
   const std::string index = pairs == 1 ? "" : "[" + std::to_string(i) + "]";
   return {"embed_gradient", {"fx", "gx" + index, "x" + index}};
 }
 
-// In the place of fx the gradient op has the upstream gradient.
-inline OperandNames EmbedGradNames() { return {"CustomGradientEmbedGrad", {"fx (or its upstream)", "gx", "x"}}; }
+// The gradient op may have the upstream gradient as its fx.
+inline OperandNames EmbedGradNames() { return {kEmbedGradOp, {"fx (or its upstream)", "gx", "x"}}; }
 
 }  // namespace tf_cg_ops
 

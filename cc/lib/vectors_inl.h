@@ -1,7 +1,7 @@
-// Vectors of TF_CG_OPS_VECTOR_BYTES: how they are read, multiplied and written. Included by block_kernels_inl.h alone,
-// once for each kind of vector registers.
+// Vectors of TF_CG_OPS_VECTOR_BYTES: loads, products and stores. Only block_kernels_inl.h includes this file, once for
+// each instruction set.
 
-// Vectors of W, the type in which products (W = Product) or sums (W = Sum) are computed: float or double.
+// Vectors of W, the type of products (W = Product) or sums (W = Sum): float or double.
 template <typename W>
 struct VectorOf {
   typedef W Type __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
@@ -10,7 +10,7 @@ struct VectorOf {
 template <typename W>
 using Vector = typename VectorOf<W>::Type;
 
-// As many bytes in memory as become a full vector.
+// Types of half the size, of which conversion makes a full vector.
 typedef float FloatsToWiden __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
 typedef uint16_t Bits16 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
 typedef uint32_t Bits32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
@@ -36,8 +36,8 @@ inline To BitCast(From from) {
   return to;
 }
 
-// Conversions between lanes of different sizes. GCC makes several instructions of each __builtin_convertvector. (Those
-// of AVX-512 are masked, though every lane is taken: GCC's header for the other form makes it warn.)
+// Conversions between lanes of different sizes, for which GCC would compile __builtin_convertvector to several
+// instructions. (Those of AVX-512 are masked with all lanes: GCC warns in its header of the unmasked form.)
 #if TF_CG_OPS_VECTOR_BYTES == 64
 inline Vector<double> Widened(FloatsToWiden v) {
   return BitCast<Vector<double>>(_mm512_maskz_cvtps_pd(0xff, BitCast<__m256>(v)));
@@ -54,7 +54,7 @@ inline FloatsToWiden Narrowed(Vector<double> v) { return BitCast<FloatsToWiden>(
 inline Bits32 Widened(Bits16 v) { return BitCast<Bits32>(_mm256_cvtepu16_epi32(BitCast<__m128i>(v))); }
 inline Bits16 Narrowed(Bits32 v) {
   const __m256i packed =
-      _mm256_packus_epi32(BitCast<__m256i>(v), BitCast<__m256i>(v));  // In each half of the register.
+      _mm256_packus_epi32(BitCast<__m256i>(v), BitCast<__m256i>(v));  // Works on each half of the register.
   return BitCast<Bits16>(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }
 #elif defined(__x86_64__)
@@ -77,7 +77,7 @@ inline FloatsToWiden Narrowed(Vector<double> v) {
 }
 inline Bits32 Widened(Bits16 v) { return BitCast<Bits32>(_mm_unpacklo_epi16(InLowerHalf(v), _mm_setzero_si128())); }
 inline Bits16 Narrowed(Bits32 v) {
-  // Only signed numbers can be packed, hence the sign of the 16 bits in the upper half.
+  // The instruction packs signed numbers only, so the upper half gets the sign of the 16 bits.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitCast<__m128i>(v), 16), 16);
   return LowerHalf<Bits16>(_mm_packs_epi32(extended, extended));
 }
@@ -102,7 +102,7 @@ inline void Store(Vector<double> v, double* to) { StoreAs(v, to); }
 inline void Store(Vector<double> v, float* to) { StoreAs(Narrowed(v), to); }
 inline void Store(Vector<float> v, BFloat16* to) {
   const Bits32 bits = BitCast<Bits32>(v);
-  // To the nearest, ties to even: half of the last place that stays, less what would carry a tie up to an odd one.
+  // Rounds to nearest, ties to even: adds half a unit in the last place, or slightly less if that is even.
   const Bits32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const Bits32 nan = (bits & 0x80000000u) | 0x7fc00000u;
   const Bits32 is_nan = BitCast<Bits32>(v != v);
@@ -124,16 +124,16 @@ inline void Store(Vector<float> v, Half* to) {
   StoreAs(_mm256_cvtps_ph(BitCast<__m256>(v), _MM_FROUND_TO_NEAREST_INT), to);
 }
 #else
-// By integers as far as a number may be subnormal as a float: TensorFlow's threads take such floats for zero.
+// With integers wherever a float may be subnormal: TensorFlow's threads flush such floats to zero.
 inline void Load(const Half* from, Vector<float>* to) {
   const Bits32 bits = Widened(LoadAs<Bits16>(from));
   const Bits32 magnitude = (bits & 0x7fff) << 13;
   const Bits32 exponent = magnitude & (0x1fu << 23);
   const Bits32 is_special = BitCast<Bits32>(exponent == (0x1fu << 23));
   const Bits32 is_subnormal = BitCast<Bits32>(exponent == 0);
-  // From half's bias of 15 to float's of 127, for infinities and nans up to the largest exponent.
+  // Changes half's exponent bias of 15 to float's of 127; infinities and nans get the largest exponent.
   const Bits32 normal = magnitude + ((127u - 15u) << 23) + (is_special & ((128u - 16u) << 23));
-  // A subnormal half as the fraction of a number of the exponent -14, from which that number is taken away.
+  // Puts a subnormal half into the fraction of a number with exponent -14, then subtracts that number.
   const Bits32 one = (Bits32{} + (113u << 23));
   const Bits32 subnormal = BitCast<Bits32>(BitCast<Vector<float>>(magnitude + one) - BitCast<Vector<float>>(one));
   *to = BitCast<Vector<float>>(Select(is_subnormal, subnormal, normal) | ((bits & 0x8000) << 16));
@@ -142,12 +142,12 @@ inline void Store(Vector<float> v, Half* to) {
   const Bits32 bits = BitCast<Bits32>(v);
   const Bits32 magnitude = bits & 0x7fffffffu;
   const Bits32 is_nan = BitCast<Bits32>(v != v);
-  // From 65520 on, which is half way to the next power of two, numbers round to infinity.
+  // 65520 and above round to infinity: it is half way between the largest half and the next power of two.
   const Bits32 is_large = BitCast<Bits32>(BitCast<Int32>(magnitude) >= 0x477ff000);
   const Bits32 is_small = BitCast<Bits32>(BitCast<Int32>(magnitude) < (113 << 23));
-  // To the nearest, ties to even, with the new bias.
+  // Rounds to nearest, ties to even, with the new bias.
   const Bits32 normal = (magnitude - ((127u - 15u) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 brings the last place of a subnormal half to that of a float, and the addition rounds.
+  // Adding 0.5 aligns the last place of a subnormal half with that of a float, so the addition rounds.
   const Bits32 half = Bits32{} + (126u << 23);
   const Bits32 small = BitCast<Bits32>(BitCast<Vector<float>>(magnitude) + BitCast<Vector<float>>(half)) - half;
   Bits32 result = Select(is_small, small, normal);
@@ -157,7 +157,7 @@ inline void Store(Vector<float> v, Half* to) {
 }
 #endif
 
-// The first `count` numbers of a vector.
+// Stores the first `count` lanes of a vector.
 template <typename V, typename R>
 inline void StoreFirst(V v, int64_t count, R* to) {
   R all[sizeof(V) / sizeof(v[0])];
@@ -165,33 +165,33 @@ inline void StoreFirst(V v, int64_t count, R* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = all[i];
 }
 
-// Writes a vector past the caches, to an address that is a multiple of what it takes in memory.
+// Stores a vector past the caches. The address is a multiple of the bytes stored.
 template <typename V, typename R>
 inline void Stream(V v, R* to) {
-  R form[sizeof(V) / sizeof(v[0])];
-  Store(v, form);
+  R values[sizeof(V) / sizeof(v[0])];
+  Store(v, values);
 #if defined(__x86_64__)
 #if TF_CG_OPS_VECTOR_BYTES == 64
-  if constexpr (sizeof(form) == 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), LoadAs<__m512i>(form));
+  if constexpr (sizeof(values) == 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), LoadAs<__m512i>(values));
     return;
   }
 #endif
 #if TF_CG_OPS_VECTOR_BYTES >= 32
-  if constexpr (sizeof(form) == 32) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), LoadAs<__m256i>(form));
+  if constexpr (sizeof(values) == 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), LoadAs<__m256i>(values));
     return;
   }
 #endif
-  if constexpr (sizeof(form) == 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), LoadAs<__m128i>(form));
+  if constexpr (sizeof(values) == 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), LoadAs<__m128i>(values));
     return;
   }
 #endif
-  __builtin_memcpy(to, form, sizeof(form));
+  __builtin_memcpy(to, values, sizeof(values));
 }
 
-// One operand along a row, as vectors of W. `is_row` as in Strided. Complex numbers are pairs of lanes.
+// One row of an operand, as vectors of W. `is_row` is that of Strided. Complex numbers are pairs of lanes.
 template <typename T, typename W, bool is_row>
 class Row {
  public:
@@ -203,7 +203,7 @@ class Row {
     if constexpr (!is_row) same_ = Last(kLanes, data);
   }
 
-  // The vector from the i-th real on.
+  // The vector that begins at real `i`.
   Vector<W> At(int64_t i) const {
     if constexpr (!is_row) return same_;
     Vector<W> v;
@@ -211,7 +211,7 @@ class Row {
     return v;
   }
 
-  // The same where only `count` reals are left, with zeros behind.
+  // The same if only `count` reals are left, padded with zeros.
   Vector<W> LastAt(int64_t i, int64_t count) const { return Last(count, is_row ? data_ + i : data_); }
 
  private:
@@ -227,9 +227,9 @@ class Row {
   Vector<W> same_;
 };
 
-// The vector of these lanes of v.
+// The vector of the lanes `from` of v.
 template <int... from, typename V>
-inline V Taken(V v) {
+inline V Shuffled(V v) {
 #if __has_builtin(__builtin_shufflevector)
   return __builtin_shufflevector(v, v, from...);
 #else  // GCC before 12.
@@ -239,20 +239,20 @@ inline V Taken(V v) {
 
 template <int... lanes>
 struct Lanes {
-  // (re, re) and (im, im) and (im, re) of each pair.
+  // For each pair (re, im): (re, re), (im, im) or (im, re).
   template <typename V>
   static V Reals(V v) {
-    return Taken<(lanes & ~1)...>(v);
+    return Shuffled<(lanes & ~1)...>(v);
   }
   template <typename V>
   static V Imaginaries(V v) {
-    return Taken<(lanes | 1)...>(v);
+    return Shuffled<(lanes | 1)...>(v);
   }
   template <typename V>
   static V Swapped(V v) {
-    return Taken<(lanes ^ 1)...>(v);
+    return Shuffled<(lanes ^ 1)...>(v);
   }
-  // Changes the sign of the real or of the imaginary parts.
+  // Changes the sign of the real (part = 0) or the imaginary parts (part = 1).
   template <int part, typename V>
   static V Negated(V v) {
     return v * V{(lanes % 2 == part ? -1 : 1)...};
@@ -264,8 +264,8 @@ struct LanesUpTo : LanesUpTo<count - 1, count - 1, lanes...> {};
 template <int... lanes>
 struct LanesUpTo<0, lanes...> : Lanes<lanes...> {};
 
-// The products of a with b, or with b's conjugate. operator* of std::complex would call a library function that repairs
-// infinities: it costs several times as much, and NumPy does not do it either.
+// The products of a with b, or with the conjugate of b. operator* of std::complex would call a function that corrects
+// infinities and takes several times as long; NumPy does not correct them either.
 template <typename T, bool conjugate, typename W>
 inline Vector<W> Product(Vector<W> a, Vector<W> b) {
   if constexpr (Arithmetic<T>::kReals == 1) {

@@ -21,15 +21,15 @@ REGISTER_OP("CustomGradientBarrier")
     .Attr("Tafter: list(type) >= 0")
     .SetShapeFn(CustomGradientBarrierShape)
     .Doc(R"doc(
-Returns the values unchanged, once the other tensors are there.
+Returns the values unchanged, after the other tensors have been computed.
 
-TensorFlow's graph optimiser neither moves what is computed from the outputs
-ahead of those tensors nor merges it with what is computed from the values, and
-so a recomputation happens. Under XLA, the outputs depend on an element of each
-of these tensors. Elsewhere they share the buffers of the values.
+It makes a recomputation happen: TensorFlow's graph optimizer neither moves ops
+that depend on the outputs ahead of those tensors, nor merges them with ops that
+depend on the values. The outputs share the buffers of the values, except under
+XLA, where they depend on an element of each of those tensors.
 
 values: The values.
-after: What has to be there before.
+after: The tensors to wait for.
 outputs: The values, bit for bit.
 )doc");
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "cc/lib/messages.h"
+#include "cc/lib/op_names.h"
 #include "cc/ops/embed_shapes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -13,9 +14,9 @@ using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-// The shape that both are, if they may be the same. TensorFlow's Merge would also tell its optimizer that they are, and
-// then it folds away the op that has yet to find out.
-bool Unite(InferenceContext* context, ShapeHandle a, ShapeHandle b, ShapeHandle* both) {
+// Merges two shapes; returns whether they may be equal. TensorFlow's Merge would also record that they are equal, and
+// then its optimizer would remove this op, which has yet to check that.
+bool Merge(InferenceContext* context, ShapeHandle a, ShapeHandle b, ShapeHandle* both) {
   if (!context->RankKnown(a) || !context->RankKnown(b)) {
     *both = context->RankKnown(a) ? a : b;
     return true;
@@ -36,8 +37,8 @@ absl::Status CustomGradientCheckShapeShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("message", &message));
   const ShapeHandle gradient = context->input(0);
   ShapeHandle expected, out;
-  TF_RETURN_IF_ERROR(ShapeFromTensor(context, 1, "CustomGradientCheckShape", &expected));
-  if (!Unite(context, gradient, expected, &out)) {
+  TF_RETURN_IF_ERROR(ShapeFromTensor(context, 1, kCheckShapeOp, &expected));
+  if (!Merge(context, gradient, expected, &out)) {
     return absl::InvalidArgumentError(FillIn(message, *ToDims(context, expected), *ToDims(context, gradient)));
   }
   context->set_output(0, out);
@@ -55,15 +56,15 @@ REGISTER_OP("CustomGradientCheckShape")
     .Attr("message: string")
     .SetShapeFn(CustomGradientCheckShapeShape)
     .Doc(R"doc(
-Returns a gradient unchanged if it has the shape that it should have.
+Returns a gradient unchanged if it has the expected shape, and fails otherwise.
 
-It serves shapes that are not known while tracing. Unlike an assertion, it is
-not dropped under XLA. The output shares the gradient's buffer.
+It checks shapes that are unknown while tracing. Unlike an assertion, it also
+runs under XLA. The output shares the buffer of the gradient.
 
 gradient: The gradient.
-shape: The shape that it should have.
+shape: The expected shape.
 checked: The gradient, bit for bit.
-message: What is said otherwise, with {expected} and {got} in the places of the
+message: The error message, with the placeholders {expected} and {got} for the
   two shapes.
 )doc");
 

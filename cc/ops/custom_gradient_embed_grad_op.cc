@@ -48,21 +48,26 @@ REGISTER_OP("CustomGradientEmbedGrad")
     .Doc(R"doc(
 The gradient of the form sum(conj(fx) * gx * x) with respect to one operand.
 
-CustomGradientEmbed says how the three operands are aligned and broadcast. The
-product of the two given operands is summed down to the shape of the third, in
-one pass; 16-bit types are summed up in float. With wrt = 'x' this is
-fx * conj(gx): the vector-Jacobian product of CustomGradientEmbed, where the
-upstream gradient stands in fx's place. With wrt = 'gx' it is fx * conj(x), with
-wrt = 'fx' it is gx * x. The gradients of this op are this op again, so that
-there are derivatives of every order.
+The operands are aligned and broadcast as in CustomGradientEmbed. The product of
+two of them is summed to the shape of the third, in one pass; sums of 16-bit
+types are float. The product is
 
-lhs: The first of fx, gx, x that is not named by wrt.
-rhs: The second.
-shape: The shape of the operand that is named by wrt.
+- fx * conj(gx) with wrt = 'x': the vector-Jacobian product of
+  CustomGradientEmbed, if fx is the upstream gradient;
+- fx * conj(x) with wrt = 'gx';
+- gx * x with wrt = 'fx'.
+
+The gradients of this op are this op again, so it has derivatives of every
+order.
+
+lhs: The first of fx, gx and x that is not wrt.
+rhs: The second of them.
+shape: The shape of the operand wrt.
 out: The gradient, of that shape.
-wrt: The operand that the gradient is taken with respect to.
-zero_x: If true, x stands for x - stop_gradient(x). It is zero, whatever x
-  holds, and so is the output; but its derivative is not. wrt may not be 'x'.
+wrt: The operand to differentiate with respect to.
+zero_x: If true, x stands for x - stop_gradient(x), which is zero for every x.
+  The output is then zero, but its derivative with respect to x is not. wrt must
+  not be 'x'.
 fx_gx_manually_stopped: If false, no gradient flows into gx.
 axis: As in CustomGradientEmbed.
 all_axes: As in CustomGradientEmbed.

@@ -44,23 +44,24 @@ The output shares fx's buffer: the forward pass moves no data. For an upstream
 gradient dy, the gradient with respect to x[i] is the vector-Jacobian product
 sum(dy * conj(gx[i])), broadcast and then summed down to the shape of x[i].
 
-Let F, G and X be the shapes of fx, gx[i] and x[i], A the dimensions of x[i]
-that `axis` names, and S the shape X without A. fx lies along S. gx[i] lies
-along X if it has at least as many dimensions as x[i], and along S otherwise.
-Operands that lie along S get a dimension of size 1 at each place of A; all are
-aligned from the right, as in NumPy. Let B be the shape that they broadcast to:
-F must be B without A, or a scalar where B is X.
+Let F, G and X be the shapes of fx, gx[i] and x[i], A the event dimensions that
+`axis` names, and S the shape X without A. fx has the dimensions of S. gx[i] has
+those of X if its rank is at least that of x[i], and otherwise those of S.
+Operands with the dimensions of S get a dimension of size 1 at each position of
+A; all are aligned from the right, as in NumPy. Let B be the shape that they
+broadcast to: F must be B without A, or a scalar if B equals X.
 
 fx: The value.
 gx: The derivatives, one for each x.
-x: What the derivatives are with respect to.
+x: The inputs that the derivatives are with respect to.
 h: fx, bit for bit.
-fx_gx_manually_stopped: If false, no gradient flows into fx and gx, of any
-  order. If true, the derivatives of every order are those of
+fx_gx_manually_stopped: If false, no gradient of any order flows into fx and gx.
+  If true, the derivatives of every order are those of
   fx + gx * (x - stop_gradient(x)).
-axis: The dimensions of x that are the domain of one function; negative values
+axis: The event dimensions of x: those of one function's input. Negative values
   count from the end.
-all_axes: If true, all dimensions of x are; axis must be empty then.
+all_axes: If true, all dimensions of x are event dimensions, and axis must be
+  empty.
 )doc");
 
 }  // namespace tf_cg_ops

@@ -23,11 +23,11 @@ REGISTER_OP("CustomGradientRefusal")
     .Doc(R"doc(
 Fails when it runs.
 
-It takes the place of a gradient that TensorFlow would get wrong without a word.
+It replaces a gradient that TensorFlow would silently compute wrongly.
 
 inputs: The inputs of the gradient.
-outputs: Never there.
-message: The reason.
+outputs: Never computed.
+message: The error message.
 )doc");
 
 }  // namespace tf_cg_ops

@@ -10,7 +10,7 @@ using ::tensorflow::shape_inference::InferenceContext;
 absl::Status CustomGradientRuleShape(InferenceContext* context) {
   for (int i = 0; i < context->num_outputs(); ++i) {
     context->set_output(i, context->input(i));
-    // What variant and resource tensors hold; other tensors have none.
+    // The shapes and types inside of variants and resources; null for other tensors.
     if (const auto* handles = context->input_handle_shapes_and_types(i); handles != nullptr) {
       context->set_output_handle_shapes_and_types(i, *handles);
     }
@@ -38,27 +38,26 @@ REGISTER_OP("CustomGradientRule")
     .Doc(R"doc(
 Returns the results unchanged, with a function as their gradient rule.
 
-The outputs share the buffers of the results. The gradient with respect to the
-inputs is what the rule returns; results and captures get none by way of this
-op, so that the ops which computed the results are not differentiated.
+The outputs share the buffers of the results. The rule computes the gradients
+with respect to the inputs. Results and captures have no gradients, so the ops
+that computed the results are not differentiated.
 
 results: The values.
-inputs: What the gradient rule is with respect to.
-captures: Whatever else the rule reads.
+inputs: The inputs to differentiate with respect to.
+captures: Other tensors that the rule reads.
 outputs: The results, bit for bit.
 rule: The gradient rule: a function of the upstream gradients of the
-  differentiated results, followed by the captures. It returns one gradient for
-  each of the differentiated inputs; for each of the sliced ones it returns
-  values, indices and dense shape, the latter two as int64.
-differentiated_results: The positions, among the results, of those with an
-  upstream gradient.
-differentiated_inputs: The positions, among the inputs, of those with a
-  gradient; the others have none.
-sliced_inputs: The positions, among the inputs, of those whose gradient consists
-  of slices along the first dimension.
-function_name: What error messages call the function.
-error: If not empty, why there is no rule. Asking for a gradient then fails
-  with this message.
+  differentiated results, followed by the captures. It returns a gradient for
+  each differentiated input. The gradient of a sliced input is three tensors:
+  values, indices and dense shape, the latter two int64.
+differentiated_results: The positions of the results that have an upstream
+  gradient.
+differentiated_inputs: The positions of the inputs that have a gradient.
+sliced_inputs: The positions of the inputs with a gradient that consists of
+  slices along the first dimension.
+function_name: The name of the function in error messages.
+error: If not empty, there is no rule, and differentiation fails with this
+  message.
 )doc");
 
 }  // namespace tf_cg_ops

@@ -8,7 +8,7 @@ using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
 std::optional<Dims> ToDims(InferenceContext* context, ShapeHandle shape) {
-  static_assert(InferenceContext::kUnknownDim == kUnknownDim, "both sides mark an unknown dimension alike");
+  static_assert(InferenceContext::kUnknownDim == kUnknownDim, "both mark an unknown dimension alike");
   if (!context->RankKnown(shape)) return std::nullopt;
   Dims dims;
   for (int i = 0; i < context->Rank(shape); ++i) dims.push_back(context->Value(context->Dim(shape, i)));
@@ -17,7 +17,7 @@ std::optional<Dims> ToDims(InferenceContext* context, ShapeHandle shape) {
 
 absl::Status ShapeFromTensor(InferenceContext* context, int input, const std::string& api, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
-  // No tensor has more dimensions, and where an output says so, TensorFlow's optimiser ends the process.
+  // No tensor has more dimensions, and TensorFlow's optimizer ends the process if an output claims more.
   const int highest = tensorflow::TensorShape::MaxDimensions();
   if (context->RankKnown(*shape) && context->Rank(*shape) > highest) {
     return absl::InvalidArgumentError(ShapeOfTooHighARank(api, context->Rank(*shape), highest));

@@ -1,4 +1,4 @@
-// What the shape functions of the library's ops share.
+// Common parts of the shape functions.
 
 #ifndef TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
 #define TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
@@ -11,11 +11,11 @@
 
 namespace tf_cg_ops {
 
-// The shape as far as it is known while tracing.
+// The shape, with unknown dimensions as kUnknownDim; nullopt if the rank is unknown.
 std::optional<Dims> ToDims(tensorflow::shape_inference::InferenceContext* context,
                            tensorflow::shape_inference::ShapeHandle shape);
 
-// The shape that a tensor among the inputs of the op `api` holds, as far as it is known while tracing.
+// The shape that an input of the op `api` holds; dimensions may be unknown while tracing.
 absl::Status ShapeFromTensor(tensorflow::shape_inference::InferenceContext* context, int input, const std::string& api,
                              tensorflow::shape_inference::ShapeHandle* shape);
 

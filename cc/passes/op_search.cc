@@ -1,21 +1,18 @@
 #include "cc/passes/op_search.h"
 
-#include <set>
-
+#include "cc/lib/op_names.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_cg_ops {
 
-// Read each time: it may be set in a process that runs. A word that is no truth value counts as not set.
+// Reads the variable each time, since a running process may set it.
 bool PassesAreDisabled() {
   bool are_disabled = false;
   const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_DISABLE_PASSES", false, &are_disabled);
   if (!status.ok()) LOG_FIRST_N(WARNING, 1) << "tf_cg_ops: " << status.message() << ". It counts as not set.";
   return are_disabled;
 }
-
-bool HasCustomGradient(const std::string& op) { return op == "CustomGradientEmbed" || op == "CustomGradientRule"; }
 
 bool IsFunctionCall(const std::string& op) { return op == "PartitionedCall" || op == "StatefulPartitionedCall"; }
 
@@ -31,7 +28,7 @@ bool OpSearch::Finds(const std::string& function, bool counts, int depth) {
   if (record == nullptr) return false;
   bool found = false;
   for (const tensorflow::NodeDef& node : record->fdef().node_def()) {
-    if (HasCustomGradient(node.op())) found = found || counts;  // The function that it names is a rule.
+    if (HasCustomGradient(node.op())) found = found || counts;  // The functions that it names are rules.
     const bool is_control_flow = IsLoopOrConditional(node.op());
     if (!is_control_flow && !IsFunctionCall(node.op())) continue;
     for (const auto& [name, value] : node.attr()) {

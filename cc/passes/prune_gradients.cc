@@ -1,9 +1,9 @@
-// Inference pays nothing: before a graph runs, each op with a custom gradient becomes an identity of its values, so
-// that TensorFlow prunes its gradient-only inputs. Gradients that somebody wants are ops of the graph by then and read
-// their inputs themselves.
+// Makes inference free of cost: before a graph runs, this pass replaces each op with a custom gradient by an identity
+// of its values, so that TensorFlow prunes the gradient-only inputs. Gradients that the program computes are ops of the
+// graph by then and read their inputs themselves.
 //
-// This pass meets every graph of every program that imports the library. It looks no further where none of our ops can
-// run, it changes only the simplest cases, and it cannot fail: an op that it is not sure of stays.
+// The pass sees every graph of every program that imports the library. It returns early if none of this library's ops
+// can run, changes only simple cases, and cannot fail: it keeps every op in doubt.
 
 #include <algorithm>
 #include <functional>
@@ -16,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "cc/lib/op_names.h"
 #include "cc/passes/op_search.h"
+#include "cc/passes/replace_node.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/common_runtime/function_def_utils.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
@@ -38,7 +40,7 @@ using ::tensorflow::GraphOptimizationPassOptions;
 using ::tensorflow::Node;
 using ::tensorflow::NodeDef;
 
-// Steps for all ops of a graph together. A control edge costs TensorFlow more than a step here.
+// A limit on the steps for all ops of a graph. A control edge costs TensorFlow more than a step here.
 constexpr int64_t kMaxSteps = 10'000'000, kStepsOfEdge = 100;
 
 bool TakesOrReturnsReference(const Node& node) {
@@ -47,22 +49,22 @@ bool TakesOrReturnsReference(const Node& node) {
   return std::any_of(inputs.begin(), inputs.end(), is_ref) || std::any_of(outputs.begin(), outputs.end(), is_ref);
 }
 
-// Whether nobody can tell if the node ran, other than by its outputs.
+// Whether running the node has no effect but its outputs.
 bool IsPure(const Node& node) {
   return !node.op_def().is_stateful() || node.IsArg() || node.type_string() == "VarHandleOp";
 }
 
-// Whether an identity may lose the node as an input, if it still waits for it where it has effects.
-bool MayBeLost(const Node& node) {
-  // A Merge runs where one of its inputs does.
+// Whether an identity need not have the node as an input, provided it waits for the node if that has effects.
+bool MayBeDropped(const Node& node) {
+  // A Merge runs if one of its inputs runs.
   if (node.IsControlFlow() || TakesOrReturnsReference(node)) return false;
   const bool is_function = node.IsFunctionCall() && !node.IsPartitionedCall();
   const bool runs_functions = node.IsFunctionCall() || node.IsIfNode() || node.IsWhileNode() || node.IsCaseNode();
-  // The declaration of a function says nothing of its body, and of a body TensorFlow may run only what is read.
+  // The declaration of a function does not tell what its body does, and TensorFlow may prune the body.
   return !is_function && (!runs_functions || IsPure(node));
 }
 
-// Decides which ops of a graph may lose their gradient-only inputs.
+// Decides for the ops of a graph whether their gradient-only inputs may be pruned.
 class GradientOnlyInputs {
  public:
   explicit GradientOnlyInputs(const Graph& graph) : position_(graph.num_node_ids(), -1) {
@@ -71,32 +73,32 @@ class GradientOnlyInputs {
     for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]->id()] = static_cast<int>(i);
   }
 
-  // Whether the op may become an identity, whose outputs run whenever their values do. It still has to wait for
-  // `effects`, which came before the op by other ways.
+  // Whether the op may become an identity. Each of its outputs then runs whenever its value does. The identity has to
+  // wait for `effects`: nodes with effects that only the other inputs depend on.
   bool MayBePruned(const Node& op, std::set<Node*>* effects) {
     if (op.num_inputs() < op.num_outputs()) return false;
     for (int output = 0; output < op.num_outputs(); ++output) {
-      if (!HasItsOwnValue(op, output, effects)) return false;
+      if (!DependsOnValueOnly(op, output, effects)) return false;
     }
     return true;
   }
 
  private:
-  // A node, by its place in the order; and the output of a Switch, of which one alone runs.
-  using Place = std::pair<int, int>;
+  // The position of a node in the order, and the output of a Switch, since only one of its outputs runs.
+  using Position = std::pair<int, int>;
 
-  // Whether the output needs its own value alone. It goes from the last node to the first, so that all ways to a node
-  // are known when its turn comes. It ends where all that is left comes before the value: a chain of ops is not walked
-  // to its start again for each of them.
-  bool HasItsOwnValue(const Node& op, int output, std::set<Node*>* effects) {
-    std::map<Place, bool, std::greater<Place>> left;  // Whether only the other inputs need it.
+  // Whether the output depends on its own value only, apart from `effects`. Goes from the last node to the first, so
+  // that it knows all paths from a node when it reaches the node. Ends when no node is left that only the other inputs
+  // depend on, so it does not walk a chain of ops to its start for each op.
+  bool DependsOnValueOnly(const Node& op, int output, std::set<Node*>* effects) {
+    std::map<Position, bool, std::greater<Position>> left;  // Whether only the other inputs depend on it.
     int num_other = 0;
     const auto add = [&](const Edge& edge, bool is_other, int before) {
       const Node& node = *edge.src();
       if (node.IsSource()) return true;
       const int position = node.id() < static_cast<int>(position_.size()) ? position_[node.id()] : -1;
-      if (position < 0 || position >= before) return false;  // Part of a ring.
-      const auto [known, is_new] = left.emplace(Place(position, node.IsSwitch() ? edge.src_output() : 0), is_other);
+      if (position < 0 || position >= before) return false;  // Part of a cycle.
+      const auto [known, is_new] = left.emplace(Position(position, node.IsSwitch() ? edge.src_output() : 0), is_other);
       if (is_new && is_other) ++num_other;
       if (!is_new && known->second && !is_other) {
         known->second = false;
@@ -114,7 +116,7 @@ class GradientOnlyInputs {
       if (is_other) --num_other;
       Node* const node = order_[place.first];
       if (++steps_ > kMaxSteps) return false;
-      if (is_other && !MayBeLost(*node)) return false;
+      if (is_other && !MayBeDropped(*node)) return false;
       if (is_other && !IsPure(*node)) {
         if (effects->insert(node).second) steps_ += kStepsOfEdge;
       } else if (!node->IsControlFlow()) {
@@ -132,10 +134,8 @@ class GradientOnlyInputs {
 };
 
 // Replaces the op by an identity of the same name, device and colocation: it may be fed and fetched.
-bool Replace(Node* op, const std::set<Node*>& effects, Graph* graph) {
+bool ReplaceByIdentity(Node* op, const std::set<Node*>& effects, Graph* graph) {
   NodeDef def;
-  def.set_name(op->name());
-  def.set_device(op->requested_device());
   for (const auto& [name, value] : op->attrs()) {
     if (name[0] == '_') (*def.mutable_attr())[name] = value;
   }
@@ -146,26 +146,14 @@ bool Replace(Node* op, const std::set<Node*>& effects, Graph* graph) {
     def.set_op("IdentityN");
     tensorflow::AddNodeAttr("T", op->output_types(), &def);
   }
-  absl::Status status;
-  Node* const identity = graph->AddNode(def, &status);
-  if (!status.ok()) {
-    VLOG(1) << "tf_cg_ops: " << op->name() << " stays: " << status;
-    return false;
-  }
-  identity->SetStackTrace(op->GetStackTrace());
-  for (const Edge* edge : op->in_edges()) {
-    if (edge->dst_input() < op->num_outputs()) {
-      graph->AddEdge(edge->src(), edge->src_output(), identity, edge->dst_input());
-    }
-  }
+  Node* const identity = ReplaceNode(op, std::move(def), /*num_inputs=*/op->num_outputs(), graph);
+  if (identity == nullptr) return false;
   for (Node* effect : effects) graph->AddControlEdge(effect, identity);
-  for (const Edge* edge : op->out_edges()) graph->AddEdge(identity, edge->src_output(), edge->dst(), edge->dst_input());
-  graph->RemoveNode(op);
   return true;
 }
 
-// Prunes a graph and, in copies, the functions that it runs. The functions stay as they are, since gradients and saved
-// models may need them.
+// Prunes a graph and copies of the functions that it runs. The functions themselves stay as they are, since gradients
+// and saved models may need them.
 class Pruner {
  public:
   Pruner(Graph* graph, FunctionLibraryDefinition* library) : graph_(graph), library_(library), search_(*library) {}
@@ -173,7 +161,7 @@ class Pruner {
   void Prune() { Prune(graph_, /*depth=*/0); }
 
  private:
-  // Whether there was anything to prune.
+  // Returns whether anything was pruned.
   bool Prune(Graph* graph, int depth) {
     std::vector<Node*> ops, callers;
     for (Node* node : graph->op_nodes()) {
@@ -185,20 +173,21 @@ class Pruner {
     bool pruned = false;
     if (!ops.empty()) {
       tensorflow::FixupSourceAndSinkEdges(graph);
-      // All is looked up in the graph as it was.
+      // Decides for all ops in the unchanged graph.
       std::vector<std::pair<Node*, std::set<Node*>>> replaced;
       GradientOnlyInputs inputs(*graph);
       for (Node* op : ops) {
         std::set<Node*> effects;
         if (inputs.MayBePruned(*op, &effects)) replaced.emplace_back(op, std::move(effects));
       }
-      for (const auto& [op, effects] : replaced) pruned = Replace(op, effects, graph) || pruned;
+      for (const auto& [op, effects] : replaced) pruned = ReplaceByIdentity(op, effects, graph) || pruned;
     }
     for (Node* caller : callers) pruned = PruneFunctionsOf(caller, depth) || pruned;
     return pruned;
   }
 
-  // Compiled by XLA, which drops what nobody reads, or called as it is: this pass will see its graph.
+  // Whether TensorFlow does not inline the function: XLA compiles it, and drops unused values, or it is called, and
+  // this pass will see its graph.
   static bool RunsByItself(const tensorflow::AttrSlice& attributes) {
     bool is_set = false;
     for (const char* name : {"_noinline", "_XlaMustCompile"}) {
@@ -228,7 +217,7 @@ class Pruner {
     return !changed.empty();
   }
 
-  // The name of a copy of the function that is pruned, or its own.
+  // The name of the pruned copy of the function, or of the function itself if there is nothing to prune.
   const std::string& Pruned(const std::string& function, int depth) {
     const auto [known, is_new] = pruned_.emplace(function, function);
     if (is_new && depth < kMaxFunctionDepth && search_.FindsOpIn(function)) {
@@ -243,12 +232,12 @@ class Pruner {
   absl::Status MakePruned(const std::string& function, int depth, std::string* copy) {
     auto record = library_->FindRecord(function);
     const tensorflow::FunctionDef old = record->fdef();
-    if (old.signature().attr_size() > 0) return absl::OkStatus();  // It stands for several.
+    if (old.signature().attr_size() > 0) return absl::OkStatus();  // Not a concrete function.
     std::unique_ptr<tensorflow::FunctionBody> body;
     TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(std::move(record), {}, library_, &body));
     if (!Prune(body->graph, depth + 1)) return absl::OkStatus();
 
-    std::map<std::string, std::string> control_outputs;  // By their nodes.
+    std::map<std::string, std::string> control_outputs;  // By node.
     for (const auto& [name, node] : old.control_ret()) control_outputs[node] = name;
     const auto control_output = [&](const Node* node) -> std::optional<std::string> {
       const auto found = control_outputs.find(node->name());
@@ -259,7 +248,7 @@ class Pruner {
     TF_RETURN_IF_ERROR(tensorflow::GraphToFunctionDef(*body->graph, name, control_output, &changed));
     *changed.mutable_attr() = old.attr();
     changed.mutable_signature()->set_is_stateful(old.signature().is_stateful());
-    // In a session, the graph has a library of its own. The lowering of conditionals looks in both.
+    // The graph of a session has a library of its own. The lowering of conditionals looks functions up in both.
     if (&graph_->flib_def() != library_) TF_RETURN_IF_ERROR(graph_->mutable_flib_def()->AddFunctionDef(changed));
     TF_RETURN_IF_ERROR(library_->AddFunctionDef(std::move(changed)));
     *copy = name;
@@ -272,8 +261,8 @@ class Pruner {
   std::map<std::string, std::string> pruned_;
 };
 
-// Whether it is one op of eager mode, which TensorFlow runs as a function of such a name. It stays, since it compares
-// the shapes.
+// Whether the graph is a single op of eager mode, which TensorFlow runs as a function of such a name. The op stays,
+// since it checks the shapes.
 bool IsEagerOp(const GraphOptimizationPassOptions& options) {
   return options.function_def != nullptr && options.function_def->signature().name().rfind("__wrapped__", 0) == 0;
 }
@@ -288,8 +277,8 @@ class PruneGradients : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// Before TensorFlow puts functions in the places of calls, loops and conditionals, in phase 10: in a function, nothing
-// runs conditionally.
+// Before TensorFlow inlines calls, loops and conditionals in phase 10: inside of a function, no node runs
+// conditionally.
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 9, PruneGradients);
 
 }  // namespace

@@ -1,27 +1,28 @@
-// TensorFlow has no gradients of loops and conditionals without Python, and returns zeros for some without a word.
-// Where such a gradient would lose a custom one, its node becomes one that fails when it runs. No other node fails with
-// it.
+// Without Python, TensorFlow has no gradients of loops and conditionals, and silently returns zeros for some. This pass
+// replaces the node of such a gradient, if it would lose a custom gradient, by one that fails when it runs. Other nodes
+// do not fail.
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/lib/messages.h"
+#include "cc/lib/op_names.h"
 #include "cc/passes/op_search.h"
+#include "cc/passes/replace_node.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/platform/logging.h"
 
 namespace tf_cg_ops {
 namespace {
 
-using ::tensorflow::Edge;
 using ::tensorflow::Graph;
 using ::tensorflow::Node;
 
-// The function that the node differentiates; TF_AddGradients names the op that calls it. Empty if there is none.
+// The function that the node differentiates, directly or as a call, which is how TF_AddGradients names it. Empty if
+// there is none.
 std::string DifferentiatedFunction(const Node& node) {
   tensorflow::NameAttrList function;
   if (!tensorflow::GetNodeAttr(node.attrs(), "f", &function).ok()) return "";
@@ -32,25 +33,11 @@ std::string DifferentiatedFunction(const Node& node) {
 
 void Refuse(Node* node, const std::string& function, Graph* graph) {
   tensorflow::NodeDef def;
-  def.set_name(node->name());
-  def.set_op("CustomGradientRefusal");
-  def.set_device(node->requested_device());
+  def.set_op(kRefusalOp);
   tensorflow::AddNodeAttr("Tin", node->input_types(), &def);
   tensorflow::AddNodeAttr("Tout", node->output_types(), &def);
   tensorflow::AddNodeAttr("message", GradientLostInControlFlow(function), &def);
-  absl::Status status;
-  Node* const refusal = graph->AddNode(def, &status);
-  if (!status.ok()) {
-    VLOG(1) << "tf_cg_ops: " << node->name() << " stays: " << status;
-    return;
-  }
-  for (const Edge* edge : node->in_edges()) {
-    graph->AddEdge(edge->src(), edge->src_output(), refusal, edge->dst_input());
-  }
-  for (const Edge* edge : node->out_edges()) {
-    graph->AddEdge(refusal, edge->src_output(), edge->dst(), edge->dst_input());
-  }
-  graph->RemoveNode(node);
+  ReplaceNode(node, std::move(def), node->num_inputs(), graph);
 }
 
 class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
@@ -71,7 +58,7 @@ class RefuseLostGradients : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// Before TensorFlow puts functions in the places of calls, loops and conditionals, in phase 10.
+// Before TensorFlow inlines calls, loops and conditionals in phase 10.
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 9, RefuseLostGradients);
 
 }  // namespace

@@ -3,8 +3,22 @@
 #ifndef TF_CG_OPS_CC_VERSIONS_XLA_H_
 #define TF_CG_OPS_CC_VERSIONS_XLA_H_
 
-// First: the others include it, too.
-#include "cc/versions/stream_executor.h"
+#include "cc/versions/tma_metadata.h"  // Before the others.
+
+// xla_op_kernel.h includes the headers of XLA's compiler and clients, which take as long to compile as all the rest,
+// and uses pointers to their classes only. Their include guards skip them. A version of TensorFlow that names a guard
+// differently includes the header after all.
+#define TENSORFLOW_COMPILER_TF2XLA_XLA_COMPILER_H_
+#define TENSORFLOW_COMPILER_TF2XLA_XLA_CONTEXT_H_
+#define XLA_CLIENT_CLIENT_H_
+namespace tensorflow {
+class XlaCompiler;
+class XlaContext;
+}  // namespace tensorflow
+namespace xla {
+class Client;
+}  // namespace xla
+
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"

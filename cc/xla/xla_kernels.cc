@@ -1,4 +1,4 @@
-// The kernels for XLA, all in this file: TensorFlow's headers for them take long to compile.
+// The XLA kernels, all in one file, since TensorFlow's headers for them take long to compile.
 
 #include <algorithm>
 #include <string>
@@ -7,6 +7,7 @@
 #include "cc/kernels/kernel_shapes.h"
 #include "cc/lib/alignment.h"
 #include "cc/lib/messages.h"
+#include "cc/lib/op_names.h"
 #include "cc/lib/operand_names.h"
 #include "cc/versions/xla.h"
 
@@ -18,7 +19,7 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::XlaOpKernel;
 using ::tensorflow::XlaOpKernelContext;
 
-// An input's shape; where sizes are known to XLA by a bound only, the bound stands for them.
+// The shape of an input; of a size that XLA knows only by its upper bound, the bound.
 absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
   absl::StatusOr<xla::Shape> shape = context->InputXlaShape(index);
   TF_RETURN_IF_ERROR(shape.status());
@@ -26,8 +27,8 @@ absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
   return absl::OkStatus();
 }
 
-// Whether a tensor of this shape may hold the shape of another. Before it is read: TensorFlow ends the process where it
-// finds more dimensions in it than a tensor may have.
+// Checks that a tensor with these dimensions can hold a shape. Call it before reading the tensor: TensorFlow ends the
+// process if the tensor holds more dimensions than a shape may have.
 absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
   if (dims.size() != 1) return absl::InvalidArgumentError(ShapeIsNotAVector(api, dims.size()));
   const int highest = TensorShape::MaxDimensions();
@@ -35,8 +36,8 @@ absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
   return absl::OkStatus();
 }
 
-// Hands the results on: the rule has been inlined wherever a gradient was asked for. As TensorFlow has them, since the
-// builder of XLA knows no handles of variables.
+// Forwards the results; the rule was already inlined into each gradient. It forwards TensorFlow's tensors, since XLA's
+// builder cannot represent handles of variables.
 class CustomGradientRuleXlaOp : public XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
@@ -47,30 +48,30 @@ class CustomGradientRuleXlaOp : public XlaOpKernel {
   }
 };
 
-// Makes each value depend on an element of the values and one of every tensor that they wait for. XLA's own
-// optimisation barrier would not do: its CPU backend removes it before it merges equal matrix products.
+// Makes each output depend on an element of every input. XLA's own optimization barrier is not enough: its CPU backend
+// removes the barrier before it merges equal matrix products.
 class CustomGradientBarrierXlaOp : public XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(XlaOpKernelContext* context) override {
-    xla::XlaOp there = xla::ConstantR0(context->builder(), true);
+    xla::XlaOp ready = xla::ConstantR0(context->builder(), true);
     for (int i = 0; i < context->num_inputs(); ++i) {
       Dims dims;
       OP_REQUIRES_OK(context, GetDims(context, i, &dims));
       xla::PrimitiveType type;
       OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(i), &type));
-      if (!IsEmpty(dims)) there = xla::And(there, IsThere(context->Input(i), dims, type));
+      if (!IsEmpty(dims)) ready = xla::And(ready, IsReady(context->Input(i), dims, type));
     }
     for (int i = 0; i < context->num_outputs(); ++i) {
       const xla::XlaOp value = context->Input(i);
-      context->SetOutput(i, xla::Select(there, value, xla::ZerosLike(value)));
+      context->SetOutput(i, xla::Select(ready, value, xla::ZerosLike(value)));
     }
   }
 
  private:
-  // True whatever the operand holds, which XLA does not see: the lowest bit of an element is 0 or 1.
-  static xla::XlaOp IsThere(xla::XlaOp operand, const Dims& dims, xla::PrimitiveType type) {
+  // True for every operand, but XLA does not know that: the lowest bit of an element is less than 2.
+  static xla::XlaOp IsReady(xla::XlaOp operand, const Dims& dims, xla::PrimitiveType type) {
     const Dims zeros(dims.size(), 0), ones(dims.size(), 1);
     xla::XlaOp element = xla::Reshape(xla::Slice(operand, zeros, ones, ones), {});
     if (xla::primitive_util::IsComplexType(type)) {
@@ -97,12 +98,12 @@ class CustomGradientCheckShapeXlaOp : public XlaOpKernel {
     Dims gradient, shape, expected;
     OP_REQUIRES_OK(context, GetDims(context, 0, &gradient));
     OP_REQUIRES_OK(context, GetDims(context, 1, &shape));
-    OP_REQUIRES_OK(context, CheckHoldsShape("CustomGradientCheckShape", shape));
-    // In a loop, a shape that was unknown while tracing comes in a list of shapes, of which XLA knows nothing. What the
-    // loop carries has to keep its shape there, so that XLA refuses most gradients of a wrong shape by itself.
+    OP_REQUIRES_OK(context, CheckHoldsShape(kCheckShapeOp, shape));
+    // In a loop, a shape that is unknown while tracing comes from a tensor list, and XLA does not know its value. XLA
+    // itself rejects most gradients of a wrong shape there, since loop variables must keep their shapes.
     if (context->ConstantInputAsIntVector(1, &expected).ok()) {
-      TensorShape any;
-      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(expected, &any));
+      TensorShape unused;  // Rejects invalid sizes.
+      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(expected, &unused));
       OP_REQUIRES(context, gradient == expected, absl::InvalidArgumentError(FillIn(message_, expected, gradient)));
     }
     context->SetOutput(0, context->Input(0));
@@ -160,34 +161,33 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     xla::PrimitiveType type;
     OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(0), &type));
     const xla::XlaOp zero = xla::Zero(context->builder(), type);
-    const Dims& joint = alignment.joint;
-    if (attributes_.zero_x || IsEmpty(joint)) {
+    const Dims& iteration_space = alignment.iteration_space;
+    if (attributes_.zero_x || IsEmpty(iteration_space)) {
       context->SetOutput(0, xla::Broadcast(zero, out));
       return;
     }
-    xla::XlaOp left =
-        Broadcast(context->Input(0), alignment.operands[attributes_.wrt == kFx ? kGx : kFx], joint, lhs == joint);
-    xla::XlaOp right =
-        Broadcast(context->Input(1), alignment.operands[attributes_.wrt == kX ? kGx : kX], joint, rhs == joint);
+    xla::XlaOp left = Broadcast(context->Input(0), alignment.operands[LhsRole(attributes_.wrt)], iteration_space,
+                                lhs == iteration_space);
+    xla::XlaOp right = Broadcast(context->Input(1), alignment.operands[RhsRole(attributes_.wrt)], iteration_space,
+                                 rhs == iteration_space);
     if (attributes_.wrt != kFx) right = xla::MaybeConjugate(right, true);
-    Dims summed;
-    for (size_t i = 0; i < joint.size(); ++i) {
-      if (alignment.operands[attributes_.wrt][i] != joint[i]) summed.push_back(i);
+    Dims reduction_dims;
+    for (size_t i = 0; i < iteration_space.size(); ++i) {
+      if (alignment.operands[attributes_.wrt][i] != iteration_space[i]) reduction_dims.push_back(i);
     }
     xla::XlaOp result;
-    if (summed.empty()) {
+    if (reduction_dims.empty()) {
       result = xla::Mul(left, right);
     } else {
-      result = xla::ConvertElementType(SumOfProducts(left, right, type, summed), type);
+      result = xla::ConvertElementType(SumOfProducts(left, right, type, reduction_dims), type);
     }
-    // What has the right shape stays as it is: sizes that XLA knows by a bound only would be lost.
-    if (!summed.empty() || out != joint) result = xla::Reshape(result, out);
+    // Only if necessary: a reshape fixes sizes that XLA knows only by their upper bounds.
+    if (!reduction_dims.empty() || out != iteration_space) result = xla::Reshape(result, out);
     context->SetOutput(0, result);
   }
 
  private:
-  // In the types of Arithmetic in cc/lib/arithmetic.h, so that products neither round nor overflow before they are
-  // added.
+  // Uses the types of cc/lib/arithmetic.h, so that products neither round nor overflow before the sum.
   static xla::XlaOp SumOfProducts(xla::XlaOp left, xla::XlaOp right, xla::PrimitiveType type, const Dims& dims) {
     if (!xla::primitive_util::IsComplexType(type)) {
       const bool is_narrow = type == xla::F16 || type == xla::BF16;
@@ -195,7 +195,7 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
       return Sum(xla::Mul(xla::ConvertElementType(left, sum_type), xla::ConvertElementType(right, sum_type)), sum_type,
                  dims);
     }
-    // Real and imaginary parts apart: XLA's CPU takes several times as long for products of complex128.
+    // Multiplies real and imaginary parts separately: products of complex128 take several times as long on XLA's CPU.
     const auto part = [](xla::XlaOp real) { return xla::ConvertElementType(real, xla::F64); };
     const xla::XlaOp a = part(xla::Real(left)), b = part(xla::Imag(left));
     const xla::XlaOp c = part(xla::Real(right)), d = part(xla::Imag(right));
@@ -208,15 +208,15 @@ class CustomGradientEmbedGradXlaOp : public XlaOpKernel {
     return xla::Reduce(terms, xla::Zero(builder, type), xla::CreateScalarAddComputation(type, builder), dims);
   }
 
-  static xla::XlaOp Broadcast(xla::XlaOp operand, const Dims& aligned, const Dims& joint, bool is_whole) {
+  static xla::XlaOp Broadcast(xla::XlaOp operand, const Dims& aligned, const Dims& iteration_space, bool is_whole) {
     if (is_whole) return operand;
-    Dims sizes, places;
-    for (size_t i = 0; i < joint.size(); ++i) {
-      if (aligned[i] != joint[i]) continue;
-      sizes.push_back(joint[i]);
-      places.push_back(i);
+    Dims sizes, dimensions;
+    for (size_t i = 0; i < iteration_space.size(); ++i) {
+      if (aligned[i] != iteration_space[i]) continue;
+      sizes.push_back(iteration_space[i]);
+      dimensions.push_back(i);
     }
-    return xla::BroadcastInDim(xla::Reshape(operand, sizes), joint, places);
+    return xla::BroadcastInDim(xla::Reshape(operand, sizes), iteration_space, dimensions);
   }
 
   GradAttributes attributes_;
@@ -226,7 +226,7 @@ REGISTER_XLA_OP(Name("CustomGradientBarrier"), CustomGradientBarrierXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientCheckShape"), CustomGradientCheckShapeXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientEmbed"), CustomGradientEmbedXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientEmbedGrad").CompileTimeConstantInput("shape"), CustomGradientEmbedGradXlaOp);
-// Captures may be resources, which only the rule reads.
+// Captures may be resources and variants, which only the rule reads.
 REGISTER_XLA_OP(Name("CustomGradientRule").AllowResourceTypes().AllowVariantTypes(), CustomGradientRuleXlaOp);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is checked and timed: the shapes of the operands and of out, as a size n makes them.
+// The cases that are checked and timed: shapes of the operands and of out for a size n.
 
 #ifndef TF_CG_OPS_CUDA_CHECK_FORMS_H_
 #define TF_CG_OPS_CUDA_CHECK_FORMS_H_
@@ -12,7 +12,7 @@
 
 namespace tf_cg_ops::cuda::check {
 
-// Of one rank. With respect to x, where lhs lies as fx does and rhs as gx.
+// The shapes of a gradient with respect to x, all of one rank.
 struct Shapes {
   Dims lhs;
   Dims rhs;
@@ -24,7 +24,7 @@ struct Form {
   std::function<Shapes(int64_t n)> shapes;
 };
 
-// Every way through the kernels, at sizes that fill packs, rows and blocks, and that do not.
+// Every path through the kernels, for sizes that do and do not fill vectors, rows and blocks.
 inline std::vector<Form> CheckedForms() {
   return {
       {"same", [](int64_t n) { return Shapes{{n}, {n}, {n}}; }},
@@ -45,7 +45,7 @@ inline std::vector<Form> CheckedForms() {
   };
 }
 
-// The usual ones, about n elements in the largest operand; n is a multiple of 65,536.
+// The usual cases, with about n elements in the largest operand; n is a multiple of 65,536.
 inline std::vector<Form> TimedForms() {
   return {
       {"[n] * [n]", [](int64_t n) { return Shapes{{n}, {n}, {n}}; }},
@@ -59,7 +59,7 @@ inline std::vector<Form> TimedForms() {
       {"sum of 16 columns", [](int64_t n) { return Shapes{{n / 16, 16}, {n / 16, 16}, {1, 16}}; }},
       {"sum of 1024 columns", [](int64_t n) { return Shapes{{n / 1024, 1024}, {n / 1024, 1024}, {1, 1024}}; }},
       {"[n, 1] * [n, 1024] to 1024", [](int64_t n) { return Shapes{{n / 1024, 1}, {n / 1024, 1024}, {1, 1024}}; }},
-      // Rows that no pack ends with.
+      // Rows that do not end with a whole vector.
       {"[n, 1001] * [1001]", [](int64_t n) { return Shapes{{n / 1001, 1001}, {1, 1001}, {n / 1001, 1001}}; }},
       {"sum of rows of 1001", [](int64_t n) { return Shapes{{n / 1001, 1001}, {n / 1001, 1001}, {n / 1001, 1}}; }},
       {"sum of 1001 columns", [](int64_t n) { return Shapes{{n / 1001, 1001}, {n / 1001, 1001}, {1, 1001}}; }},

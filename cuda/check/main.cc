@@ -1,5 +1,6 @@
-// Checks every kernel against the CPU, and times it against a yardstick that moves as many bytes: sums against reading
-// alone, and all else against a copy within the device. It needs a GPU and nvcc, but no TensorFlow: `make cuda-check`.
+// Checks every kernel against the CPU, and times it against a yardstick that moves as many bytes: a kernel that only
+// reads for sums, and a copy within the device for everything else. It needs a GPU and nvcc, but no TensorFlow: `make
+// cuda-check`.
 
 #include <cuda_runtime.h>
 
@@ -24,11 +25,12 @@
 namespace tf_cg_ops::cuda::check {
 namespace {
 
-// The fraction of the yardstick's speed that is asked for, from so many bytes on: fewer fit into the caches of a GPU.
+// The required fraction of the yardstick's speed, and the least bytes that it is required for: fewer fit into the
+// caches of a GPU.
 constexpr double kTarget = 0.92;
 constexpr int64_t kTargetBytes = int64_t{256} << 20;
 
-// Larger outputs are timed but not compared: the reference takes too long.
+// The bytes of the largest operand that is compared: the reference takes too long for larger ones.
 constexpr int64_t kLargestChecked = int64_t{64} << 20;
 
 struct Options {
@@ -54,8 +56,8 @@ void Require(cudaError_t error, const char* what) {
   std::exit(2);
 }
 
-// Device memory for `count` elements, the first of which lies `offset` elements behind a boundary of 256 bytes. What
-// is around them is filled, so that a kernel that writes there is caught.
+// Device memory for `count` elements that begin `offset` elements after a boundary of 256 bytes. The memory around them
+// is filled with a pattern, which shows writes out of bounds.
 template <typename T>
 class Buffer {
  public:
@@ -73,7 +75,7 @@ class Buffer {
     Require(cudaMemcpy(data(), elements.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), "copy to the device");
   }
 
-  // What the device has; sets *intact to whether nothing around it was written.
+  // Returns the elements on the device, and sets *intact to whether the memory around them is unchanged.
   std::vector<T> Get(bool* intact) const {
     std::vector<unsigned char> all(bytes_);
     Require(cudaMemcpy(all.data(), memory_, bytes_, cudaMemcpyDeviceToHost), "copy from the device");
@@ -97,26 +99,26 @@ class Buffer {
 ContractionPlan PlanOf(const Shapes& shapes) {
   Alignment alignment;
   alignment.operands = {shapes.lhs, shapes.rhs, shapes.out};
-  alignment.joint = shapes.out;
-  for (size_t i = 0; i < alignment.joint.size(); ++i) {
+  alignment.iteration_space = shapes.out;
+  for (size_t i = 0; i < alignment.iteration_space.size(); ++i) {
     for (const Dims& dims : alignment.operands) {
-      if (dims[i] != 1) alignment.joint[i] = dims[i];
+      if (dims[i] != 1) alignment.iteration_space[i] = dims[i];
     }
   }
   return PlanContraction(alignment, kX);
 }
 
-// How many elements operands and out lie behind a boundary.
+// The offsets of operands and out from a boundary, in elements.
 struct Offsets {
   int64_t lhs;
   int64_t rhs;
   int64_t out;
 };
 
-// What operands are filled with.
+// The values of the operands.
 enum class Numbers { kReal, kSmallIntegers };
 
-// Everything that one launch needs, on the device.
+// The plan and the device memory of one launch.
 template <typename T>
 struct Task {
   Task(const Shapes& shapes, const Offsets& offsets)
@@ -141,7 +143,7 @@ struct Task {
   Buffer<unsigned char> scratch;
 };
 
-// Runs a form twice and compares it with the reference, and the two with each other.
+// Runs a case twice and compares both results with the reference and with each other.
 template <typename T>
 void Check(const std::string& dtype, const Form& form, int64_t n, const Offsets& offsets, Numbers numbers,
            Stream stream, std::mt19937_64* random_numbers, Totals* totals) {
@@ -182,7 +184,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Milliseconds for one of several launches in a row.
+// The milliseconds of one launch, as the mean of several in a row.
 template <typename F>
 double TimeOf(int launches, Stream stream, const F& launch) {
   cudaEvent_t begin, end;
@@ -202,13 +204,13 @@ double TimeOf(int launches, Stream stream, const F& launch) {
 template <typename T>
 void Time(const std::string& dtype, const Form& form, int64_t bytes, const Options& options, Stream stream, FILE* csv,
           Totals* totals) {
-  // Two large operands, or one and a large out, for about as many bytes in all.
+  // About `bytes` in all: two large operands, or one and a large out.
   const int64_t n = std::max<int64_t>(bytes / 2 / sizeof(T) / 65536, 1) * 65536;
   const Shapes shapes = form.shapes(n);
   const Task<T> task(shapes, {0, 0, 0});
   const int64_t moved = (Elements(shapes.lhs) + Elements(shapes.rhs) + Elements(shapes.out)) * sizeof(T);
-  // A copy reads as many bytes as it writes. Sums write next to nothing.
-  const bool sums = !task.plan.reduced.empty();
+  // A copy writes as many bytes as it reads, sums write almost nothing.
+  const bool sums = !task.plan.reduction_loops.empty();
   const Buffer<unsigned char> from(sums ? moved : moved / 2, 0), to(sums ? kReadResultBytes : moved / 2, 0);
   const auto yardstick = [&] {
     if (sums) {
@@ -263,7 +265,7 @@ void CheckAll(const std::string& dtype, const Options& options, Stream stream, T
       }
     }
   }
-  // At a size at which there are many blocks and parts, too.
+  // Also at a size with many blocks and parts.
   for (const Form& form : TimedForms()) {
     if (!options.Wants(form)) continue;
     const int64_t n = options.quick ? 65536 : kLargestChecked / static_cast<int64_t>(sizeof(T));
@@ -284,7 +286,7 @@ void TimeAll(const std::string& dtype, const Options& options, Stream stream, FI
     if (!options.Wants(form)) continue;
     for (const int64_t mebibytes : {1, 16, 64, 256, 1024}) {
       const int64_t bytes = mebibytes << 20;
-      // Operands, out, what is copied, and some more.
+      // Operands, out, the buffers of the copy, and a reserve.
       if ((options.quick && mebibytes > 1) || bytes * 4 > static_cast<int64_t>(free_bytes)) break;
       Time<T>(dtype, form, bytes, options, stream, csv, totals);
     }

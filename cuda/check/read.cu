@@ -8,7 +8,7 @@
 namespace tf_cg_ops::cuda::check {
 
 static constexpr int kThreads = 256;
-static constexpr int kLoads = 8;  // Under way at once in each thread.
+static constexpr int kLoads = 8;  // In flight in each thread.
 
 struct alignas(16) Words {
   uint32_t words[4];

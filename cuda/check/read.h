@@ -1,4 +1,4 @@
-// The yardstick for sums: a kernel that does nothing but read.
+// The yardstick for sums: a kernel that only reads.
 
 #ifndef TF_CG_OPS_CUDA_CHECK_READ_H_
 #define TF_CG_OPS_CUDA_CHECK_READ_H_
@@ -9,11 +9,11 @@
 
 namespace tf_cg_ops::cuda::check {
 
-// What `result` of Read has room for.
+// The size of the `result` of Read.
 inline constexpr int64_t kReadResultBytes = 16;
 
-// Enqueues the reading of so many bytes of the device, from a boundary of 16 bytes on. Writes a result only if what it
-// read has one certain hash, so that the compiler has to read everything.
+// Enqueues the reading of `bytes` of device memory from an address with an alignment of 16 bytes. Writes a result only
+// for one value of a hash, so that the compiler cannot drop any load.
 cudaError_t Read(const void* from, int64_t bytes, void* result, cudaStream_t stream);
 
 }  // namespace tf_cg_ops::cuda::check

@@ -1,4 +1,4 @@
-// What is right, computed on the CPU in the plainest way: by the definition, in float64.
+// The reference results, computed on the CPU by the definition, in float64.
 
 #ifndef TF_CG_OPS_CUDA_CHECK_REFERENCE_H_
 #define TF_CG_OPS_CUDA_CHECK_REFERENCE_H_
@@ -41,8 +41,8 @@ inline void FromWide(Wide wide, double* to) { *to = wide.real(); }
 inline void FromWide(Wide wide, std::complex<float>* to) { *to = std::complex<float>(wide); }
 inline void FromWide(Wide wide, std::complex<double>* to) { *to = wide; }
 
-// What one rounding may change: of a product without a sum, a sum and an element; and what elements near zero may be
-// off by.
+// The relative rounding errors of a product without a sum, of a sum and of an element, and the absolute error of
+// elements near zero.
 struct Precision {
   double product;
   double sum;
@@ -63,7 +63,7 @@ inline int64_t Elements(const Dims& dims) {
   return product;
 }
 
-// Of both signs, and of every size up to 1.
+// Uniform in [-1, 1].
 template <typename T>
 std::vector<T> RandomElements(int64_t count, std::mt19937_64* random_numbers) {
   std::uniform_real_distribution<double> uniform(-1.0, 1.0);
@@ -75,7 +75,7 @@ std::vector<T> RandomElements(int64_t count, std::mt19937_64* random_numbers) {
   return elements;
 }
 
-// -1, 0 and 1: float adds up so many of their products exactly as are checked here, whatever the order.
+// -1, 0 and 1. Sums of their products are exact in float, at the sizes that are checked, in any order.
 template <typename T>
 std::vector<T> SmallIntegers(int64_t count, std::mt19937_64* random_numbers) {
   const auto draw = [&] { return static_cast<double>((*random_numbers)() % 3) - 1; };
@@ -89,19 +89,19 @@ std::vector<T> SmallIntegers(int64_t count, std::mt19937_64* random_numbers) {
 
 struct Expected {
   std::vector<Wide> values;
-  // The sums of the absolute values of what is added up.
+  // The sums of the absolute values of the terms.
   std::vector<double> sizes;
-  // Whether products are added up. They are then computed in the sum's type.
+  // Whether products are summed. They then have the type of the sum.
   bool is_sum;
 };
 
-// out = sum of lhs * conj(rhs) over the dimensions that out does not have.
+// out = sum of lhs * conj(rhs) over the reduction dimensions.
 template <typename T>
 Expected Reference(const Shapes& shapes, const std::vector<T>& lhs, const std::vector<T>& rhs) {
   const size_t rank = shapes.out.size();
-  Dims joint(rank), index(rank, 0);
+  Dims iteration_space(rank), index(rank, 0);
   for (size_t i = 0; i < rank; ++i) {
-    joint[i] = shapes.lhs[i] != 1 ? shapes.lhs[i] : shapes.rhs[i] != 1 ? shapes.rhs[i] : shapes.out[i];
+    iteration_space[i] = shapes.lhs[i] != 1 ? shapes.lhs[i] : shapes.rhs[i] != 1 ? shapes.rhs[i] : shapes.out[i];
   }
   const auto place = [&](const Dims& dims) {
     int64_t at = 0;
@@ -109,39 +109,39 @@ Expected Reference(const Shapes& shapes, const std::vector<T>& lhs, const std::v
     return at;
   };
   const int64_t outputs = Elements(shapes.out);
-  Expected expected = {std::vector<Wide>(outputs), std::vector<double>(outputs), joint != shapes.out};
-  for (int64_t n = Elements(joint); n > 0; --n) {
+  Expected expected = {std::vector<Wide>(outputs), std::vector<double>(outputs), iteration_space != shapes.out};
+  for (int64_t n = Elements(iteration_space); n > 0; --n) {
     const Wide product = ToWide(lhs[place(shapes.lhs)]) * std::conj(ToWide(rhs[place(shapes.rhs)]));
     expected.values[place(shapes.out)] += product;
     expected.sizes[place(shapes.out)] += std::abs(product.real()) + std::abs(product.imag());
     for (size_t i = rank; i-- > 0;) {
-      if (++index[i] < joint[i]) break;
+      if (++index[i] < iteration_space[i]) break;
       index[i] = 0;
     }
   }
   return expected;
 }
 
-// The largest error as a part of what rounding may cause; up to 1 is right.
+// The largest error relative to the allowed rounding error; up to 1 is correct.
 template <typename T>
 double ErrorOf(const std::vector<T>& out, const Expected& expected) {
   const Precision precision = PrecisionOf(T());
   const double product = expected.is_sum ? std::min(precision.product, precision.sum) : precision.product;
   double worst = 0;
   for (size_t i = 0; i < out.size(); ++i) {
-    // A complex product is rounded three times, and its parts apart; sums are added up in rows far shorter than all.
+    // Each part of a complex product is rounded three times; chains of additions are far shorter than the sum.
     const double allowed = 2 * precision.element * std::abs(expected.values[i]) +
                            (3 * product + 16 * precision.sum) * expected.sizes[i] + precision.smallest;
     const double error = std::abs(ToWide(out[i]) - expected.values[i]);
     if (error == 0) continue;
     const double part = error / allowed;
-    // A nan is no number, and not right.
+    // A nan is an error.
     worst = std::isnan(part) ? std::numeric_limits<double>::infinity() : std::max(worst, part);
   }
   return worst;
 }
 
-// The same for results that are exact but for one rounding to an element: 0 where all are equal.
+// The error of results that are exact except for one rounding to an element: 0 if all are equal, otherwise infinite.
 template <typename T>
 double ErrorOfExact(const std::vector<T>& out, const Expected& expected) {
   for (size_t i = 0; i < out.size(); ++i) {

@@ -22,9 +22,9 @@ class Extension(griffe.Extension):
             obj.docstring.value = _CALL_ARGUMENTS.sub(_as_list, text)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Puts the bodies in the places of the layers: from the sources alone, what is made of them is no class."""
+        """Shows the layers with the members and docstrings of their mixins, which have all of the code."""
         for name in pkg["layers"].exports or ():
-            pkg["layers"].set_member(name, griffe.Alias(name, f"{pkg.name}._keras.layers.{name}"))
+            pkg["layers"].set_member(name, griffe.Alias(name, f"{pkg.name}._src.layers.mixins.{name}"))
 
 
 def _as_list(section: re.Match[str]) -> str:

@@ -2,11 +2,11 @@
  *
  *     gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]
  *
- * LIBRARIES is the op library of tf_cg_ops; where ops with custom gradients stand in the graph itself and not in
- * functions, followed by a comma and the library with libtensorflow_cc. MODEL is the folder of a SavedModel, or a file
- * that holds a GraphDef. INPUT and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints
- * them. NUMBERS, such as 0.5,1.0, is the vector to feed, and UPSTREAM the gradient with respect to the output. With an
- * upstream of the gradient, that is differentiated once more. */
+ * LIBRARIES is the op library of tf_cg_ops. If ops with custom gradients are in the graph itself and not in functions,
+ * append a comma and the library with libtensorflow_cc. MODEL is the folder of a SavedModel, or the file of a GraphDef.
+ * INPUT and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints them. NUMBERS, such as
+ * 0.5,1.0, is the vector to feed, and UPSTREAM the gradient with respect to the output. With UPSTREAM_OF_THE_GRADIENT,
+ * the program differentiates the gradient again. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,21 +17,21 @@
 
 #include "tensorflow/c/c_api.h"
 
-/* All that has to be freed. */
+/* The objects to free at the end. */
 typedef struct {
   TF_Status* status;
   TF_Graph* graph;
   TF_Session* session;
 } Program;
 
-/* Whether the last call of TensorFlow went well; says what did not. */
+/* Returns whether the last call of TensorFlow succeeded; prints the error if not. */
 static bool ok(const Program* program, const char* what) {
   if (TF_GetCode(program->status) == TF_OK) return true;
   fprintf(stderr, "gradient: %s: %s\n", what, TF_Message(program->status));
   return false;
 }
 
-/* Fails if something else than TensorFlow went wrong. */
+/* Prints an error that is not TensorFlow's, and returns false. */
 static bool fail(const char* what, const char* got) {
   fprintf(stderr, "gradient: %s, got '%s'\n", what, got);
   return false;
@@ -45,7 +45,7 @@ static void free_data(void* data, size_t length, void* unused) {
 
 static void free_buffer(void* data, size_t length) { free_data(data, length, NULL); }
 
-/* Opens the libraries, with commas between their names. They stay open without their handles. */
+/* Opens the libraries in a comma-separated list. They stay open without their handles. */
 static bool load_libraries(Program* program, char* names) {
   for (char* name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {
     TF_Library* library = TF_LoadLibrary(name, program->status);
@@ -95,7 +95,7 @@ static bool load_model(Program* program, const char* path) {
   return is_folder ? load_saved_model(program, path) : load_graph(program, path);
 }
 
-/* Finds a tensor by a name such as serving_default_x:0, in which the number may be missing. */
+/* Finds a tensor by a name such as serving_default_x:0; the number is optional. */
 static bool find(const Program* program, const char* name, TF_Output* tensor) {
   char operation[256];
   const size_t length = strcspn(name, ":");
@@ -110,7 +110,7 @@ static bool find(const Program* program, const char* name, TF_Output* tensor) {
   return true;
 }
 
-/* A vector of float or double from numbers with commas between them. */
+/* Makes a vector of float or double from comma-separated numbers. */
 static TF_Tensor* parse(const char* text, TF_DataType type) {
   if (type != TF_FLOAT && type != TF_DOUBLE) {
     fail("expected tensors of float or double", text);
@@ -124,7 +124,7 @@ static TF_Tensor* parse(const char* text, TF_DataType type) {
     char* end;
     const double number = strtod(at, &end);
     if (end == at || *end != (i + 1 < count ? ',' : '\0')) {
-      fail("expected numbers with commas between them", text);
+      fail("expected comma-separated numbers", text);
       TF_DeleteTensor(tensor);
       return NULL;
     }
@@ -156,7 +156,7 @@ static bool add_placeholder(const Program* program, const char* name, TF_DataTyp
   return ok(program, name);
 }
 
-/* Fetches the tensors, which are fed with what `numbers` says, and prints each under its name. */
+/* Feeds the numbers, fetches the tensors, and prints each with its name. */
 static bool run(const Program* program, const TF_Output* fed, char* const* numbers, int num_fed,
                 const TF_Output* fetched, const char* const* names, int num_fetched) {
   TF_Tensor *inputs[3] = {NULL}, *outputs[3] = {NULL};
@@ -184,7 +184,7 @@ static bool differentiate(const Program* program, TF_Output y, TF_Output x, cons
   if (!add_placeholder(program, upstream_name, TF_OperationOutputType(y), upstream)) return false;
   TF_AddGradients(program->graph, &y, 1, &x, 1, upstream, program->status, gradient);
   if (!ok(program, "TF_AddGradients")) return false;
-  /* The C interface says in this way that no path leads from x to y along which there is a gradient. */
+  /* The C API returns no operation if there is no path with gradients from x to y. */
   if (gradient->oper == NULL) return fail("expected an input with a gradient", TF_OperationName(x.oper));
   return true;
 }

@@ -76,7 +76,11 @@ READY_MADE = (
     "keras/test_layer_numbers.py",
     "keras/test_functional_models.py",
 )
-FROM_NUMPY = ("external/test_from_numpy.py", "external/test_from_numpy_errors.py", "external/test_from_numpy_calls.py")
+NUMPY_FUNCTION = (
+    "external/test_numpy_function.py",
+    "external/test_numpy_function_errors.py",
+    "external/test_numpy_function_calls.py",
+)
 KERAS = (
     "keras/test_functional_arguments.py",
     "keras/test_functional_models.py",
@@ -111,7 +115,6 @@ TESTS = {
     "_src/core/convert.py": (*EMBED, *DECORATOR),
     "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),
     "_src/embed_gradient/dynamic_axis.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
-    "_src/errors.py": (*EMBED, *DECORATOR),
     "_src/ops/": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py", "graph/test_vectorized_map.py"),
     "_src/ready_made/implicit_root.py": (
         "ready_made/test_implicit_root.py",
@@ -141,11 +144,12 @@ TESTS = {
     ),
     "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
+    "_src/embed_gradient/vjp.py": (*EMBED, "custom_gradient/test_indexed_slices.py"),
     "_src/": ("graph/test_import.py",),
     "_src/core/": (*EMBED, *DECORATOR),
     "_src/custom_gradient/": DECORATOR,
     "_src/embed_gradient/": EMBED,
-    "_src/external/": FROM_NUMPY,
+    "_src/external/": NUMPY_FUNCTION,
     "_src/memory/": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_captures.py",

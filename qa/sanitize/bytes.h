@@ -1,4 +1,4 @@
-// Numbers out of bytes that a fuzzer or a random generator chose.
+// Numbers from the bytes of a fuzzer or a random generator.
 
 #ifndef TF_CG_OPS_QA_SANITIZE_BYTES_H_
 #define TF_CG_OPS_QA_SANITIZE_BYTES_H_
@@ -27,7 +27,7 @@ class Bytes {
   // A number in [0, limit), for limits up to 256.
   int64_t Below(int64_t limit) { return static_cast<int64_t>(Next(1)) % limit; }
 
-  // True once in so many cases.
+  // True in one of `cases` cases.
   bool OneIn(int64_t cases) { return Below(cases) == cases - 1; }
 
  private:

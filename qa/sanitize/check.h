@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the process with the place where something is wrong, as the sanitizers do.
+// Ends the process with a message that names the line, as the sanitizers do.
 #define TF_CG_OPS_CHECK(condition)                                                         \
   do {                                                                                     \
     if (!(condition)) {                                                                    \

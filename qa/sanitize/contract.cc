@@ -1,7 +1,7 @@
-// Runs the arithmetic of cc/lib under a sanitizer, on memory from the heap that ends where the operands do, and
-// compares with a sum in double: contract SECONDS SEED THREADS. The questions are random, of every element type, kind
-// of vectors and operand to differentiate by. With THREADS above 1 several calls run at once on the same operands, and
-// each is cut into pieces for a pool of so many threads, as TensorFlow cuts it.
+// Runs the arithmetic of cc/lib under a sanitizer, on heap memory of exactly the operands' sizes, and compares with a
+// sum in double: contract SECONDS SEED THREADS. The requests are random, with every element type, instruction set and
+// operand to differentiate with respect to. With THREADS above 1, several calls run at once on the same operands, and
+// each is cut into pieces for a pool of that many threads, as in TensorFlow.
 
 #include <atomic>
 #include <chrono>
@@ -23,13 +23,13 @@
 #include "cc/lib/contraction.h"
 #include "cc/lib/operand_names.h"
 #include "qa/sanitize/bytes.h"
-#include "qa/sanitize/oracle.h"
-#include "qa/sanitize/question.h"
+#include "qa/sanitize/reference.h"
+#include "qa/sanitize/request.h"
 
 namespace tf_cg_ops {
 namespace {
 
-// Large enough that work is cut into blocks in some of the questions.
+// Large enough for some requests to cut their work into blocks.
 constexpr int64_t kMaxProducts = 1 << 18;
 
 class ThreadPool {
@@ -76,7 +76,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
-// Deals the work out to the pool in pieces, and returns when all is done.
+// Distributes the work over the pool in pieces and waits for all of them.
 ParallelFor InPieces(ThreadPool* pool, int64_t pieces) {
   return [pool, pieces](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
     std::mutex mutex;
@@ -96,7 +96,7 @@ ParallelFor InPieces(ThreadPool* pool, int64_t pieces) {
   };
 }
 
-// Small whole numbers: all their products and sums are exact before they are rounded to the element type.
+// Small integers: all their products and sums are exact until they are rounded to the element type.
 void Set(int number, float* element) { *element = static_cast<float>(number); }
 void Set(int number, double* element) { *element = number; }
 void Set(int number, BFloat16* element) {
@@ -111,7 +111,7 @@ void Set(int number, Half* element) {
 }
 template <typename R>
 void Set(int number, std::complex<R>* element) {
-  // Both parts matter, and their signs.
+  // The imaginary part differs from the real one.
   *element = {static_cast<R>(number), static_cast<R>((number * 3 + 7) % 5 - 2)};
 }
 
@@ -161,16 +161,17 @@ struct Work {
 };
 
 template <typename T>
-void Compute(const Work& work, Vectors vectors, int calls, int64_t pieces, std::mt19937_64* random, ThreadPool* pool) {
-  // Exactly as much as the operands take, so that the sanitizer sees a step beyond.
+void Compute(const Work& work, InstructionSet instruction_set, int calls, int64_t pieces, std::mt19937_64* random,
+             ThreadPool* pool) {
+  // Exactly the operands' sizes, so that the sanitizer detects accesses out of bounds.
   const std::unique_ptr<T[]> lhs(new T[work.lhs_size]), rhs(new T[work.rhs_size]);
   for (int64_t i = 0; i < work.lhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &lhs[i]);
   for (int64_t i = 0; i < work.rhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &rhs[i]);
-  const int64_t size = work.plan.kept_size;
+  const int64_t size = work.plan.output_size;
   const auto expected = Expected(work.products, size, work.conjugate, lhs.get(), rhs.get());
   const auto call = [&] {
     const std::unique_ptr<T[]> out(new T[size]);
-    Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), vectors, InPieces(pool, pieces));
+    Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), instruction_set, InPieces(pool, pieces));
     for (int64_t i = 0; i < size; ++i) {
       TF_CG_OPS_CHECK(std::abs(Value(out[i]) - expected[i]) <= kRounding<T> * std::abs(expected[i]));
     }
@@ -181,20 +182,20 @@ void Compute(const Work& work, Vectors vectors, int calls, int64_t pieces, std::
   for (std::thread& caller : callers) caller.join();
 }
 
-// Answers one question, chosen by the bytes, and returns how many products that took.
+// Runs one request, made from the bytes, and returns the number of its products.
 int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads, ThreadPool* pool) {
   const int64_t largest = bytes->OneIn(4) ? 256 : 24;
-  const Question question =
-      MakeFittingQuestion(bytes, 5, [largest](Bytes* from) { return from->Below(from->OneIn(3) ? largest : 5); });
+  const Request request =
+      MakeValidRequest(bytes, 5, [largest](Bytes* from) { return from->Below(from->OneIn(3) ? largest : 5); });
   Alignment alignment;
   Reversed reversed;
-  const std::string error = Align(question.shapes, question.axis, EmbedGradNames(), &alignment);
-  TF_CG_OPS_CHECK(error.empty() == Fits(question, &reversed));
-  if (!error.empty() || CountElements(reversed.joint) > kMaxProducts) return 0;
+  const std::string error = Align(request.shapes, request.axis, EmbedGradNames(), &alignment);
+  TF_CG_OPS_CHECK(error.empty() == Fits(request, &reversed));
+  if (!error.empty() || CountElements(reversed.iteration_space) > kMaxProducts) return 0;
   const auto role = static_cast<Role>(bytes->Below(kNumRoles));
-  const Dims& lhs = reversed.operands[role == kFx ? kGx : kFx];
-  const Dims& rhs = reversed.operands[role == kX ? kGx : kX];
-  // Of a joint shape with a zero an operand may still have many elements.
+  const Dims& lhs = reversed.operands[LhsRole(role)];
+  const Dims& rhs = reversed.operands[RhsRole(role)];
+  // An operand of an empty iteration space may still have many elements.
   if (std::max({CountElements(lhs), CountElements(rhs), CountElements(reversed.operands[role])}) > kMaxProducts) {
     return 0;
   }
@@ -202,27 +203,27 @@ int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads, ThreadPool* pool
   const std::vector<Product> products = AllProducts(reversed, role);
   const Work work = {plan, products, role != kFx, static_cast<int64_t>(CountElements(lhs)),
                      static_cast<int64_t>(CountElements(rhs))};
-  const auto vectors = static_cast<Vectors>(bytes->Below(static_cast<int>(WidestVectors()) + 1));
+  const auto instruction_set = static_cast<InstructionSet>(bytes->Below(static_cast<int>(BestInstructionSet()) + 1));
   const int64_t pieces = 1 + bytes->Below(threads > 1 ? 9 : 4);
   const int calls = threads > 1 ? 3 : 1;
   switch (bytes->Below(6)) {
     case 0:
-      Compute<Half>(work, vectors, calls, pieces, random, pool);
+      Compute<Half>(work, instruction_set, calls, pieces, random, pool);
       break;
     case 1:
-      Compute<BFloat16>(work, vectors, calls, pieces, random, pool);
+      Compute<BFloat16>(work, instruction_set, calls, pieces, random, pool);
       break;
     case 2:
-      Compute<float>(work, vectors, calls, pieces, random, pool);
+      Compute<float>(work, instruction_set, calls, pieces, random, pool);
       break;
     case 3:
-      Compute<double>(work, vectors, calls, pieces, random, pool);
+      Compute<double>(work, instruction_set, calls, pieces, random, pool);
       break;
     case 4:
-      Compute<std::complex<float>>(work, vectors, calls, pieces, random, pool);
+      Compute<std::complex<float>>(work, instruction_set, calls, pieces, random, pool);
       break;
     default:
-      Compute<std::complex<double>>(work, vectors, calls, pieces, random, pool);
+      Compute<std::complex<double>>(work, instruction_set, calls, pieces, random, pool);
   }
   return calls * static_cast<int64_t>(products.size());
 }

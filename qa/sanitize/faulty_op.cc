@@ -1,4 +1,4 @@
-// An op with faults, for the test that the sanitizers see what op libraries do inside of TensorFlow.
+// An op with faults, which tests that the sanitizers detect faults of op libraries inside of TensorFlow.
 
 #include <algorithm>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace tf_cg_ops {
 namespace {
 
-// Copies its input through the heap, and `beyond` numbers more; allocates memory `leaks` times.
+// Copies its input through the heap, and `beyond` more numbers; leaks memory `leaks` times.
 class FaultyKernel : public tensorflow::OpKernel {
  public:
   explicit FaultyKernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
@@ -29,7 +29,7 @@ class FaultyKernel : public tensorflow::OpKernel {
  private:
   int beyond_;
   int leaks_;
-  // Keeps the last one only.
+  // Only the last allocation is reachable.
   float* lost_ = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// Runs the graph passes from several threads at once, as TensorFlow does where many graphs are made ready together:
-// passes SECONDS THREADS GRAPH... The graphs are GraphDefs in files. As in TensorFlow, each graph that is made ready
-// has a library of functions to itself. The result must be the same each time.
+// Runs the graph passes on several threads at once, as TensorFlow does when it optimizes several graphs:
+// passes SECONDS THREADS GRAPH... The graphs are GraphDefs in files. As in TensorFlow, each graph has a function
+// library of its own. The results must be the same each time.
 
 #include <algorithm>
 #include <atomic>
@@ -34,7 +34,7 @@ using ::tensorflow::GraphOptimizationPass;
 using ::tensorflow::OpRegistry;
 using ::tensorflow::OptimizationPassRegistry;
 
-// The library's own among all passes, in the order in which TensorFlow runs them.
+// The passes of this library, in the order in which TensorFlow runs them.
 std::vector<GraphOptimizationPass*> OurPasses() {
   const std::vector<std::string> names = {"RefuseLostGradients", "PruneGradients"};
   std::vector<GraphOptimizationPass*> found;
@@ -71,8 +71,8 @@ std::unique_ptr<Graph> MakeGraph(const GraphDef& definition) {
   return graph;
 }
 
-// The graph after the passes: its nodes, and the functions that it may run.
-std::string MakeReady(const GraphDef& definition) {
+// The optimized graph: its nodes, and the functions that it may run.
+std::string Optimized(const GraphDef& definition) {
   std::unique_ptr<Graph> graph = MakeGraph(definition);
   FunctionLibraryDefinition library(OpRegistry::Global(), definition.library());
   RunPasses(&graph, &library);
@@ -95,25 +95,25 @@ struct Example {
 Example MakeExample(const std::string& path) {
   Example example;
   TF_CG_OPS_CHECK(tensorflow::ReadBinaryProto(tensorflow::Env::Default(), path, &example.definition).ok());
-  example.result = MakeReady(example.definition);
+  example.result = Optimized(example.definition);
   std::string before;
   TF_CG_OPS_CHECK(tensorflow::SerializeToStringDeterministic(example.definition, &before));
-  TF_CG_OPS_CHECK(example.result != before);  // The passes have something to do.
+  TF_CG_OPS_CHECK(example.result != before);  // The passes changed something.
   return example;
 }
 
-// All threads at once; returns how many graphs they made ready.
+// Runs all threads at once and returns the number of graphs that they optimized.
 int64_t Run(const std::vector<Example>& examples, int num_threads) {
   std::atomic<int64_t> runs = 0;
   const auto work = [&](int first) {
     for (size_t i = 0; i < examples.size(); ++i) {
       const size_t at = (first + i) % examples.size();
-      TF_CG_OPS_CHECK(MakeReady(examples[at].definition) == examples[at].result);
+      TF_CG_OPS_CHECK(Optimized(examples[at].definition) == examples[at].result);
       ++runs;
     }
   };
   std::vector<std::thread> threads;
-  // Two at a time begin with the same graph.
+  // Pairs of threads begin with the same graph.
   for (int i = 0; i < num_threads; ++i) threads.emplace_back(work, i / 2);
   for (std::thread& thread : threads) thread.join();
   return runs;

@@ -161,7 +161,7 @@ def test_errors_name_this_function():
             match="^"
             + re.escape(
                 "compat.bayesflow.custom_gradient: axis does not name dimensions of x; expected distinct values in "
-                f"[-rank, rank) of x, got axis {axis} for x of shape (3, 2). Name each dimension of the domain once."
+                f"[-rank, rank) of x, got axis {axis} for x of shape (3, 2). Name each event dimension once."
             ),
         ):
             custom_gradient(v, v, tf.ones([3, 2]), axis=axis)

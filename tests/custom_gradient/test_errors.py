@@ -101,7 +101,7 @@ CASES = {
         lambda x, y: (W * x + y, lambda dy: (dy, dy)),
         TypeError,
         "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
-        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dy, variables=None) and return "
+        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
         "(gradients of the inputs, gradients of the variables).",
     ),
     "no_pair": (
@@ -123,8 +123,8 @@ CASES = {
     "missing_argument": (
         lambda x, y, z: (x, lambda dy: (dy, None, None)),
         TypeError,
-        "custom_gradient: the arguments do not fit '<lambda>'; expected <lambda>(x, y, z), got a call for which Python "
-        "says: missing a required argument: 'z'. Pass what the signature asks for.",
+        "custom_gradient: the arguments do not fit '<lambda>': missing a required argument: 'z'. Call it as "
+        "<lambda>(x, y, z).",
     ),
     "rows_of_slices": (
         returning(lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None)),

@@ -43,13 +43,13 @@ BREAKAGES = {
 cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.
 """,
     "fit_ode": """
-from_numpy = cg.from_numpy
+numpy_function = cg.numpy_function
 def doubled(f, spec):
     def g(a, b):
         value, gradients = f(a, b)
         return value, [2.0 * gradient for gradient in gradients]
-    return from_numpy(g, spec)
-cg.from_numpy = doubled
+    return numpy_function(g, spec)
+cg.numpy_function = doubled
 """,
 }
 

@@ -1,6 +1,7 @@
 """The pages under docs/ build without a warning, show every public name, and their code prints the shown output."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -111,6 +112,30 @@ def test_the_table_of_shapes_gives_the_gradient(row, rng):
 
 def test_the_table_of_shapes_is_read():
     assert len(SHAPES) == 13
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_code_of_a_guide_has_short_lines(guide):
+    code = "".join(re.findall(r"```python\n(.*?)```", (ROOT / guide).read_text(), re.DOTALL))
+    assert [line for line in code.splitlines() if len(line) > 88] == []
+
+
+def test_the_code_of_the_quickstart_has_short_lines():
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    lines = [line.rstrip("\n") for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    assert len(lines) > 50
+    assert [line for line in lines if len(line) > 88] == []
+
+
+def test_the_gallery_links_to_every_example():
+    linked = re.findall(r"\(examples/(\w+)\.md\)", (ROOT / "docs" / "gallery.md").read_text())
+    assert set(linked) == {path.stem for path in source_files("examples/**/*.py", "examples/**/*.c")}
+
+
+def test_the_gallery_shows_what_the_examples_and_the_demo_draw():
+    shown = re.findall(r"\(figures/(\w+)\.png\)", (ROOT / "docs" / "gallery.md").read_text())
+    drawn = {path.stem for path in source_files("examples/*.py") if f"{path.stem}.png" in path.read_text()}
+    assert drawn | {"learning_curves"} <= set(shown)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -45,7 +45,7 @@ PUBLIC = {
     "custom_gradient": cg.custom_gradient,
     "custom_vjp": cg.custom_vjp,
     "embed_gradient": cg.embed_gradient,
-    "from_numpy": cg.from_numpy,
+    "numpy_function": cg.numpy_function,
     "grad_pass_through": cg.grad_pass_through,
     "implicit_root": cg.implicit_root,
     "recompute_grad": cg.recompute_grad,

@@ -303,7 +303,7 @@ WRONG_CALLS = {
         TypeError,
         "embed_gradient: the dtypes differ; expected float32 for all arguments, which fx has, got float64 for x",
     ),
-    "no_x": (lambda: cg.embed_gradient(V, lambda: [], []), ValueError, "embed_gradient: x is empty"),
+    "no_x": (lambda: cg.embed_gradient(V, lambda: [], []), ValueError, "embed_gradient: x is an empty list"),
     "count": (
         lambda: cg.embed_gradient(V, [lambda: V], [V, V]),
         ValueError,
@@ -325,7 +325,7 @@ WRONG_ANSWERS = {
         lambda: None,
         V,
         TypeError,
-        r"embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got None",
+        r"embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got None",
     ),
     "a_list_for_one_x": (
         lambda: [V],

@@ -13,7 +13,7 @@ from ..support.tensors import ones
 SUPPORTED = "float16, bfloat16, float32, float64, complex64, complex128"
 AXIS_KINDS = "expected None, an int, a sequence of ints or an integer Tensor"
 IF_STOPPED = "If it was meant for fx_gx_manually_stopped, pass it as that keyword."
-NAME_THE_DIMENSIONS = "Name the dimensions of x that are the domain of one function."
+NAME_THE_DIMENSIONS = "Name the event dimensions of x: those that one element of fx depends on."
 
 
 V = ones([3])
@@ -35,8 +35,7 @@ AT_THE_CALL = {
     "empty_lists": (
         lambda: cg.embed_gradient(V, (), ()),
         ValueError,
-        "embed_gradient: x is empty; expected at least one x, got an empty tuple. Return fx itself where nothing is "
-        "embedded.",
+        "embed_gradient: x is an empty tuple. Pass at least one x, or return fx itself where there is nothing to embed.",
     ),
     "integer_fx": (
         lambda: cg.embed_gradient(tf.constant([1, 2]), 1, 1),
@@ -71,13 +70,13 @@ AT_THE_CALL = {
     "text": (
         lambda: cg.embed_gradient(V, "2 * x", V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "'2 * x'. Convert it before the call.",
     ),
     "none": (
         lambda: cg.embed_gradient(V, [V, None], [V, V]),
         TypeError,
-        "embed_gradient: gx[1] is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: gx[1] is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "None. Convert it before the call.",
     ),
     "function": (
@@ -89,20 +88,20 @@ AT_THE_CALL = {
     "sparse": (
         lambda: cg.embed_gradient(V, tf.SparseTensor([[0]], [1.0], [3]), V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got a "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got a "
         "SparseTensor. Convert it before the call.",
     ),
     "flag_that_is_no_bool": (
         lambda: cg.embed_gradient(V, V, V, fx_gx_manually_stopped=1),
         TypeError,
-        "embed_gradient: fx_gx_manually_stopped decides how the graph is built; expected True or False, got 1. Pass a "
-        "Python bool.",
+        "embed_gradient: fx_gx_manually_stopped is not a bool; expected True or False, got 1. It decides how the graph is "
+        "built: pass a Python bool.",
     ),
     "flag_that_is_a_tensor": (
         lambda: cg.embed_gradient(V, V, V, fx_gx_manually_stopped=tf.constant(True)),
         TypeError,
-        "embed_gradient: fx_gx_manually_stopped decides how the graph is built; expected True or False, got a Tensor "
-        "of dtype bool. Pass a Python bool.",
+        "embed_gradient: fx_gx_manually_stopped is not a bool; expected True or False, got a Tensor of dtype bool. It "
+        "decides how the graph is built: pass a Python bool.",
     ),
     "flag_in_the_place_of_axis": (
         lambda: cg.embed_gradient(V, V, V, True),
@@ -138,30 +137,30 @@ AT_THE_CALL = {
         lambda: cg.embed_gradient(V, V, V, [0, 2**63]),
         ValueError,
         "embed_gradient: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis "
-        "[0, 9223372036854775808]. Name each dimension of the domain once.",
+        "[0, 9223372036854775808]. Name each event dimension once.",
     ),
     "unsigned_axis_of_64_bits": (
         lambda: cg.embed_gradient(V, V, V, tf.constant(2**64 - 1, tf.uint64)),
         ValueError,
         "embed_gradient: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis "
-        "[18446744073709551615]. Name each dimension of the domain once.",
+        "[18446744073709551615]. Name each event dimension once.",
     ),
     "nothing": (
         lambda: cg.embed_gradient(None, None, None),
         TypeError,
-        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: fx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "None. Convert it before the call.",
     ),
     "ragged_list": (
         lambda: cg.embed_gradient([[1.0], [1.0, 2.0]], 1.0, 1.0),
         TypeError,
-        "embed_gradient: fx is not a dense tensor; expected a Tensor or what converts to one, got "
+        "embed_gradient: fx is not a dense tensor; expected a Tensor or a value that converts to one, got "
         "[[1.0], [1.0, 2.0]]. Convert it before the call.",
     ),
     "thing_with_an_attribute_dtype": (
         lambda: cg.embed_gradient(V, types.SimpleNamespace(dtype="nonsense"), V),
         TypeError,
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or what converts to one, got a "
+        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got a "
         "SimpleNamespace. Convert it before the call.",
     ),
     "float_axis": (

@@ -190,7 +190,7 @@ def test_a_wrong_axis_that_is_known_at_run_time_only(axis):
 
     message = (
         "embed_gradient: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got the "
-        f"axis and the shape of x that follow. Name each dimension of the domain once.] [{' '.join(map(str, axis.numpy()))}] "
+        f"axis and the shape of x that follow. Name each event dimension once.] [{' '.join(map(str, axis.numpy()))}] "
         "[2 3]"
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
@@ -225,7 +225,7 @@ def test_a_wrong_axis_at_run_time_names_the_pair():
             "that axis names, got these sizes in gx and x. Reshape gx to the shape of x.] [4] [5]",
         ),
     ],
-    ids=["scalar_fx", "domains_differ"],
+    ids=["scalar_fx", "events_differ"],
 )
 def test_an_axis_at_run_time_is_refused_like_a_static_one(gx, x, axis, message):
     fx, gx, x = ones([]), ones(gx), ones(x)

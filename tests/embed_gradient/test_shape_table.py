@@ -1,4 +1,4 @@
-"""The table of shapes in embed_gradient's docstring, row by row, in every mode."""
+"""The table of shapes in the guide "Shapes", row by row, in every mode."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -73,7 +73,7 @@ CALLS = {
     "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],
     "custom_vjp": [lambda x: cg.custom_vjp(with_residuals, backward)(x)],
     "embed_gradient": [lambda x: cg.embed_gradient(x, x, x), lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x)],
-    "from_numpy": [lambda x: cg.from_numpy(half_of)(x)],
+    "numpy_function": [lambda x: cg.numpy_function(half_of)(x)],
     "grad_pass_through": [lambda x: cg.grad_pass_through(tf.round)(x)],
     "implicit_root": [
         lambda x: cg.implicit_root(residual, tf.identity)(x),

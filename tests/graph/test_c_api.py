@@ -180,7 +180,7 @@ def test_missing_files_and_tensors_are_errors(program, tmp_path):
         ("Could not find SavedModel .pb", [tmp_path, "x", "y", X, DY], None),
         ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
         ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
-        ("expected numbers with commas between them, got '1,two'", [graph, "x", "y", "1,two", DY], None),
+        ("expected comma-separated numbers, got '1,two'", [graph, "x", "y", "1,two", DY], None),
     ]:
         assert text in run(program, *arguments, library=library)
 

@@ -36,10 +36,10 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     minor = ".".join(tf.__version__.split(".")[:2])
     distribution, full = _build_info.TENSORFLOW_DISTRIBUTION, _build_info.TENSORFLOW_VERSION
     assert run_python(IMPORT_UNDER_ANOTHER_VERSION, cwd=tmp_path).stdout == (
-        f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (what it was compiled "
-        f"against, {distribution} {full}), got TensorFlow 2.99.1. Install {distribution} {minor}, or build tf_cg_ops "
-        "against another one of 2.18 to 2.21, in its source folder, with: pip install --no-build-isolation "
-        "--force-reinstall --no-deps .\n"
+        f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled against "
+        f"{distribution} {full}), got TensorFlow 2.99.1. Install {distribution} {minor}, or rebuild tf_cg_ops in its "
+        "source folder against another of 2.18 to 2.21 with: pip install --no-build-isolation --force-reinstall "
+        "--no-deps .\n"
     )
 
 
@@ -58,17 +58,17 @@ def message_of_importing_an_unbuilt_package(folder):
 
 def test_a_package_that_is_not_built_says_how_to_build_it(tmp_path):
     assert message_of_importing_an_unbuilt_package(tmp_path) == (
-        f"tf_cg_ops: the op library is missing; expected the file {tmp_path / 'tf_cg_ops' / '_ops.so'}, got none. Build "
-        "it against the installed TensorFlow with: pip install --no-build-isolation .\n"
+        f"tf_cg_ops: the op library is missing: there is no {tmp_path / 'tf_cg_ops' / '_ops.so'}. Build it against the "
+        "installed TensorFlow with: pip install --no-build-isolation .\n"
     )
 
 
 def test_a_source_folder_that_hides_the_installed_package_says_so(tmp_path):
     (tmp_path / "pyproject.toml").touch()
     assert message_of_importing_an_unbuilt_package(tmp_path) == (
-        "tf_cg_ops: this is the source folder, which hides the installed package, and it is not built; expected the "
-        f"file {tmp_path / 'tf_cg_ops' / '_ops.so'}, got none. Run Python from another folder, or build in place with: "
-        "pip install --no-build-isolation -e .\n"
+        "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: there is no "
+        f"{tmp_path / 'tf_cg_ops' / '_ops.so'}. Run Python from another folder, or build in place with: pip install "
+        "--no-build-isolation -e .\n"
     )
 
 
@@ -92,10 +92,10 @@ def test_the_public_names_are_these_and_no_others():
         "custom_gradient",
         "custom_vjp",
         "embed_gradient",
-        "from_numpy",
         "grad_pass_through",
         "implicit_root",
         "layers",
+        "numpy_function",
         "recompute_grad",
         "reverse_gradient",
         "saved_model",

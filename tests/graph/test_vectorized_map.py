@@ -245,8 +245,8 @@ def test_a_rank_that_is_unknown_while_tracing():
         return traced(tf.ones([4]))
 
     message = (
-        "embed_gradient: a rank is unknown inside tf.vectorized_map or a jacobian; expected fx, gx and x of known rank, "
-        "got one that is not known while tracing. Name it with tf.ensure_shape, or allow the fallback to a while loop."
+        "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and Jacobians need it. "
+        "Set it with tf.ensure_shape, or allow the fallback to a while loop."
     )
     with pytest.raises(Exception, match=re.escape(message)):
         run(False)

@@ -39,7 +39,7 @@ CALLS = {
     "recompute_grad": (recomputed, [3]),
     "grad_pass_through": (rounded, [3]),
     "straight_through": (stepped, [3]),
-    "from_numpy": (softened, [3]),
+    "numpy_function": (softened, [3]),
     "implicit_root": (cube_root_like, [3]),
     "reverse_gradient": (lambda x: cg.reverse_gradient(x, 0.5), [3]),
     "reverse_gradient by a schedule": (lambda x: cg.reverse_gradient(x, factor=x), [3]),

@@ -1,6 +1,8 @@
 """The layers, for Keras 3 and for tf_keras: their values, their gradients, and saving."""
 
 import copy
+import inspect
+import pickle
 
 import keras
 import numpy as np
@@ -235,14 +237,13 @@ WRONG = {
     "no surrogate": (
         lambda m: m.StraightThrough("sign", "relu"),
         ValueError,
-        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "straight_through: unknown surrogate; expected one of 'identity', 'hard_tanh', 'sigmoid', "
         "'fast_sigmoid', or a function of x that returns the derivative, got 'relu'. Pass one of those names.",
     ),
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,
-        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
-        "clip in two ways.",
+        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
     ),
     "a negative limit": (
         lambda m: m.GradientClip(norm=-1.0),
@@ -288,6 +289,16 @@ def test_layers_of_tf_keras_where_it_is_the_keras_of_tensorflow(tmp_path):
         "assert isinstance(layer, tf_keras.layers.Layer) and isinstance(layer, tf.keras.layers.Layer)"
     )
     run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("name", cg.layers.__all__)
+def test_getsource_doc_and_pickle_of_a_layer_class(name, library):
+    layer = getattr(layers_of(library), name)
+    assert f"class {name}(mixins.{name}, keras.layers.Layer):" in inspect.getsource(layer)
+    assert issubclass(layer, library.layers.Layer)
+    assert layer.__doc__ == layer.__mro__[1].__doc__
+    assert ">>> " in inspect.getdoc(layer)
+    assert pickle.loads(pickle.dumps(layer)) is layer
 
 
 def test_the_layers_are_an_attribute_of_the_package():

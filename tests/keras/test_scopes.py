@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.keras.dispatch import scopes
+from tf_cg_ops._src.keras import scopes
 
 X = np.array([[1.0, 2.0]], np.float32)
 DY = np.array([[1.0, 10.0]], np.float32)

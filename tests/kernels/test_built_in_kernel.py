@@ -188,8 +188,8 @@ def test_a_shape_that_int32_cannot_hold_is_refused_with_a_message(zero_x):
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         by_built_in_ops(np.ones([1]), np.ones([1]), [2**31], wrt="fx", zero_x=zero_x)
     assert (
-        "CustomGradientEmbedGrad: TensorFlow's own operations cannot make a gradient of this shape; expected "
-        "dimensions of at most 2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
+        "CustomGradientEmbedGrad: built-in ops cannot compute a gradient of this shape; expected dimensions of at most "
+        "2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
     ) in caught.value.message
 
 

@@ -54,8 +54,8 @@ def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path)
 # The text of the sources, the fault put in its place, and a case that shows it.
 FAULTS = {
     "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
-    "a tail that nothing computes": ("threadIdx.x < singles", "threadIdx.x < head", "same"),
-    "a pack written where columns end": ("if (i < count) Write<T, I>", "Write<T, I>", "sum of columns"),
+    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < head", "same"),
+    "a vector written where columns end": ("if (i < count) Write<T, I>", "Write<T, I>", "sum of columns"),
     "products rounded before they are added": (
         "static_cast<double>(lhs), static_cast<double>(rhs), sum",
         "static_cast<double>(lhs * rhs), 1.0, sum",

@@ -9,7 +9,7 @@ from ..support import contraction, emulated
 from ..support.contraction_forms import UNTOUCHED, check
 from ..support.tensors import random_array
 
-PACK_BYTES = 16
+VECTOR_BYTES = 16
 LIMIT = 2**31
 
 
@@ -27,15 +27,15 @@ def test_indices_above_31_bits_take_64(shapes, kernel):
         schedule = emulated.schedule(shapes(n))
         assert schedule.kernel == kernel
         assert schedule.has_narrow_indices == is_narrow
-    # Only the product is written element by element then; sums are of the same packs, read singly.
-    assert schedule.is_in_packs == (kernel != "multiply")
+    # Only the product is written element by element then; sums are of the same vectors, read singly.
+    assert schedule.is_vectorized == (kernel != "multiply")
 
 
-def test_a_flat_product_of_any_size_is_in_packs():
+def test_a_flat_product_of_any_size_is_in_vectors():
     """It takes several launches."""
     for n in (LIMIT - 1, LIMIT, 5 * LIMIT):
         schedule = emulated.schedule([[n], [n], [n]])
-        assert (schedule.kernel, schedule.is_in_packs, schedule.rhs_moves) == ("multiply flat", True, True)
+        assert (schedule.kernel, schedule.is_vectorized, schedule.rhs_moves) == ("multiply flat", True, True)
 
 
 def test_many_loops_take_64_bits():
@@ -53,24 +53,24 @@ def test_the_operand_that_moves_is_on_the_left():
 
 
 @pytest.mark.parametrize("addresses", list(itertools.product([0, 4], repeat=3)))
-def test_packs_are_read_where_those_of_out_begin(addresses):
+def test_vectors_are_read_where_those_of_out_begin(addresses):
     lhs, rhs, out = addresses
-    assert emulated.schedule([[100], [100], [100]], addresses=addresses).is_in_packs == (lhs == rhs == out)
-    assert emulated.schedule([[100], [1], [100]], addresses=addresses).is_in_packs == (lhs == out)
+    assert emulated.schedule([[100], [100], [100]], addresses=addresses).is_vectorized == (lhs == rhs == out)
+    assert emulated.schedule([[100], [1], [100]], addresses=addresses).is_vectorized == (lhs == out)
     rows = emulated.schedule([[100, 64], [1, 64], [100, 64]], addresses=addresses)
-    assert rows.is_in_packs == (lhs == rhs == out == 0)
+    assert rows.is_vectorized == (lhs == rhs == out == 0)
     # The order of additions goes by the rows, wherever they are.
-    assert emulated.schedule([[100, 64], [100, 64], [1, 64]], addresses=addresses).is_in_packs == (lhs == rhs == 0)
+    assert emulated.schedule([[100, 64], [100, 64], [1, 64]], addresses=addresses).is_vectorized == (lhs == rhs == 0)
 
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
 def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
-    """Heads, packs and tails, of two packs and more: operands and out begin alike or not; no other memory is touched."""
-    pack = PACK_BYTES // dtype.size
+    """Heads, vectors and tails, of two vectors and more: operands and out begin alike or not; no other memory is touched."""
+    vector = VECTOR_BYTES // dtype.size
     memory = [contraction.Fenced(1) for _ in range(3)]
-    alike = [(offset, offset, offset) for offset in range(pack)]
-    apart = [(0, 1, 0), (1, 0, 0), (0, 0, 1), (pack - 1, 1, 2)]
-    for n, offsets in itertools.product(range(2 * pack + 2), alike + apart):
+    alike = [(offset, offset, offset) for offset in range(vector)]
+    apart = [(0, 1, 0), (1, 0, 0), (0, 0, 1), (vector - 1, 1, 2)]
+    for n, offsets in itertools.product(range(2 * vector + 2), alike + apart):
         sizes = [n if moves else 1 for moves in shapes] + [n]
         for place in (contraction.Fenced.at_start, contraction.Fenced.at_end):
             lhs, rhs, out = (

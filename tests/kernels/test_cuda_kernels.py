@@ -108,7 +108,7 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
 
 @pytest.mark.parametrize("form", ["sum", "sums_of_rows", "sums_of_columns"])
 def test_padding_of_vectors_is_not_read(form, rng):
-    """An infinity times what fills a pack up would be a nan."""
+    """An infinity times the padding would be a nan."""
     shapes, wrt = FORMS[form]
     lhs, rhs = (np.full(shape, np.inf, np.float32) for shape in shapes(5)[:2])
     out = np.zeros(shapes(5)[2], np.float32)

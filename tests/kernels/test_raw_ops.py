@@ -16,13 +16,13 @@ V = ones([3])
 RAW = {
     "two_ways_to_say_the_axis": (
         lambda: library.custom_gradient_embed(V, [V], [V], axis=[0], all_axes=True),
-        "embed_gradient: all_axes leaves no choice of axis; expected an empty axis beside it, got [0]. Set only one of "
-        "the two attributes.",
+        "embed_gradient: axis and all_axes exclude each other; expected an empty axis, got [0]. Set only one of the two "
+        "attributes.",
     ),
     "shape_of_rank_0": (
         lambda: library.custom_gradient_embed_grad(V, V, tf.constant(3), wrt="x"),
-        "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass what tf.shape "
-        "returns.",
+        "CustomGradientEmbedGrad: shape is not a vector; expected a tensor of rank 1, got one of rank 0. Pass the result "
+        "of tf.shape.",
     ),
     "negative_shape": (
         lambda: library.custom_gradient_embed_grad(V, V, tf.constant([-3]), wrt="x"),
@@ -60,8 +60,7 @@ RAW = {
     ),
     "zero_x_without_x": (
         lambda: library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="x", zero_x=True),
-        "CustomGradientEmbedGrad: zero_x speaks of an operand that is not there; expected wrt to be fx or gx beside it, "
-        "got x. Set zero_x to false.",
+        "CustomGradientEmbedGrad: zero_x needs the operand x; expected wrt to be fx or gx, got x. Set zero_x to false.",
     ),
     "unknown_operand": (
         lambda: library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="y"),

@@ -130,7 +130,7 @@ def test_gradient_operands_that_do_not_fit_are_refused():
 
 
 def test_zero_x_is_refused_where_x_is_no_operand():
-    with pytest.raises(ValueError, match="zero_x speaks of an operand that is not there"):
+    with pytest.raises(ValueError, match="zero_x needs the operand x"):
         assert_gradient_infers("[3]", "[3]", "[3]", "[3]", zero_x=True)
 
 

@@ -250,9 +250,9 @@ def test_unwatched_captures_are_no_inputs():
     function = lambda x: x * w * tf.cast(mask, tf.float32)  # noqa: E731
     with tf.GradientTape() as tape:
         tape.watch(X)
-        assert captured_tensors.watched_in_eager_mode(function) == []
+        assert captured_tensors.find_watched_captures(function) == []
         tape.watch(w)
-        assert [t is w for t in captured_tensors.watched_in_eager_mode(function)] == [True]
+        assert [t is w for t in captured_tensors.find_watched_captures(function)] == [True]
 
 
 def test_a_saved_model_has_the_gradient_in_a_fresh_process(tmp_path):

@@ -21,10 +21,15 @@ from ..support.sources import ROOT, is_ours, source_files
 BUILD = (ROOT / "BUILD").read_text()
 
 
-@pytest.mark.parametrize("name", ["SOURCES", "SOURCES_WITH_CC", "MERGED", "CUDA_SOURCES", "WITHOUT_CUDA"])
+@pytest.mark.parametrize("name", ["SOURCES", "SOURCES_WITH_CC", "CUDA_SOURCES", "WITHOUT_CUDA"])
 def test_bazel_builds_the_sources_that_setup_py_builds(name):
     # Lists of Starlark are lists of Python.
     assert runpy.run_path(ROOT / "bazel" / "sources.bzl")[name] == list(getattr(sources, name))
+
+
+def test_bazel_compiles_the_sources_together_that_setup_py_compiles_together():
+    units = runpy.run_path(ROOT / "bazel" / "sources.bzl")["UNITS"]
+    assert units == {name: list(folders) for name, folders in sources.UNITS.items()}
 
 
 def test_no_source_is_listed_anywhere_else():

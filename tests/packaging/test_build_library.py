@@ -179,11 +179,11 @@ def built_twice(chosen, toolkit, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", sources.MERGED)
-def test_each_source_includes_what_it_uses(folder):
-    """The build compiles those of a folder as one, where one may use what another one includes."""
+@pytest.mark.parametrize("unit", sources.UNITS)
+def test_each_source_includes_what_it_uses(unit):
+    """The build compiles those of a unit together, where one may use what another one includes."""
     flags, _ = compiler.tensorflow_flags()
-    for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[folder.replace("/", "-")]:
+    for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[unit]:
         command = [*compiler.find_compiler(), *flags, "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
         subprocess.run(command, cwd=ROOT, check=True)
 

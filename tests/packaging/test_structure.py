@@ -31,7 +31,8 @@ def test_clang_format_changes_nothing():
 # The folder, and what its files may include beside the standard library and their own folder.
 MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
-    "cc/gradients": r"cc/lib/|tensorflow/core/framework/",
+    "cc/functions": r"tensorflow/core/framework/function\.h",
+    "cc/gradients": r"cc/functions/|cc/lib/|tensorflow/core/framework/",
     "cc/graph_gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
@@ -40,7 +41,7 @@ MAY_INCLUDE = {
     "cc/passes": r"cc/lib/|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"
     r"platform/logging\.h|public/session_options\.h|util/env_var\.h)",
-    "cc/kernels": r"cc/lib/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
+    "cc/kernels": r"cc/(functions|lib)/|cc/versions/stream_executor\.h|cuda/contraction\.h|"
     r"tensorflow/core/(framework/|platform/logging\.h|util/work_sharder\.h|"
     r"common_runtime/input_colocation_exemption_registry\.h)",
     # nvcc never parses TensorFlow.

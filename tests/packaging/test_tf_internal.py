@@ -22,14 +22,15 @@ def test_every_name_is_there():
         "Marked",
         "RegisterPFor",
         "RuleGraph",
-        "TraceTypeOfAnObject",
+        "TraceTypeByIdentity",
         "TypeVar",
         "VariableWatcher",
         "add_function",
         "add_python_function",
         "autograph_artifact",
+        "cache_control_flow_graphs",
         "capture",
-        "capturing_instead",
+        "capture_substitutes",
         "cond_v2",
         "context",
         "contextlib",
@@ -37,19 +38,18 @@ def test_every_name_is_there():
         "core",
         "could_possibly_record",
         "create_op",
-        "definition_of",
         "execute",
         "execute_unrecorded",
         "find_function",
+        "find_gradient_function",
         "from_func_graph",
+        "function_def_of",
         "function_def_to_graph_def",
         "get_flat_tensors_for_gradients",
-        "gradient_function_of",
         "graph_placeholder",
-        "is_compiled_by_xla",
-        "is_in_conditional_of_tensorflow_1",
+        "is_in_v1_conditional",
+        "is_traced_for_xla",
         "is_trainable",
-        "keep_graphs_of_control_flow",
         "op_def_registry",
         "ops",
         "parse_saved_model",
@@ -164,7 +164,7 @@ def test_a_traced_function_tells_its_captures_and_its_body():
         tf_internal.add_function(graph, function)
         assert tf_internal.find_function(graph, function.name) is function
         assert tf_internal.find_function(graph, "no_such_function") is None
-        definition = tf_internal.definition_of(function)
+        definition = tf_internal.function_def_of(function)
         graph_def, names = tf_internal.function_def_to_graph_def(definition)
     assert [node.op for node in graph_def.node[:2]] == ["Placeholder", "Placeholder"]
     (returned,) = definition.ret.values()

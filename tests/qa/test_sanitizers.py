@@ -51,8 +51,8 @@ FAULTS = {
     "no check for too many products": (
         "shapes",
         "cc/lib/alignment.cc",
-        "if (!MayBeCounted(result.joint))",
-        "if (false && !MayBeCounted(result.joint))",
+        "if (!MayBeCounted(result.iteration_space))",
+        "if (false && !MayBeCounted(result.iteration_space))",
         "WRONG: expected error.empty() == Fits",
     ),
     "loops merged that walk apart": (
@@ -65,7 +65,7 @@ FAULTS = {
     "a GPU's pack beyond a row": (
         "shapes",
         "cuda/schedule.cc",
-        "operands_are_aligned && rows_are_whole_packs && ",
+        "operands_are_aligned && rows_are_whole_vectors && ",
         "operands_are_aligned && ",
         "WRONG: expected",
     ),
@@ -79,16 +79,16 @@ FAULTS = {
     "a cut that overflows": (
         "memory",
         "cc/lib/contraction.cc",
-        "64 * plan_.kept_size",
-        "(int64_t{1} << 60) * plan_.kept_size",
+        "64 * plan_.output_size",
+        "(int64_t{1} << 60) * plan_.output_size",
         "signed integer overflow",
     ),
     # Sums that threads share are wrong, too, and the check of the results may come first.
     "a counter that threads share": (
         "threads",
         "cc/lib/contraction.cc",
-        "if (plan_.kept_size == 0) return;",
-        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.kept_size == 0) return;",
+        "if (plan_.output_size == 0) return;",
+        "static int64_t runs = 0;\n    if (++runs < 0 || plan_.output_size == 0) return;",
         "data race",
     ),
     "a cache of the passes that threads share": (

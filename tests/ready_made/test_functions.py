@@ -279,7 +279,7 @@ WRONG = {
     "a schedule instead of its value": (
         lambda: cg.scale_gradient(V, lambda step: 1.0 / step),
         TypeError,
-        "scale_gradient: factor is not a dense tensor; expected a Tensor or what converts to one, got ",
+        "scale_gradient: factor is not a dense tensor; expected a Tensor or a value that converts to one, got ",
     ),
     "a factor that does not broadcast": (
         lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),
@@ -296,14 +296,13 @@ WRONG = {
     "no limit": (
         lambda: cg.clip_gradient(V),
         ValueError,
-        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got none. Nest two calls to "
-        "clip in two ways.",
+        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
     ),
     "two limits": (
         lambda: cg.clip_gradient(V, value=1.0, norm=2.0),
         ValueError,
-        "clip_gradient: it clips in one way; expected one of value, norm and global_norm, got value and norm. Nest two "
-        "calls to clip in two ways.",
+        "clip_gradient: pass exactly one of value, norm, global_norm; got value and norm. Nest two calls to apply two "
+        "limits.",
     ),
     "a negative limit": (
         lambda: cg.clip_gradient(V, norm=-1.0),
@@ -318,19 +317,17 @@ WRONG = {
     "a limit for each element": (
         lambda: cg.clip_gradient(V, value=[1.0, 2.0]),
         ValueError,
-        "clip_gradient: value is no scalar; expected a single number, got the shape (2,). Reduce it.",
+        "clip_gradient: value is not a scalar; expected a single number, got the shape (2,). Reduce it.",
     ),
     "axes without a norm": (
         lambda: cg.clip_gradient(V, value=1.0, axes=-1),
         ValueError,
-        "clip_gradient: axes are those of a norm; expected norm together with axes, got value. Leave axes out, or clip "
-        "by norm.",
+        "clip_gradient: axes need norm, got value. Leave axes out, or pass norm.",
     ),
     "complex by value": (
         lambda: cg.clip_gradient(tf.constant([1j]), value=1.0),
         TypeError,
-        "clip_gradient: complex numbers are not ordered; expected a real x to clip by value, got complex128. Clip by "
-        "norm.",
+        "clip_gradient: complex gradients cannot be clipped by value; expected a real x, got complex128. Clip by norm.",
     ),
     "nothing to clip": (
         lambda: cg.clip_gradient([], norm=1.0),
@@ -346,13 +343,13 @@ WRONG = {
     "an unknown surrogate": (
         lambda: cg.straight_through(tf.sign, "tanh"),
         ValueError,
-        "straight_through: the surrogate is not known; expected one of 'identity', 'hard_tanh', 'sigmoid', "
+        "straight_through: unknown surrogate; expected one of 'identity', 'hard_tanh', 'sigmoid', "
         "'fast_sigmoid', or a function of x that returns the derivative, got 'tanh'. Pass one of those names.",
     ),
     "a slope of zero": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope=0),
         ValueError,
-        "straight_through: the slope is no positive number; expected a number above 0, got 0. Pass its size.",
+        "straight_through: the slope is not a positive number; expected a number above 0, got 0. Pass its size.",
     ),
     "no function": (
         lambda: cg.straight_through(V),
@@ -363,20 +360,20 @@ WRONG = {
     "a first argument of integers": (
         lambda: cg.straight_through(tf.sign)(tf.constant([1, 2])),
         TypeError,
-        "straight_through: 'sign' has nothing to be differentiated by; expected real numbers as its first argument, got "
-        "a Tensor of dtype int32. Pass x, a Tensor or Variable of a floating dtype, first.",
+        "straight_through: 'sign' has no x to differentiate with respect to; expected real numbers as its first "
+        "argument, got a Tensor of dtype int32. Pass a Tensor or Variable of a floating dtype first.",
     ),
     "a first argument that is no tensor": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),
         TypeError,
-        "straight_through: '<lambda>' has nothing to be differentiated by; expected real numbers as its first argument, "
-        "got 'nearest'. Pass x, a Tensor or Variable of a floating dtype, first.",
+        "straight_through: '<lambda>' has no x to differentiate with respect to; expected real numbers as its first "
+        "argument, got 'nearest'. Pass a Tensor or Variable of a floating dtype first.",
     ),
     "a value of another shape": (
         lambda: cg.straight_through(tf.argmax)(V),
         ValueError,
-        "straight_through: 'argmax_v2' does not keep the shape of x; expected (2,), got (). The gradient goes straight "
-        "through to where it came from: use custom_gradient for anything else.",
+        "straight_through: 'argmax_v2' does not keep the shape of x; expected (2,), got (). Use custom_gradient for "
+        "a function that changes shapes.",
     ),
 }
 

@@ -197,7 +197,7 @@ def test_a_residual_of_numpy(run):
     """In a graph, too, the black box is called once for the value and once for the gradient."""
     calls = []
 
-    @functools.partial(cg.from_numpy, output=tf.TensorSpec([3], tf.float64))
+    @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
     def residual(y, x):
         calls.append(1)
         return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]
@@ -279,8 +279,7 @@ CALLS = {
     "arguments": (
         lambda: cg.implicit_root(cubic_residual, f)(tf.constant(X), 1),
         TypeError,
-        "implicit_root: the arguments do not fit 'f'; expected f(x), got a call for which Python says: too many positional "
-        "arguments. Pass what the signature asks for.",
+        "implicit_root: the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
     ),
 }
 

@@ -122,10 +122,7 @@ def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, co
         program = "tf-cg-ops"  # Python asks the outer parser about what no parser knows.
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), result.stderr)
-    assert said == (
-        f"tf_cg_ops: wrong arguments; expected those that --help describes, got this complaint: {complaint}. See: "
-        f"{program} --help\n"
-    )
+    assert said == (f"tf_cg_ops: wrong arguments: {complaint}. See: {program} --help\n")
     assert (result.returncode, result.stdout) == (2, "")
 
 
@@ -294,23 +291,22 @@ def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
     [
         (
             OSError(28, "No space left on device", "some/file"),
-            "tf_cg_ops inspect: the operating system refuses; expected files that can be read and room to write, got No "
-            "space left on device: 'some/file'. Check that path, its permissions and the space on the disk.\n",
+            "tf_cg_ops inspect: the operating system reports: No space left on device: 'some/file'. Check that path, its "
+            "permissions and the space on the disk.\n",
         ),
         (
             shutil.Error([("a", "b", str(FileNotFoundError(2, "No such file or directory", "a"))), ("c", "d", "no")]),
-            "tf_cg_ops inspect: the operating system refuses; expected files that can be read and room to write, got No "
-            "such file or directory: 'a'. Check that path, its permissions and the space on the disk.\n",
+            "tf_cg_ops inspect: the operating system reports: No such file or directory: 'a'. Check that path, its "
+            "permissions and the space on the disk.\n",
         ),
         (
             KeyboardInterrupt(),
-            "tf_cg_ops inspect: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; strip leaves "
-            "no target that is half written.\n",
+            "tf_cg_ops inspect: interrupted by Ctrl-C. Run it again; strip leaves no half-written target.\n",
         ),
         (
             RuntimeError("disk\non fire"),
-            "tf_cg_ops inspect: it failed; expected no error here, got RuntimeError: disk. Call the function of that name in "
-            "Python to see where it comes from, and please report it.\n",
+            "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
+            "traceback, and please report it.\n",
         ),
     ],
 )

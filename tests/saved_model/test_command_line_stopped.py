@@ -32,8 +32,8 @@ def test_a_link_to_nowhere_in_the_source_is_one_line(model, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[-1] == (
-        "tf_cg_ops strip: the operating system refuses; expected files that can be read and room to write, got No such "
-        f"file or directory: '{model / 'link'}'. Check that path, its permissions and the space on the disk."
+        f"tf_cg_ops strip: the operating system reports: No such file or directory: '{model / 'link'}'. Check that path, "
+        "its permissions and the space on the disk."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -42,8 +42,8 @@ def test_the_output_of_demo_is_a_file(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "file")])) == 1
     assert capsys.readouterr().err == (
-        "tf_cg_ops demo: the operating system refuses; expected files that can be read and room to write, got File "
-        f"exists: '{tmp_path / 'file'}'. Check that path, its permissions and the space on the disk.\n"
+        f"tf_cg_ops demo: the operating system reports: File exists: '{tmp_path / 'file'}'. Check that path, its "
+        "permissions and the space on the disk.\n"
     )
 
 
@@ -66,8 +66,8 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path, argument
         result = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"tf_cg_ops {arguments.split()[0]}: what it found cannot be printed; expected a standard output that takes it, got "
-        f"No space left on device. Let it print to another place; {rest}."
+        f"tf_cg_ops {arguments.split()[0]}: the output cannot be printed: No space left on device. Redirect it to another "
+        f"place; {rest}."
     )
     assert (tmp_path / "target").is_dir() == (arguments.split()[0] == "strip")
 
@@ -106,8 +106,7 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (
         1,
         "",
-        "tf_cg_ops strip: it was interrupted; expected to run to the end, got Ctrl-C. Run it again; strip leaves no "
-        "target that is half written.\n",
+        "tf_cg_ops strip: interrupted by Ctrl-C. Run it again; strip leaves no half-written target.\n",
     )
 
 
@@ -127,7 +126,6 @@ def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, numb
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=heed_ctrl_c)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == (
-        f"tf_cg_ops strip: it was interrupted; expected to run to the end, got {name}. Run it again; strip leaves no "
-        "target that is half written."
+        f"tf_cg_ops strip: interrupted by {name}. Run it again; strip leaves no half-written target."
     )
     assert list(tmp_path.iterdir()) == [model]

@@ -104,6 +104,7 @@ class Tab:
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.width = None
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
@@ -118,9 +119,11 @@ class Tab:
         self._browser.wait_for("Page.loadEventFired", self._session)
 
     def resize(self, width, height=900):
+        self.width = width
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        # Two frames: what the page does when its size changes has been done.
+        # Two frames: what the page does when its size changes has been done, apart from what moves on its own.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
+        self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 
     def prefer(self, scheme):
         """The colour scheme of the system: light or dark."""

@@ -1,5 +1,5 @@
-// The library's arithmetic behind a C function, for tests that have to choose the vectors, the addresses and how the
-// work is cut, none of which TensorFlow lets them choose.
+// The library's arithmetic as a C function, for tests that choose the instruction set, the addresses and the pieces of
+// the work, which TensorFlow does not let them choose.
 
 #include "cc/lib/contraction.h"
 
@@ -12,11 +12,11 @@
 
 extern "C" {
 
-int widest_vectors() { return static_cast<int>(tf_cg_ops::WidestVectors()); }
+int best_instruction_set() { return static_cast<int>(tf_cg_ops::BestInstructionSet()); }
 
-// Returns 0 if that went well.
+// Returns 0 on success.
 int contract(const char* dtype, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs, void* out,
-             int vectors, int64_t pieces) {
+             int instruction_set, int64_t pieces) {
   const auto in_pieces = [pieces](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
@@ -28,7 +28,7 @@ int contract(const char* dtype, int rank, const int64_t* shapes, int wrt, const 
   const bool known = tf_cg_ops::WithElement(dtype, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
     tf_cg_ops::Contract(plan, role != tf_cg_ops::kFx, static_cast<const T*>(lhs), static_cast<const T*>(rhs),
-                        static_cast<T*>(out), static_cast<tf_cg_ops::Vectors>(vectors), in_pieces);
+                        static_cast<T*>(out), static_cast<tf_cg_ops::InstructionSet>(instruction_set), in_pieces);
   });
   return known ? 0 : 2;
 }

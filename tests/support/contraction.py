@@ -55,7 +55,7 @@ def _library():
 
 def kinds_here():
     """The kinds of vectors that this machine has."""
-    return KINDS[: _library().widest_vectors() + 1]
+    return KINDS[: _library().best_instruction_set() + 1]
 
 
 def contract(lhs, rhs, out, wrt="x", vectors="baseline", pieces=1):

@@ -1,4 +1,4 @@
-// The request of a test for a contraction, with or without a GPU, in C.
+// The arguments of a contraction in C, for tests with and without a GPU.
 
 #ifndef TF_CG_OPS_TESTS_SUPPORT_CONTRACTION_REQUEST_H_
 #define TF_CG_OPS_TESTS_SUPPORT_CONTRACTION_REQUEST_H_
@@ -13,22 +13,22 @@
 
 namespace tf_cg_ops {
 
-// The plan of the gradient of the form by the operand `wrt`. `shapes` has a row of `rank` numbers for each of fx, gx
-// and x, of any shapes that broadcast.
+// The plan for the gradient with respect to `wrt`. `shapes` has a row of `rank` numbers for each of fx, gx and x, which
+// must broadcast.
 inline ContractionPlan PlanFor(int rank, const int64_t* shapes, Role wrt) {
   Alignment alignment;
-  alignment.joint.assign(rank, 1);
+  alignment.iteration_space.assign(rank, 1);
   for (int role = 0; role < kNumRoles; ++role) {
     Dims& dims = alignment.operands[role];
     dims.assign(shapes + role * rank, shapes + (role + 1) * rank);
     for (int i = 0; i < rank; ++i) {
-      if (dims[i] != 1) alignment.joint[i] = dims[i];
+      if (dims[i] != 1) alignment.iteration_space[i] = dims[i];
     }
   }
   return PlanContraction(alignment, wrt);
 }
 
-// Calls run with a null pointer to the element type that NumPy calls so. Returns whether there is one.
+// Calls run with a null pointer to the element type that NumPy calls `dtype`. Returns whether there is such a type.
 template <typename F>
 bool WithElement(const std::string& dtype, const F& run) {
   if (dtype == "float16") {

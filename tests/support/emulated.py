@@ -25,7 +25,7 @@ class Schedule(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_int),
         ("has_narrow_indices", ctypes.c_bool),
-        ("is_in_packs", ctypes.c_bool),
+        ("is_vectorized", ctypes.c_bool),
         ("rhs_moves", ctypes.c_bool),
         ("swaps_operands", ctypes.c_bool),
     )

@@ -1,4 +1,4 @@
-// The kernels for GPUs on the emulated CUDA, behind C functions.
+// The CUDA kernels on the emulated CUDA, as C functions.
 
 #include <cstdint>
 #include <cstdio>
@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "cuda/contraction.h"
+#include "cuda/indexing.h"
 #include "cuda/schedule.h"
-#include "cuda/walk.h"
 #include "tests/support/contraction_request.h"
 #include "tests/support/emulated_cuda/cuda_runtime.h"
 
@@ -17,7 +17,7 @@ extern "C" {
 struct EmulatedSchedule {
   int kernel;
   bool has_narrow_indices;
-  bool is_in_packs;
+  bool is_vectorized;
   bool rhs_moves;
   bool swaps_operands;
 };
@@ -28,23 +28,23 @@ void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::Set
 
 int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor<int64_t>(divisor).Divide(n); }
 
-// The parts that a sum is cut into.
+// The number of parts of each sum.
 int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int wrt) {
   const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
   return tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, nullptr, nullptr, nullptr).layout.parts;
 }
 
-// The quotient by a divisor of 32 bits.
+// Divides by a 32-bit divisor.
 uint32_t emulated_divide_narrow(uint32_t n, uint32_t divisor) {
   return tf_cg_ops::cuda::Divisor<uint32_t>(divisor).Divide(n);
 }
 
-// How a plan is computed for operands and out at these addresses: the form of the kernel, and its numbers.
+// The schedule of a plan for operands and out at these addresses.
 void emulated_schedule(int element_bytes, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs,
                        const void* out, EmulatedSchedule* found) {
   const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
   const auto schedule = tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, lhs, rhs, out);
-  *found = {static_cast<int>(schedule.kernel), schedule.has_narrow_indices, schedule.is_in_packs, schedule.rhs_moves,
+  *found = {static_cast<int>(schedule.kernel), schedule.has_narrow_indices, schedule.is_vectorized, schedule.rhs_moves,
             schedule.swaps_operands};
 }
 
@@ -54,7 +54,7 @@ bool emulated_has_schedule(int rank, const int64_t* shapes, int wrt) {
   return schedule.kernel != tf_cg_ops::cuda::Kernel::kTooManyLoops;
 }
 
-// Returns 0 if that went well.
+// Returns 0 on success.
 int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wrt, const void* lhs, const void* rhs,
                       void* out) {
   const auto role = static_cast<tf_cg_ops::Role>(wrt);
@@ -64,7 +64,7 @@ int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wr
     using T = std::remove_pointer_t<decltype(element)>;
     const int64_t bytes = tf_cg_ops::cuda::ScratchBytes<T>(plan);
     void* scratch = nullptr;
-    // Writes beyond its end show.
+    // Writes beyond its end are detected.
     constexpr int kGuard = 4096;
     if (bytes > 0) {
       cudaMallocBytes(&scratch, bytes + kGuard);

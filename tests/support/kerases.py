@@ -79,7 +79,7 @@ def stepped(x):
 
 
 @register
-@cg.from_numpy
+@cg.numpy_function
 def softened(x):
     """Of NumPy."""
     return np.log1p(np.exp(x)), 1 / (1 + np.exp(-x))

@@ -2,7 +2,7 @@
 (() => {
   const width = document.documentElement.clientWidth
   const name = element => {
-    const attributes = element.id ? `#${element.id}` : element.className ? `.${[...element.classList].join(".")}` : ""
+    const attributes = element.id ? `#${element.id}` : [...element.classList].map(c => `.${c}`).join("")
     const text = element.textContent.trim().replace(/\s+/g, " ").slice(0, 60)
     return `<${element.tagName.toLowerCase()}${attributes}> "${text}"`
   }

@@ -32,7 +32,7 @@ COLUMNS = {
     "custom_vjp": [],
     "recompute_grad": [],
     "grad_pass_through": [],
-    "from_numpy": [],
+    "numpy_function": [],
     "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
@@ -196,7 +196,7 @@ def page(result):
         "# Support matrix",
         "",
         "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
-        "derivatives (first derivatives alone for `scan`, `from_numpy`, Keras models and layers; values in TFLite).",
+        "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
         f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {result['tensorflow']}, and wrote this table.",
         "",
         "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",

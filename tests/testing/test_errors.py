@@ -195,8 +195,10 @@ def test_arguments_that_are_no_list_are_refused():
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match=r"check_gradient: the arguments do not fit 'f'; expected f\(x\), got a call"):
+    message = "check_gradient: the arguments do not fit 'f': too many positional arguments. Call it as f(x)."
+    with pytest.raises(TypeError) as error:
         check_gradient(f, [X, X])
+    assert str(error.value) == message
 
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
@@ -249,11 +251,11 @@ SQUARE = np.random.default_rng(2).normal(size=[4, 4])
 NOT_RUN = {
     "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
     "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),
-    "from_numpy": (
-        cg.from_numpy(lambda x: (np.sin(x), np.cos(x))),
+    "numpy_function": (
+        cg.numpy_function(lambda x: (np.sin(x), np.cos(x))),
         X,
         "xla",
-        "NotImplementedError: from_numpy: '<lambda>' is Python code, which XLA cannot compile; expected",
+        "NotImplementedError: numpy_function: '<lambda>' is Python code, which XLA cannot compile; expected",
     ),
 }
 

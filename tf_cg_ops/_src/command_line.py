@@ -1,4 +1,4 @@
-"""What the command `tf-cg-ops` does once its arguments are parsed: its output, its errors, its exit statuses."""
+"""The command `tf-cg-ops` after its arguments are parsed: its output, its errors, its exit statuses."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from tf_cg_ops.saved_model import _inputs, _text
 
 
 def catch_signals() -> None:
-    """Makes exceptions of the signals that end the program, so that it removes what it has not finished."""
+    """Turns the signals that end the program into exceptions, so that it removes unfinished files."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -34,63 +34,63 @@ def run(options: argparse.Namespace) -> int:
     try:
         return command(options)
     except KeyboardInterrupt as error:
-        _tell(tf_cg_ops_cli.interrupted(options.command, str(error) or "Ctrl-C"))
+        _print_to_stderr(tf_cg_ops_cli.interrupted(options.command, str(error) or "Ctrl-C"))
     except BrokenPipeError:
-        _silence(sys.stdout)
+        _redirect_to_null(sys.stdout)
     except Exception as error:
-        _tell(_line_of(options.command, error))
+        _print_to_stderr(_error_line(options.command, error))
     return 1
 
 
-def _line_of(command: str, error: Exception) -> str:
-    """What is said of an error: its message, if it is one of ours."""
+def _error_line(command: str, error: Exception) -> str:
+    """One line about an error: its message, if it is one of this library."""
     text = str(error)
     if text.startswith(("saved_model.", "tf_cg_ops")):
         return text
     if isinstance(error, OSError):
         return (
-            f"tf_cg_ops {command}: the operating system refuses; expected files that can be read and room to write, "
-            f"got {_reason(error)}. Check that path, its permissions and the space on the disk."
+            f"tf_cg_ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
+            "and the space on the disk."
         )
     got = f"{type(error).__name__}: {text.strip()}".partition("\n")[0].rstrip(".: ")
     return (
-        f"tf_cg_ops {command}: it failed; expected no error here, got {got}. Call the function of that name in Python "
-        "to see where it comes from, and please report it."
+        f"tf_cg_ops {command}: unexpected error: {got}. Call the function of that name in Python to see the traceback, "
+        "and please report it."
     )
 
 
-def _reason(error: Exception) -> str:
-    """What the operating system says, of the first file where there are several."""
+def _os_reason(error: Exception) -> str:
+    """The message of the operating system; that about the first file, if there are several."""
     text = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
     return re.sub(r"^\[Errno \d+\] ", "", text.partition("\n")[0]).rstrip(".")
 
 
-def _tell(line: str) -> None:
-    """Prints a line beside the output. That nobody can read it is no reason to stop."""
+def _print_to_stderr(line: str) -> None:
+    """Prints an error or a step. If nobody can read it, the command goes on."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
-        _silence(sys.stderr)
+        _redirect_to_null(sys.stderr)
 
 
-def _show(command: str, text: str, rest: str) -> int:
-    """Prints the output and returns the exit status; it is no failure that the reader of a pipe has enough of it."""
+def _print_output(command: str, text: str, state: str) -> int:
+    """Prints the output and returns the exit status. The reader of a pipe may close it early."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        _silence(sys.stdout)
+        _redirect_to_null(sys.stdout)
     except (OSError, UnicodeEncodeError) as error:
-        _silence(sys.stdout)
-        _tell(
-            f"tf_cg_ops {command}: what it found cannot be printed; expected a standard output that takes it, got "
-            f"{_reason(error)}. Let it print to another place; {rest}."
+        _redirect_to_null(sys.stdout)
+        _print_to_stderr(
+            f"tf_cg_ops {command}: the output cannot be printed: {_os_reason(error)}. Redirect it to another place; "
+            f"{state}."
         )
         return 1
     return 0
 
 
-def _silence(stream: Any) -> None:
-    """Lets a stream end nowhere, for Python writes what is left in it at the end, and would fail once more."""
+def _redirect_to_null(stream: Any) -> None:
+    """Discards a stream: at the end Python writes the rest of its buffer, and would fail once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -98,14 +98,14 @@ def _strip(options: argparse.Namespace) -> int:
     inputs: Mapping[str, Mapping[str, Any]] | None = None
     if options.inputs is not None:
         inputs = _inputs.read(options.inputs, options.source)
-    report = saved_model.strip(options.source, options.target, options.check, inputs, _tell)
-    return _show("strip", _text.of_report(report), f"'{report.target}' is written")
+    report = saved_model.strip(options.source, options.target, options.check, inputs, _print_to_stderr)
+    return _print_output("strip", _text.of_report(report), f"'{report.target}' is written")
 
 
 def _inspect(options: argparse.Namespace) -> int:
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
-    return _show("inspect", as_json if options.json else _text.of_gradients(found), "the model is as it was")
+    return _print_output("inspect", as_json if options.json else _text.of_gradients(found), "the model is as it was")
 
 
 def _run_demo(options: argparse.Namespace) -> int:

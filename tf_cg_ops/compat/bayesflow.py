@@ -5,10 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert
 from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
@@ -23,20 +22,6 @@ def custom_gradient(
 ) -> tf.Tensor:
     """Embeds the derivative `gx` with respect to `x` in the value `fx`, as TensorFlow 1's contrib function did.
 
-    The result stands for the formula of the contrib function,
-
-        sum_x = reduce_sum(x, axis)
-        h     = fx + gx * (sum_x - stop_gradient(sum_x))
-
-    with its shape, the broadcast of `fx`, `gx` and `sum_x`, and with its derivatives of every order:
-
-        dx = dy * conj(gx), summed down to the shape of sum_x, and the same for every element of one domain
-
-    Relation to upstream: the signature, shapes and derivatives are those of
-    `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6). Other than there the value is `fx` bit for bit,
-    also where `x` or `gx` is not finite, and no data moves where `fx` has the shape of the result.
-    `tf_cg_ops.embed_gradient` is the same idea with a derivative for each element of the domain.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -46,14 +31,22 @@ def custom_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [[5.0, 5.0], [70.0, 70.0]]
 
+    The result has the shape and the derivatives, of every order, of the contrib function's formula
+
+        sum_x = reduce_sum(x, axis)
+        h     = fx + gx * (sum_x - stop_gradient(sum_x))
+
+    Its shape is the broadcast of `fx`, `gx` and `sum_x`; its gradient is
+
+        dx = dy * conj(gx), summed down to the shape of sum_x, and the same for every element of one event
+
     Args:
-      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
       gx: The derivative, in the dtype of `fx`, broadcastable with `fx` and `reduce_sum(x, axis)`.
-      x: What `gx` is the derivative with respect to, in the dtype of `fx`.
-      axis: The dimensions of `x` that are the domain of one function: an int, a sequence of ints or an integer Tensor.
-        `()`: scalar domain. `None`: one domain, all of `x`.
-      fx_gx_manually_stopped: If True, `fx` and `gx` are used as given and differentiated too; else no gradient flows
-        into them.
+      x: The variable of the derivative, in the dtype of `fx`.
+      axis: The event dimensions of `x`: an int, a sequence of ints or an integer Tensor. `()`: none, each element is an
+        event. `None`: all, `x` is one event.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too; otherwise no gradient flows into them.
       name: A name for the operation.
 
     Returns:
@@ -63,7 +56,12 @@ def custom_gradient(
       ValueError: The shapes do not broadcast, or `axis` names a dimension that `x` does not have, or one twice, and the
         shapes are known at the call.
       TypeError: As `tf_cg_ops.embed_gradient`.
-      tf.errors.InvalidArgumentError: The same, where it shows at run time only.
+      tf.errors.InvalidArgumentError: As ValueError, if the shapes are known at run time only.
+
+    Relation to TensorFlow: the signature, shapes and derivatives are those of
+    `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6). Here the value is `fx` bit for bit, also where
+    `x` or `gx` is not finite, and no data moves if `fx` has the shape of the result. `tf_cg_ops.embed_gradient` also
+    takes a derivative for each element of an event.
     """
     api = "compat.bayesflow.custom_gradient"
     stopped = convert.to_bool(api, fx_gx_manually_stopped)
@@ -73,33 +71,32 @@ def custom_gradient(
     if isinstance(static_axis, tf.Tensor) or x.shape.rank is None or gx.shape.rank is None:
         return _with_dynamic_axis(api, fx, gx, x, static_axis, stopped, name)
 
-    domain = _domain(api, static_axis, x.shape)
-    batch = [i for i in range(x.shape.rank) if i not in domain]
+    event_dims = _event_dims(api, static_axis, x.shape)
+    batch_dims = [i for i in range(x.shape.rank) if i not in event_dims]
     fx = _broadcast(
         api,
         fx,
         gx,
-        tf.TensorShape([x.shape[i] for i in batch]),
-        lambda: tf.gather(dynamic_axis.shape_of(x), tf.constant(batch, tf.int64)),
+        tf.TensorShape([x.shape[i] for i in batch_dims]),
+        lambda: tf.gather(dynamic_axis.shape_of(x), tf.constant(batch_dims, tf.int64)),
     )
     if gx.shape.rank >= x.shape.rank:
-        # gx lies along the batch here, whatever its rank.
-        extra = gx.shape.rank - len(batch)
-        for dimension in domain:
-            gx = tf.expand_dims(gx, extra + dimension)
-    return embed(fx, [gx], [x], static_axis, stopped, name)
+        # Here gx aligns with the batch dimensions, whatever its rank.
+        num_leading = gx.shape.rank - len(batch_dims)
+        for dimension in event_dims:
+            gx = tf.expand_dims(gx, num_leading + dimension)
+    return embed_tensors(fx, [gx], [x], static_axis, stopped, name)
 
 
-def _domain(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
+def _event_dims(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
     """The dimensions of x that `axis` names, in order."""
     rank = x_shape.rank
     if axis is None:
         return list(range(rank))
-    domain = sorted(a + rank if a < 0 else a for a in axis)
-    if len(set(domain)) < len(domain) or any(dimension not in range(rank) for dimension in domain):
-        got = f"axis {axis} for x of shape {x_shape}"
-        raise ValueError(errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=got))
-    return domain
+    event_dims = sorted(a + rank if a < 0 else a for a in axis)
+    if len(set(event_dims)) < len(event_dims) or any(dimension not in range(rank) for dimension in event_dims):
+        raise ValueError(convert.invalid_axis(api, "x", f"axis {axis} for x of shape {x_shape}"))
+    return event_dims
 
 
 def _with_dynamic_axis(
@@ -111,26 +108,25 @@ def _with_dynamic_axis(
     stopped: bool,
     name: str | None,
 ) -> tf.Tensor:
-    """The same where the axis, or what it means for shapes of unknown rank, shows at run time only."""
+    """`custom_gradient` for an axis, or for ranks, that are known at run time only."""
     x_shape = dynamic_axis.shape_of(x)
     if axis is None:
-        in_domain = tf.ones_like(x_shape, tf.bool)
+        is_event = tf.ones_like(x_shape, tf.bool)
     else:
-        in_domain = dynamic_axis.domain_mask(
-            api, "x", tf.constant(axis, tf.int64) if isinstance(axis, list) else axis, x_shape
-        )
-    fx = _broadcast(api, fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~in_domain))
-    gx = tf.reshape(gx, alignment.spread(dynamic_axis.shape_of(gx), in_domain))
+        axis_tensor = tf.constant(axis, tf.int64) if isinstance(axis, list) else axis
+        is_event = dynamic_axis.event_mask(api, "x", axis_tensor, x_shape)
+    fx = _broadcast(api, fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~is_event))
+    gx = tf.reshape(gx, alignment.spread(dynamic_axis.shape_of(gx), is_event))
     if isinstance(axis, tf.Tensor):
-        gx, x = dynamic_axis.move_domain_last(api, "", fx, gx, x, axis)
+        gx, x = dynamic_axis.flatten_event_last(api, "", fx, gx, x, axis)
         axis = [-1]
-    return embed(fx, [gx], [x], axis, stopped, name)
+    return embed_tensors(fx, [gx], [x], axis, stopped, name)
 
 
 def _broadcast(
     api: str, fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Broadcasts fx with gx and the batch; fx itself where it has that shape already."""
+    """Broadcasts fx with gx and the batch; returns fx itself if it has that shape already."""
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:

@@ -4,10 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import convert
 from tf_cg_ops._src.embed_gradient import dynamic_axis
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 _API = "compat.tfp_math.custom_gradient"
@@ -19,21 +18,6 @@ def custom_gradient(
 ) -> tf.Tensor:
     """Embeds the derivative `gx` with respect to `x` in the value `fx`, as `tfp.math.custom_gradient` promises to.
 
-    The promise is `tf.gradients(h, x) == gx` for an `fx` of any shape. It is kept by these vector-Jacobian products,
-    where `F` and `X` are the shapes of `fx` and `x`:
-
-    | shapes                               | `fx` is seen as                      | `dx`                              |
-    |--------------------------------------|--------------------------------------|-----------------------------------|
-    | `F == X`                             | an elementwise function              | `dy * conj(gx)`                   |
-    | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
-    | any other                            | nothing that has a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
-
-    Only shapes decide: below a square `x`, an `fx` of one dimension is always a function of its rows.
-
-    Relation to upstream: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the table wherever
-    `dy` is uniform (as it is below `reduce_sum`), and is wrong elsewhere in its first two rows. The value is `fx` bit
-    for bit here, also where `x` or `gx` is not finite.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([1.0, 2.0, 3.0])
@@ -43,14 +27,24 @@ def custom_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [2.0, 40.0, 600.0]
 
+    The promise is `tf.gradients(h, x) == gx` for an `fx` of any shape. These vector-Jacobian products keep it, where
+    `F` and `X` are the shapes of `fx` and `x`:
+
+    | shapes                               | `fx` is                              | `dx`                              |
+    |--------------------------------------|--------------------------------------|-----------------------------------|
+    | `F == X`                             | an elementwise function              | `dy * conj(gx)`                   |
+    | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
+    | any other                            | no function with a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
+
+    Only shapes decide: if `x` is square, an `fx` of one dimension is always a function of its rows.
+
     Args:
-      fx: The value, a Tensor or what converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
-      gx: The derivative: a Tensor of the shape of `x`, or a list of them where `x` is a list. As in TFP, a scalar goes
+      fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
+      gx: The derivative: a Tensor of the shape of `x`, or a list of them if `x` is a list. As in TFP, a scalar goes
         with an `x` of one dimension and the other way round, and so do `[n]` and `[n, ..., n]`: `gx` is broadcast to
         the shape of `x`, or summed down to it.
-      x: What `gx` is the derivative with respect to: a Tensor or a list of Tensors, in the dtype of `fx`.
-      fx_gx_manually_stopped: If True, `fx` and `gx` are used as given and differentiated too; else no gradient flows
-        into them.
+      x: The variable of the derivative: a Tensor or a list of Tensors, in the dtype of `fx`.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too; otherwise no gradient flows into them.
       name: A name for the operation.
 
     Returns:
@@ -60,7 +54,11 @@ def custom_gradient(
       ValueError: `gx` and `x` are lists of different lengths, or empty; or the shapes of a `gx` and its `x` differ in
         another way than those above.
       TypeError: As `tf_cg_ops.embed_gradient`.
-      tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that shows at run time only.
+      tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that is known at run time only.
+
+    Relation to TensorFlow Probability: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the
+    table if `dy` is uniform, as under `reduce_sum`; otherwise it is wrong in the first two rows. Here the value is `fx`
+    bit for bit, also where `x` or `gx` is not finite.
 
     Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
     """
@@ -71,33 +69,44 @@ def custom_gradient(
     leading = [_is_leading_part(fx.shape, t.shape) for t in x]
     ranks = {t.shape.rank for t in x}
     if all(leading) and fx.shape.rank == 0:
-        return embed(fx, gx, x, None, stopped, name)
+        return embed_tensors(fx, gx, x, None, stopped, name)
     if all(leading) and len(ranks) == 1:
-        return embed(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
-    # One call takes one axis, so the pairs are brought to one form, of which the domain is the last dimension.
-    pairs = [_with_domain_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
-    return embed(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
+        return embed_tensors(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
+    # One call takes one axis, so all pairs get one event dimension, the last.
+    pairs = [_with_event_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
+    return embed_tensors(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
 
 def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     """The gx in the shape of x: broadcast to it, and summed down to it, as `gx * (x - stop(x))` is differentiated."""
-    names = {"api": _API, "gx": "gx" + suffix, "x": "x" + suffix}
     if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
-        if not _fit(gx.shape, x.shape):
-            raise ValueError(errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
+        if not _tfp_takes(gx.shape, x.shape):
+            raise _shapes_differ(gx, x, suffix)
         return gx if gx.shape == x.shape else _sum_to_x(gx, x)
-    are_of_one_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
-    if are_of_one_rank and not gx.shape.is_compatible_with(x.shape):
-        raise ValueError(errors.TFP_SHAPES_DIFFER.format(**names, gx_shape=gx.shape, x_shape=x.shape))
-    message = errors.TFP_SHAPES_DIFFER_AT_RUN_TIME.format(**names)
+    have_same_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
+    if have_same_rank and not gx.shape.is_compatible_with(x.shape):
+        raise _shapes_differ(gx, x, suffix)
+    message = _message(suffix, "the same shape for both", "the shapes that follow")
     shapes = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         gx = tf.identity(gx)
-    return gx if are_of_one_rank else _sum_to_x(gx, x)
+    return gx if have_same_rank else _sum_to_x(gx, x)
 
 
-def _fit(gx: tf.TensorShape, x: tf.TensorShape) -> bool:
-    """Whether TFP takes these shapes: it compares them as two vectors of sizes, of which one may be broadcast."""
+def _shapes_differ(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> ValueError:
+    return ValueError(_message(suffix, f"the shape of x{suffix}, {x.shape}, for gx{suffix}", gx.shape))
+
+
+def _message(suffix: str, expected: str, got: Any) -> str:
+    gx, x = "gx" + suffix, "x" + suffix
+    return (
+        f"{_API}: {gx} and {x} differ in shape; expected {expected}, got {got}. Broadcast {gx} to the shape of {x}, or "
+        "use tf_cg_ops.embed_gradient, which broadcasts."
+    )
+
+
+def _tfp_takes(gx: tf.TensorShape, x: tf.TensorShape) -> bool:
+    """Whether TFP takes these shapes: it compares them as two vectors of sizes, and broadcasts one of them."""
     sizes, other = sorted((gx.as_list(), x.as_list()), key=len)
     if len(other) == len(sizes):
         return sizes == other
@@ -106,14 +115,14 @@ def _fit(gx: tf.TensorShape, x: tf.TensorShape) -> bool:
 
 def _sum_to_x(gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     gx_shape, x_shape = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
-    joint = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
-    summed, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=joint)
-    # The gradient of a sum takes 32 bits for the dimensions.
-    return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, joint), tf.cast(summed, tf.int32)), x_shape)
+    broadcast_shape = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
+    reduction_dims, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=broadcast_shape)
+    # The gradient of reduce_sum takes dimensions of 32 bits.
+    return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, broadcast_shape), tf.cast(reduction_dims, tf.int32)), x_shape)
 
 
 def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
-    """Whether the shape of fx is a leading part of that of x; None where that shows at run time only."""
+    """Whether the shape of fx is a leading part of that of x; None if that is known at run time only."""
     if fx.rank == 0:
         return True
     if fx.rank is None or x.rank is None:
@@ -123,36 +132,38 @@ def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
     return True if fx.is_fully_defined() and x[: fx.rank].is_fully_defined() else None
 
 
-def _with_domain_last(
+def _with_event_last(
     fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, is_leading: bool | None, stopped: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pair as a gx and an x of which the last dimension is the domain."""
+    """The pair as a gx and an x with one event dimension, the last."""
     fx_shape, x_shape = dynamic_axis.shape_of(fx), dynamic_axis.shape_of(x)
     rank = tf.size(fx_shape)
     if is_leading is True:
         shape = tf.concat([fx_shape, tf.reduce_prod(x_shape[rank:], keepdims=True)], 0)
         return tf.reshape(gx, shape), tf.reshape(x, shape)
     if is_leading is False:
-        function = embed(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
+        function = embed_tensors(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
         return _divide_by_size(fx, function, False)
-    # Both at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)), where z has the shape of fx and the weight is
-    # 1 if that leads the shape of x, and z is a single number and the weight 1 / size of fx if not.
+    # Both cases at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)). If the shape of fx leads that of x, then
+    # z has the shape of fx and the weight is 1; otherwise z is a single number and the weight is 1 / size of fx.
     padding = tf.fill([rank], tf.constant(-1, tf.int64))
     # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
     leads = tf.reduce_all(tf.equal(tf.concat([x_shape, padding], 0)[:rank], fx_shape))
     batch = tf.where(leads, fx_shape, tf.ones_like(fx_shape))
-    domain_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
-    shape = tf.concat([batch, [domain_size]], 0)
-    functions = embed(tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None)
+    event_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
+    shape = tf.concat([batch, [event_size]], 0)
+    functions = embed_tensors(
+        tf.zeros(batch, fx.dtype), [tf.reshape(gx, shape)], [tf.reshape(x, shape)], [-1], stopped, None
+    )
     return _divide_by_size(fx, functions, leads)
 
 
-def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, is_one: bool | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weight 1 / size of fx (or 1), and the functions with a last dimension for it to lie along."""
-    # In float16 the weight of more than 65,504 elements would be zero: half of it, as an exponent, goes in beforehand.
+def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, weigh_one: bool | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The weight 1 / size of fx, or 1 if `weigh_one`, and the functions with a last dimension for it."""
+    # In float16 the weight of more than 65,504 elements would be zero: its square root is applied twice.
     steps = 2 if fx.dtype == tf.float16 else 1
     size = tf.cast(tf.maximum(tf.size(fx, out_type=tf.int64), 1), tf.float64)
-    weight = tf.cast(tf.where(is_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)
+    weight = tf.cast(tf.where(weigh_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)
     for _ in range(steps - 1):
-        functions = embed(tf.zeros_like(functions), [weight], [functions], [], False, None)
+        functions = embed_tensors(tf.zeros_like(functions), [weight], [functions], [], False, None)
     return weight, functions[..., None]

@@ -1,6 +1,6 @@
-"""Layers for `tf.keras`: for Keras 3, or for tf_keras where TF_USE_LEGACY_KERAS is set.
+"""Layers for `tf.keras`: for Keras 3, or for tf_keras if TF_USE_LEGACY_KERAS is set.
 
-`tf_cg_ops.layers.tf_keras` has the same layers for tf_keras, whatever `tf.keras` is.
+`tf_cg_ops.layers.tf_keras` always has the layers for tf_keras.
 """
 
 import tensorflow as tf

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 
 from . import _modes
 from ._compare_modes import ModeComparisons
@@ -132,7 +132,7 @@ def check_gradient(
     check_options(f, modes, like, intended_gradient, forward_mode)
     check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
-    function = pytree.name_of(f)
+    function = text.name_of(f)
     problem = arguments.problem(f, step)
     values = _values_of(function, problem)
     numbers = RandomNumbers(seed)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices
+from tf_cg_ops._src.core.variables import as_variable
 
 API = "check_gradient"
 Arrays = list[np.ndarray]
@@ -119,7 +120,7 @@ def _in_double_precision(leaf: Any) -> Any:
         is_number = np.issubdtype(leaf.dtype, np.inexact) or leaf.dtype == tf.bfloat16.as_numpy_dtype
     if isinstance(leaf, float):
         leaf = tf.constant(leaf, tf.float64)  # By itself it would be rounded to float32.
-    elif is_number or pytree.as_variable(leaf) is not None:
+    elif is_number or as_variable(leaf) is not None:
         leaf = tf.convert_to_tensor(leaf)
     if not tensors_in(leaf):
         return leaf

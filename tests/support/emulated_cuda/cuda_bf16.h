@@ -21,7 +21,7 @@ inline float __bfloat162float(__nv_bfloat16 value) {
   return result;
 }
 
-// Rounds to the nearest, and to an even fraction where two are as near.
+// Rounds to nearest, ties to even.
 inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   if (std::isnan(value)) return {0x7fff};
   uint32_t bits;

@@ -1,4 +1,4 @@
-// float16 of the emulated CUDA, written for being plainly right.
+// float16 of the emulated CUDA, in plain arithmetic.
 
 #ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_FP16_H_
 #define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_FP16_H_
@@ -24,16 +24,16 @@ inline float __half2float(__half value) {
   return value.bits >> 15 ? -magnitude : magnitude;
 }
 
-// Rounds to the nearest, and to an even fraction where two are as near.
+// Rounds to nearest, ties to even.
 inline __half __float2half_rn(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) return {0x7fff};
   const float magnitude = std::fabs(value);
   if (magnitude >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7c00)};
-  // The exponent of one unit of the fraction; subnormal numbers have that of the smallest normal one.
+  // The exponent of the last place; subnormal numbers have that of the smallest normal number.
   const int unit = magnitude > 0 ? std::max(std::ilogb(magnitude), -14) - 10 : -24;
   const int units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  // A fraction that was rounded up to 2048 carries over into the exponent by itself.
+  // A fraction that rounds up to 2048 carries into the exponent.
   const int bits = units < 1024 ? units : ((unit + 24) << 10) + units;
   return {static_cast<uint16_t>(sign | bits)};
 }

@@ -1,8 +1,8 @@
-// As much of CUDA as the library's kernels and their check program use, on the CPU: so that kernels run in tests where
-// there is no GPU. It stands in the place of the toolkit's header of that name.
+// The part of CUDA that the kernels and their check program use, emulated on the CPU, so that tests run the kernels
+// without a GPU. It replaces the toolkit's header of this name.
 //
-// The threads of a block take turns and change only at barriers and shuffles. Blocks and threads come in an order that
-// a seed chooses: what a missing barrier leaves to chance on a GPU differs between seeds here.
+// The threads of a block take turns and switch only at barriers and shuffles. A seed chooses the order of blocks and
+// threads: a race that a missing barrier causes on a GPU gives different results for different seeds.
 
 #ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
 #define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
@@ -55,7 +55,7 @@ struct cudaDeviceProp {
   char name[256];
 };
 
-// Of the thread that runs.
+// The indices of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulated_cuda {
@@ -66,12 +66,11 @@ cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& body);
 // Waits for all threads of the block.
 void BlockBarrier();
 
-// Hands the value to the other threads of the warp, all of which call it, and returns that of the thread whose number
-// differs in the bits of `mask`.
+// Returns the value of the thread whose lane differs in the bits of `mask`. All threads of the warp call it.
 uint64_t ExchangeInWarp(uint64_t value, int mask);
 
-// The order of blocks and threads in what is launched from now on, and how many blocks a grid has at most: a kernel
-// whose blocks go on where the grid ends does not notice.
+// Sets the order of blocks and threads in later launches, and the most blocks of a grid, which kernels that loop over
+// their work do not notice.
 void SetOrder(uint64_t seed, unsigned max_blocks);
 
 }  // namespace emulated_cuda
@@ -90,7 +89,7 @@ R __shfl_xor_sync(unsigned, R value, int mask) {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                const Arguments&... arguments) {
-  // The size of the constant memory for parameters.
+  // The size of their constant memory.
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "too many parameters");
   return emulated_cuda::RunGrid(config->gridDim, config->blockDim,
                                 [&] { kernel(static_cast<Parameters>(arguments)...); });

@@ -41,7 +41,7 @@ unsigned most_blocks = ~0u;
 
 Fiber& This() { return fibers[threadIdx.x]; }
 
-// A thread runs the body once for each block.
+// Runs the body of a thread, once for each block.
 void RunFiber() {
   while (true) {
     (*running_body)();
@@ -57,8 +57,8 @@ void Wait(State state) {
   swapcontext(&fiber.context, &scheduler);
 }
 
-// Lets the threads [begin, end) go on if all of them wait for each other. On a GPU a thread that has ended is not
-// waited for; here that counts as a mistake.
+// Releases the threads [begin, end) if all of them wait in that state. On a GPU, threads that have ended do not count;
+// here that is an error.
 bool Release(unsigned begin, unsigned end, State state) {
   for (unsigned i = begin; i < end; ++i) {
     if (fibers[i].state != state) return false;
@@ -113,7 +113,7 @@ void MakeFibers(unsigned threads) {
 
 cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& body) {
   if (grid.x == 0 || grid.x > 0x7fffffffu || block.x == 0 || block.x > 1024) return cudaErrorInvalidConfiguration;
-  // All fibers are made at once: a context must not move once it has run.
+  // Reserves memory for all fibers, since a context must not move after it has run.
   fibers.reserve(1024);
   MakeFibers(block.x);
   running_body = &body;
@@ -132,7 +132,7 @@ uint64_t ExchangeInWarp(uint64_t value, int mask) {
   This().exchanged = value;
   Wait(State::kAtWarpBarrier);
   const uint64_t other = fibers[threadIdx.x ^ static_cast<unsigned>(mask)].exchanged;
-  // None may write its next value before all have read this one.
+  // No thread may write its next value before all have read this one.
   Wait(State::kAtWarpBarrier);
   return other;
 }
@@ -147,7 +147,7 @@ void SetOrder(uint64_t seed, unsigned max_blocks) {
 
 namespace {
 
-// Of the GPU that is emulated, unless the environment says otherwise.
+// A property of the emulated GPU, which the environment may override.
 int Setting(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
   return value != nullptr ? std::atoi(value) : otherwise;

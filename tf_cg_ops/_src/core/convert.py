@@ -1,4 +1,4 @@
-"""Turns what users pass into what the ops take, with messages that name the user's arguments."""
+"""Conversion of arguments to Tensors, dtypes and axes that the ops take, with messages that name the arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import pytree
+from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core.variables import as_variable
 
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
-# Spelt out once: this code runs in front of every eager call, which is to cost microseconds.
+# Built once: this code runs before every eager call, which costs microseconds.
 _SUPPORTED = frozenset(DTYPES)
 _LISTS = (list, tuple)
 _BOOLS = (bool, np.bool_)
@@ -21,7 +21,7 @@ _NUMPY = (np.ndarray, np.generic)
 
 
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
-    """The gx, the x, and the suffix by which messages tell the pairs apart."""
+    """Lists of gx and x, and for each pair the suffix of its names in messages: `[0]`, or nothing for a single pair."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]
@@ -32,8 +32,8 @@ def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]
         )
     if not x:
         raise ValueError(
-            f"{api}: x is empty; expected at least one x, got an empty {type(x).__name__}. Return fx itself where "
-            "nothing is embedded."
+            f"{api}: x is an empty {type(x).__name__}. Pass at least one x, or return fx itself where there is nothing "
+            "to embed."
         )
     return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
 
@@ -47,9 +47,9 @@ def _describe_length(value: Any) -> str:
 def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf.Tensor]:
     """Tensors of one dtype: that of the Tensors and Variables among the arguments, else that of the first.
 
-    Python numbers and NumPy arrays follow the Tensors, as they do in TensorFlow's own operators.
+    Python numbers and NumPy arrays take the dtype of the Tensors, as they do in TensorFlow's own operators.
     """
-    # What a Variable is read as, inside a scope of mixed precision, only reading it tells.
+    # A Variable has to be read to know its dtype: a scope of mixed precision may change it.
     values = [
         _to_tensor(api, name, value, None) if hasattr(value, "dtype") and not isinstance(value, _NUMPY) else value
         for name, value in zip(names, values, strict=True)
@@ -71,7 +71,7 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
 def to_tensor_pairs(
     api: str, fx: Any, gx: Any, x: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[str]]:
-    """`fx`, the lists of `gx` and `x` as Tensors of one dtype, and the suffixes that tell the pairs apart."""
+    """`fx` and the lists of `gx` and `x` as Tensors of one dtype, and the suffixes of `to_pairs`."""
     gx, x, suffixes = to_pairs(api, gx, x)
     names = ["fx", *("gx" + suffix for suffix in suffixes), *("x" + suffix for suffix in suffixes)]
     fx, *rest = to_tensors(api, names, [fx, *gx, *x])
@@ -105,14 +105,14 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
     """The error for a value that is no dense tensor."""
-    remedy = (
-        ("Pass the value of the function, and not the function itself.")
+    hint = (
+        "Pass the value of the function, and not the function itself."
         if callable(value)
-        else ("Convert it before the call.")
+        else "Convert it before the call."
     )
     return TypeError(
-        f"{api}: {name} is not a dense tensor; expected a Tensor or what converts to one, got {describe(value)}. "
-        f"{remedy}"
+        f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
+        f"{text.describe(value)}. {hint}"
     )
 
 
@@ -123,43 +123,40 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
     )
 
 
-def describe(value: Any) -> str:
-    """The value for a message: its kind where that tells more than its contents."""
-    if isinstance(value, tf.Tensor):
-        return f"a Tensor of dtype {value.dtype.name}"
-    if hasattr(value, "dtype") and not isinstance(value, _NUMPY):
-        return f"a {type(value).__name__}"
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
-
-
 def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
-    """A real number, Variable or Tensor of any real dtype, cast to `dtype`; TypeError for everything else."""
+    """A real number, or a Variable or Tensor of any real dtype, cast to `dtype`; TypeError for anything else."""
     if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
-    # As it is kept: inside of a Keras layer, reading a Variable might round it to 16 bits.
-    variable = pytree.as_variable(value)
+        raise _not_real(api, name, value)
+    # The tf.Variable itself: inside a Keras layer, reading a Variable of Keras may round it to 16 bits.
+    variable = as_variable(value)
     value = value if variable is None else variable
-    # A number is rounded once, to the dtype that is wanted.
-    wanted = dtype.real_dtype if isinstance(value, (int, float)) else None
-    tensor = _to_tensor(api, name, value, wanted)
+    # A number is rounded once, to the dtype of the result.
+    number_dtype = dtype.real_dtype if isinstance(value, (int, float)) else None
+    tensor = _to_tensor(api, name, value, number_dtype)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
-        raise TypeError(errors.NOT_REAL.format(api=api, argument=name, got=describe(value)))
+        raise _not_real(api, name, value)
     return tf.cast(tensor, dtype)
 
 
+def _not_real(api: str, name: str, value: Any) -> TypeError:
+    return TypeError(
+        f"{api}: {name} is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        f"{text.describe(value)}. Convert it before the call."
+    )
+
+
 def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
-    """The flag as a bool, or TypeError."""
+    """The flag as a bool; TypeError for anything else."""
     if not isinstance(fx_gx_manually_stopped, _BOOLS):
         raise TypeError(
-            f"{api}: fx_gx_manually_stopped decides how the graph is built; expected True or False, got "
-            f"{describe(fx_gx_manually_stopped)}. Pass a Python bool."
+            f"{api}: fx_gx_manually_stopped is not a bool; expected True or False, got "
+            f"{text.describe(fx_gx_manually_stopped)}. It decides how the graph is built: pass a Python bool."
         )
     return bool(fx_gx_manually_stopped)
 
 
 def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
-    """None, the list of ints, or, where the value is not known while tracing, an integer Tensor of rank 0 or 1."""
+    """None or a list of ints; an integer Tensor of rank 0 or 1, if its value is not known while tracing."""
     if axis is None:
         return None
     if isinstance(axis, tuple) and not axis:
@@ -168,19 +165,19 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
         return _tensor_to_axis(api, axis)
     if isinstance(axis, np.ndarray):
         if axis.ndim > 1:
-            raise ValueError(errors.AXIS_RANK.format(api=api, shape=axis.shape))
-        # The entries of an empty array are of no type; NumPy makes them floats.
+            raise _axis_rank_error(api, axis.shape)
+        # NumPy makes floats of an empty list.
         entries = list(np.ravel(axis)) if axis.size else []
     else:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
     if any(isinstance(entry, _BOOLS) for entry in entries):
-        raise TypeError(errors.AXIS_IS_BOOL.format(api=api, value=describe(axis)))
+        raise _axis_is_bool(api, axis)
     try:
         if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
             return tf.stack([_to_int64(entry) for entry in entries])
         dimensions = [operator.index(entry) for entry in entries]
     except TypeError as error:
-        raise TypeError(errors.AXIS_IS_NO_INT.format(api=api, value=describe(axis))) from error
+        raise _axis_is_not_integer(api, axis) from error
     return _check_int64(api, dimensions)
 
 
@@ -192,19 +189,46 @@ def _to_int64(entry: Any) -> tf.Tensor:
 
 
 def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
-    is_integer = isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer
-    if not is_integer:
-        message = errors.AXIS_IS_BOOL if axis.dtype.is_bool else errors.AXIS_IS_NO_INT
-        raise TypeError(message.format(api=api, value=describe(axis)))
+    if not (isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer):
+        raise _axis_is_bool(api, axis) if axis.dtype.is_bool else _axis_is_not_integer(api, axis)
     axis = tf.convert_to_tensor(axis)
     if axis.shape.rank is not None and axis.shape.rank > 1:
-        raise ValueError(errors.AXIS_RANK.format(api=api, shape=axis.shape))
+        raise _axis_rank_error(api, axis.shape)
     value = tf.get_static_value(axis)
     return axis if value is None else _check_int64(api, np.ravel(value).tolist())
 
 
 def _check_int64(api: str, dimensions: list[int]) -> list[int]:
-    """The op's attribute holds 64 bits; everything else about the values is checked by the op."""
+    """The dimensions, if they fit the op's attribute; the op checks everything else about them."""
     if not all(-(2**63) <= dimension < 2**63 for dimension in dimensions):
-        raise ValueError(errors.AXIS_VALUE_INVALID.format(api=api, x="x", got=f"axis {dimensions}"))
+        raise ValueError(invalid_axis(api, "x", f"axis {dimensions}"))
     return dimensions
+
+
+def invalid_axis(api: str, x_name: str, got: str) -> str:
+    """The message for an axis with a dimension that `x` does not have, or with one twice."""
+    return (
+        f"{api}: axis does not name dimensions of {x_name}; expected distinct values in [-rank, rank) of {x_name}, got "
+        f"{got}. Name each event dimension once."
+    )
+
+
+def _axis_is_bool(api: str, axis: Any) -> TypeError:
+    return TypeError(
+        f"{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got "
+        f"{text.describe(axis)}. If it was meant for fx_gx_manually_stopped, pass it as that keyword."
+    )
+
+
+def _axis_is_not_integer(api: str, axis: Any) -> TypeError:
+    return TypeError(
+        f"{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
+        f"{text.describe(axis)}. Name the event dimensions of x: those that one element of fx depends on."
+    )
+
+
+def _axis_rank_error(api: str, shape: Any) -> ValueError:
+    return ValueError(
+        f"{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten "
+        "it."
+    )

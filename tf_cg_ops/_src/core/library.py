@@ -1,16 +1,18 @@
-"""Opens the op libraries: the only module that does, and only after it has checked that they fit TensorFlow."""
+"""The op libraries, opened here and nowhere else, after a check that they fit this TensorFlow."""
 
 import importlib.util
 import pathlib
+import re
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
-
-from tf_cg_ops._src import errors
 
 PATH = pathlib.Path(__file__).parents[2] / "_ops.so"
 # XLA kernels, and gradients for TF_AddGradients: they need libtensorflow_cc, which TensorFlow's Python package has.
 PATH_WITH_CC = PATH.with_name("_ops_with_cc.so")
+SUPPORTED_TENSORFLOW = "2.18 to 2.21"
 
 
 def _minor(version: str) -> str:
@@ -19,22 +21,30 @@ def _minor(version: str) -> str:
 
 def _check_version() -> None:
     """Raises ImportError unless TensorFlow's minor version is the one that the library was compiled against."""
-    # A library opened under another minor version may fail with an undefined symbol, or worse, not fail at once.
-    if not PATH.exists() or importlib.util.find_spec("tf_cg_ops._build_info") is None:
-        in_sources = (PATH.parents[1] / "pyproject.toml").exists()
-        message = errors.IMPORT_FROM_SOURCES if in_sources else errors.IMPORT_NOT_BUILT
-        raise ImportError(message.format(path=PATH))
+    has_build_info = importlib.util.find_spec("tf_cg_ops._build_info") is not None
+    if not (PATH.exists() and has_build_info):
+        missing = PATH.with_name("_build_info.py") if PATH.exists() else PATH
+        if (PATH.parents[1] / "pyproject.toml").exists():
+            raise ImportError(
+                "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: "
+                f"there is no {missing}. Run Python from another folder, or build in place with: pip install "
+                "--no-build-isolation -e ."
+            )
+        raise ImportError(
+            f"tf_cg_ops: the op library is missing: there is no {missing}. Build it against the installed TensorFlow "
+            "with: pip install --no-build-isolation ."
+        )
     from tf_cg_ops import _build_info
 
-    if _minor(tf.__version__) != _minor(_build_info.TENSORFLOW_VERSION):
+    distribution, compiled_against = _build_info.TENSORFLOW_DISTRIBUTION, _build_info.TENSORFLOW_VERSION
+    minor = _minor(compiled_against)
+    # Under another minor version the library may fail with an undefined symbol or, worse, fail later.
+    if _minor(tf.__version__) != minor:
         raise ImportError(
-            "tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow "
-            f"{_minor(_build_info.TENSORFLOW_VERSION)} (what it was compiled against, "
-            f"{_build_info.TENSORFLOW_DISTRIBUTION} {_build_info.TENSORFLOW_VERSION}), got TensorFlow "
-            f"{tf.__version__}. Install {_build_info.TENSORFLOW_DISTRIBUTION} "
-            f"{_minor(_build_info.TENSORFLOW_VERSION)}, or build tf_cg_ops against another one of 2.18 to "
-            "2.21, in its source folder, with: pip install --no-build-isolation --force-reinstall --no-deps "
-            "."
+            f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled "
+            f"against {distribution} {compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} "
+            f"{minor}, or rebuild tf_cg_ops in its source folder against another of {SUPPORTED_TENSORFLOW} with: "
+            "pip install --no-build-isolation --force-reinstall --no-deps ."
         )
 
 
@@ -51,3 +61,15 @@ custom_gradient_check_shape = _ops.custom_gradient_check_shape
 custom_gradient_embed = _ops.custom_gradient_embed
 custom_gradient_embed_grad = _ops.custom_gradient_embed_grad
 custom_gradient_rule = _ops.custom_gradient_rule
+
+# TensorFlow puts this around the message of an op that it runs eagerly.
+_AROUND_A_MESSAGE = re.compile(r"^\{\{function_node \S+\}\} | \[Op:\w+\](?: name:.*)?$", re.DOTALL)
+
+
+def run_op(op: Callable[..., tf.Tensor], *inputs: Any, **attributes: Any) -> tf.Tensor:
+    """Runs an op of the library; in eager mode its errors have only the message of the op."""
+    try:
+        return op(*inputs, **attributes)
+    except tf.errors.OpError as error:
+        message = _AROUND_A_MESSAGE.sub("", error.message)
+        raise type(error)(error.node_def, error.op, message) from None

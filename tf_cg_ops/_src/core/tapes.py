@@ -1,4 +1,4 @@
-"""How gradient functions get onto the tapes: those of GradientTape, and those of ForwardAccumulator."""
+"""Gradient functions on the tapes of GradientTape and ForwardAccumulator."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,24 +8,24 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
 
-# From one upstream gradient for each output to one gradient, or None, for each input.
+# Takes an upstream gradient for each output; returns a gradient, or None, for each input.
 Backward = Callable[..., Sequence[Any]]
 
 
 def record(name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], backward: Backward) -> None:
-    """Records that `backward` has the gradients of the inputs for upstream gradients of the outputs."""
+    """Records `backward` as the gradient function of the outputs with respect to the inputs."""
 
-    def without_slices_in_forward_mode(*dys: Any) -> list[Any]:
+    def dense_in_forward_mode(*dys: Any) -> list[Any]:
         gradients = list(backward(*dys))
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients) and not new_tapes_record():
             gradients = [slices.to_dense(gradient) for gradient in gradients]
         return gradients
 
-    tf_internal.record_operation(name, list(outputs), list(inputs), without_slices_in_forward_mode)
+    tf_internal.record_operation(name, list(outputs), list(inputs), dense_in_forward_mode)
 
 
 def new_tapes_record() -> bool:
-    """Whether a new tape records: TensorFlow lets none in a gradient function that forward mode differentiates."""
+    """Whether a new tape records: none does in a gradient function that forward mode differentiates."""
     source, result = _probes()
     with tf.GradientTape() as tape:
         tape.watch(source)
@@ -41,9 +41,9 @@ def _probes() -> list[tf.Tensor]:
 
 
 def unrecorded_identity(tensor: tf.Tensor) -> tf.Tensor:
-    """Another EagerTensor of the same value and buffer, of which no tape knows; TypeError for a Tensor of a graph."""
+    """Another EagerTensor with the same value and buffer, which no tape knows; TypeError for a Tensor of a graph."""
     if type(tensor) is not tf_internal.EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
         with tf_internal.stop_recording():
-            return tf.identity(tensor)  # What a handle refers to has a shape and dtype that go along.
+            return tf.identity(tensor)  # This keeps the shape and dtype behind a handle.
     recorded = tf_internal.could_possibly_record()
     return (tf_internal.execute_unrecorded if recorded else tf_internal.execute)("Identity", tensor)

@@ -1,6 +1,6 @@
-"""Private names of TensorFlow, each with the reason why no public one does: the only module that knows them.
+"""Private names of TensorFlow, used here and nowhere else, each with the reason why no public name will do.
 
-`tests/test_tf_internal.py` fails when TensorFlow changes one of them.
+`tests/packaging/test_tf_internal.py` fails when TensorFlow changes one of them.
 """
 
 import contextlib
@@ -10,106 +10,105 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-# The identity of a Python object as an argument of tf.function, which otherwise takes the object in its __wrapped__.
-from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeOfAnObject
+# Traces a Python object by its identity. tf.function would look at the object in its __wrapped__ instead.
+from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
-# Keeps AutoGraph from translating a function, without the scope that tf.autograph.experimental.do_not_convert enters.
+# Keeps AutoGraph from translating a function. tf.autograph.experimental.do_not_convert also enters a scope.
 from tensorflow.python.autograph.impl import api as _autograph
 
-# Whether a dtype has gradients: TensorFlow's own answer, which changes with it.
+# Whether a dtype has gradients: TensorFlow's own answer, which changes between versions.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
-# Half the time of tf.compat.v1.placeholder, which looks for what a graph of a function has not got.
+# Takes half the time of tf.compat.v1.placeholder, which makes checks that no graph of a function needs.
 from tensorflow.python.eager.graph_only_ops import graph_placeholder
 
-# Makes a function of a traced graph without the wrapper, cache and call counters of tf.function.
+# Makes a function of a traced graph, without the wrapper, cache and call counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
 
-# Whether anything at all is recorded: without that, an eager call is done when its op is.
+# Whether anything records at all: if nothing does, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
 
-# Which variables a function reads. tf.GradientTape.watched_variables knows only what is read under that very tape.
+# The variables that a function reads. tf.GradientTape.watched_variables knows only those read under that very tape.
 from tensorflow.python.eager.record import VariableWatcher
 
-# Puts a Python closure on the tapes as the gradient of Tensors. tf.custom_gradient does so, but with its own rules.
+# Puts a Python closure on the tapes as a gradient function. tf.custom_gradient does so with its own rules.
 from tensorflow.python.eager.record import record_operation
 
 # Whether a tape watches a tensor: no public name tells.
 from tensorflow.python.eager.record import should_record_backprop
 
-# Computes without any tape, so that nothing of it is kept. tf.GradientTape.stop_recording speaks for one tape only.
+# Computes without any tape. tf.GradientTape.stop_recording stops only that tape.
 from tensorflow.python.eager.record import stop_recording
 
-# Which Tensors of a RaggedTensor (and the like) are differentiated, and how to put their gradients in.
+# The differentiable Tensors of a composite such as RaggedTensor, and the composite with their gradients instead.
 from tensorflow.python.framework.composite_tensor_gradient import get_flat_tensors_for_gradients
 from tensorflow.python.framework.composite_tensor_gradient import replace_flat_tensors_for_gradients
 
-# Where gradient functions are found.
+# Finds gradient functions.
 from tensorflow.python.framework import ops
 
-# The type of a Tensor with a value: tf.Tensor stands for those of graphs, too.
+# The type of an eager Tensor: tf.Tensor stands for those of graphs, too.
 from tensorflow.python.framework.ops import EagerTensor
 
-# What an op is: whether it is stateful, and its definition for the list of ops in a SavedModel.
+# The definition of an op: whether it is stateful, and its entry in the list of ops of a SavedModel.
 from tensorflow.python.framework import op_def_registry
 
-# A graph whose captures are then known one by one, where tf.function hides them in its calls; and what orders those of
-# its ops that have a state.
+# A graph with a list of its captures, which tf.function hides in its calls; and the order of its stateful ops.
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
 
 # The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
-# Whether XLA will compile what is traced.
+# Whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
 
-# The shape and dtype of the gradient by a resource, those of the contents: no public name tells.
+# The shape and dtype of the contents of a resource, which its gradient has: no public name tells.
 from tensorflow.python.ops.default_gradient import shape_and_dtype, supports_default_grad
 
 # How TensorFlow differentiates loops and conditionals.
 from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import while_v2
 
-# Where the op PyFunc looks for the function that it calls.
+# The registry in which the op PyFunc looks up its function.
 from tensorflow.python.ops import script_ops
 
-# What the generated functions of ops call: it costs by the attribute, and they pass all of them.
+# Runs an op. The generated functions of ops call it with all attributes, and each attribute costs time.
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
 # Whether a tape or an accumulator watches a tensor: should_record_backprop knows nothing of accumulators.
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as possible_gradient_types
 
-# How tf.vectorized_map and jacobians treat an op of ours.
+# Registers the batching rule of an op, for tf.vectorized_map and Jacobians.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
-# The file format of a SavedModel; the public interface only loads one into graphs, by which it would be changed.
+# Reads the proto of a SavedModel. The public interface loads it into graphs, which changes it.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
-# The fingerprint is made of the bytes of saved_model.pb: a file that was changed needs a new one.
+# Writes the fingerprint of saved_model.pb, which depends on its bytes: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
-# The shape of an EagerTensor as a tuple, which hashes and compares in a tenth of the time of a TensorShape.
+# The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
 
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
-# With types, which TensorFlow's own has not: what users see of a function is its signature.
+# TensorFlow's decorator has no types, and would hide the signatures of public functions from type checkers.
 def autograph_artifact(function: Marked) -> Marked:
-    """Decorates a public function or class, in whose code AutoGraph has nothing to translate."""
+    """Decorates a public function or class whose code AutoGraph must not translate."""
     return _autograph.autograph_artifact(function)
 
 
-# Half of an eager call's time is in the attributes, also in those that have their default values.
+# Attributes take half the time of an eager call, also those with their default values.
 def execute(op: str, *inputs_and_attributes: Any) -> Any:
-    """Runs an op on EagerTensors; after them come the names and values of attributes that are not as by default.
+    """Runs an op on EagerTensors, followed by the names and values of attributes that differ from their defaults.
 
-    Only where nothing records: gradient functions ask the record for all attributes.
+    Use it only if nothing records: gradient functions ask the record for all attributes.
     """
     try:
         return pywrap_tfe.TFE_Py_FastPathExecute(context.context(), op, None, *inputs_and_attributes)
@@ -117,9 +116,9 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# stop_recording, at a tenth of the cost, for where something records.
+# At a tenth of the cost of stop_recording.
 def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
-    """The same, only where something records, which is not to see the op."""
+    """`execute` for an op that tapes must not see; use it only if something records."""
     pywrap_tfe.TFE_Py_TapeSetStopOnThread()
     try:
         return execute(op, *inputs_and_attributes)
@@ -127,10 +126,10 @@ def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
         pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
 
-# tf.init_scope stops all recording on the thread, that of tapes which are opened in it, too.
+# tf.init_scope stops all recording on the thread, also that of tapes opened inside.
 @contextlib.contextmanager
 def recording_init_scope() -> Iterator[None]:
-    """tf.init_scope, in which tapes record as they do around it."""
+    """tf.init_scope that leaves recording on or off as it was."""
     stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
     with ops.init_scope():
         if not stopped:
@@ -142,14 +141,14 @@ def recording_init_scope() -> Iterator[None]:
                 pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
-# A graph holds functions that its nodes name; the public interface only ever adds them by calling them.
+# The public interface adds a function to a graph only by calling it.
 def add_function(graph: Any, function: Any) -> None:
-    """Makes a function, and all that it calls, known to a graph."""
+    """Adds a function, and all that it calls, to a graph."""
     graph._add_function_recursive(function)
 
 
 def find_function(graph: Any, name: str) -> Any:
-    """The function of that name in a graph or in one of those around it; None if there is none."""
+    """The function of that name in a graph or a graph around it; None if there is none."""
     while graph is not None:
         function = graph._get_function(name)
         if function is not None:
@@ -158,20 +157,20 @@ def find_function(graph: Any, name: str) -> Any:
     return None
 
 
-def definition_of(function: Any) -> Any:
+def function_def_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
 
 
-# A graph captures a tensor at the first op that reads it, and tells the tapes only if that op is recorded.
+# A graph captures a tensor at the first op that reads it, and tapes learn of that only if the op is recorded.
 def capture(graph: Any, tensor: Any) -> Any:
-    """Returns the capture of a tensor in the graph of a function; in other graphs, the tensor."""
+    """Returns the capture of a tensor in the graph of a function; in other graphs, the tensor itself."""
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 
-# The functions of tf.raw_ops take half the time of a trace to find out what is known here.
+# The functions of tf.raw_ops derive the attributes again, which takes half the time of a trace.
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """Makes an op of a graph from tensors of that graph, with attributes as protos."""
+    """Adds an op to a graph, with inputs of that graph and attributes as protos."""
     return graph._create_op_internal(op_type, inputs, attrs=attributes)
 
 
@@ -179,22 +178,22 @@ _substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.Wea
 
 
 # The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
-# further outside, and that of a loop no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
+# further outside; that of a loop may capture no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
 @contextlib.contextmanager
-def capturing_instead(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
-    """Lets the default graph capture other tensors, those of the graph `forward`, for the tensors with these ids."""
+def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
+    """Makes the default graph capture, for the tensors with these ids, their substitutes in the graph `forward`."""
     graph = ops.get_default_graph()
     if not substitutes or graph is forward or not isinstance(graph, FuncGraph):
         yield
         return
-    # Rules call others, and the replicas of a strategy take turns in one graph while their rules wait for each other.
+    # Rules call other rules, and the replicas of a strategy take turns in one graph: several may be entered at once.
     entered = _substitutes.setdefault(graph, [])
     if not entered:
         capture = graph.capture
 
         def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            for found in reversed(entered):
-                tensor = found.get(id(tensor), tensor)
+            for substitutes_by_id in reversed(entered):
+                tensor = substitutes_by_id.get(id(tensor), tensor)
             return capture(tensor, *args, **kwargs)
 
         graph.capture = capture_substitute
@@ -208,10 +207,10 @@ def capturing_instead(substitutes: dict[int, Any], forward: Any) -> Iterator[Non
             del _substitutes[graph]
 
 
-# A captured tensor is kept for the gradient, whole: in a loop once for each step. The gradient of a loop computes the
-# same ops in the loop (tensorflow/python/ops/while_v2.py), for gradient functions in Python alone.
+# A captured tensor is stored whole for the gradient, in a loop once for each step. TensorFlow's gradient of a loop
+# stores only the shape (tensorflow/python/ops/while_v2.py) if the gradient function is in Python.
 class RuleGraph(FuncGraph):
-    """The graph of a function that captures, instead of a tensor, the shape that it reads of the tensor."""
+    """The graph of a function; if it reads only the shape of an outer tensor, it captures the shape."""
 
     def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         reads_shapes = op_type in ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength")
@@ -219,7 +218,7 @@ class RuleGraph(FuncGraph):
         if not (reads_shapes or is_filled) or any(isinstance(t, EagerTensor) or t.graph is self for t in inputs):
             return super()._create_op_internal(op_type, inputs, *args, **kwargs)
         if reads_shapes:
-            kwargs["name"] = op_type  # The name that it was given is unused in this graph, not in that one.
+            kwargs["name"] = op_type  # The name in kwargs is unique in this graph, but maybe not in the outer one.
             with self.outer_graph.as_default():
                 return self.outer_graph._create_op_internal(op_type, inputs, *args, **kwargs)
         fill = tf.zeros if op_type == "ZerosLike" else tf.ones
@@ -229,10 +228,10 @@ class RuleGraph(FuncGraph):
 _python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
 
-# tf.numpy_function calls its functions by number, and the numbers of one process name other functions in the next: a
-# graph that is loaded there would call them.
+# tf.numpy_function calls its functions by number. In another process the number names another function, which a loaded
+# graph would call.
 def add_python_function(graph: Any, token: str, function: Callable[..., Any]) -> None:
-    """Makes a function known to the op PyFunc for as long as the outermost graph lives, as TensorFlow does it."""
+    """Registers a function for the op PyFunc while the outermost graph lives, as TensorFlow does."""
     while getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
     _python_functions.setdefault(graph, []).append(function)
@@ -240,7 +239,7 @@ def add_python_function(graph: Any, token: str, function: Callable[..., Any]) ->
 
 
 # Only the contexts of TensorFlow 1's control flow tell an op in a branch from one outside.
-def is_in_conditional_of_tensorflow_1(op: Any) -> bool:
+def is_in_v1_conditional(op: Any) -> bool:
     """Whether an op stands between a Switch and a Merge."""
     flow = op._get_control_flow_context()
     while flow is not None:
@@ -250,18 +249,18 @@ def is_in_conditional_of_tensorflow_1(op: Any) -> bool:
     return False
 
 
-# What is traced for XLA is known while tracing; afterwards its own messages would not name the argument at fault.
-def is_compiled_by_xla(graph: Any) -> bool:
-    """Whether a graph is being made for tf.function(jit_compile=True)."""
+# An error raised while tracing can name the argument at fault; XLA's own messages do not.
+def is_traced_for_xla(graph: Any) -> bool:
+    """Whether a graph is being traced for tf.function(jit_compile=True)."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-# Where TensorFlow looks for the body of a loop or a branch before it makes it anew from its definition.
-def keep_graphs_of_control_flow(op: Any) -> None:
-    """Gives an imported loop or conditional graphs of its own, as those have that Python functions made.
+# TensorFlow looks for these attributes before it makes the graph of a body or a branch from its definition.
+def cache_control_flow_graphs(op: Any) -> None:
+    """Keeps the graphs of an imported loop or conditional on its op, as a traced one has them.
 
-    Each differentiation would otherwise make new ones, in which it does not find what the last one accumulated, and
-    the third derivative would never end.
+    Otherwise each differentiation makes new graphs, does not find what the last one accumulated, and the third
+    derivative never ends.
     """
     if op.type in ("While", "StatelessWhile"):
         names = ["_cond_graph", "_body_graph"]
@@ -277,12 +276,12 @@ def keep_graphs_of_control_flow(op: Any) -> None:
     for name, graph in zip(names, graphs, strict=True):
         setattr(op, name, graph)
         for inner in graph.get_operations():
-            keep_graphs_of_control_flow(inner)
+            cache_control_flow_graphs(inner)
 
 
-# The registry of gradients is what tf.gradients looks into; a tape can be given an op only together with its rule.
-def gradient_function_of(op: Any) -> Any:
-    """The registered gradient function of an op; None if it has no gradient, or is of a kind that has none."""
+# tf.gradients looks into this registry; to record an op on a tape takes its gradient function, too.
+def find_gradient_function(op: Any) -> Any:
+    """The registered gradient function of an op; None if it is not differentiable or has none."""
     try:
         return ops.get_gradient_function(op)
     except LookupError:

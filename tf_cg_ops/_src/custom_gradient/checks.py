@@ -1,4 +1,4 @@
-"""What a gradient function must return, checked in every mode, with messages that name the user's function."""
+"""Checks of the gradients that a gradient function returns, in every mode."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import library, pytree, tf_internal
+from tf_cg_ops._src.core import library, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
-from tf_cg_ops._src.custom_gradient import wording
+from tf_cg_ops._src.core.variables import reference_variables
+from tf_cg_ops._src.custom_gradient.wording import Wording
 
 
 class GradientChecks:
@@ -17,63 +18,40 @@ class GradientChecks:
 
     def __init__(
         self,
-        terms: wording.Terms,
+        wording: Wording,
         function: str,
         arguments: pytree.Leaves,
         inputs: Sequence[list[tf.Tensor]],
         variables: Sequence[tf.Variable],
     ) -> None:
-        self._terms = terms
+        self._wording = wording
         self._function = function
         self._arguments = arguments
         self._inputs = inputs
         self._variables = variables
 
-    @property
-    def _where(self) -> dict[str, str]:
-        return self._terms.where(self._function)
-
-    def takes_variables(self, grad_fn: Callable[..., Any]) -> None:
+    def check_takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
         if not self._variables:
             return
-        signature = inspect.signature(self._terms.written or grad_fn)
+        signature = inspect.signature(self._wording.user_call(grad_fn, (), {})[0])
         takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
         if not takes_any and "variables" not in signature.parameters:
-            raise TypeError(
-                errors.NEEDS_VARIABLES.format(
-                    **self._where,
-                    names=_quoted(variable.name for variable in self._variables),
-                    gradient=self._terms.name,
-                    signature=f"{self._terms.name}{signature}",
-                    parameters=self._terms.parameters_with_variables,
-                )
-            )
+            raise TypeError(self._wording.takes_no_variables(self._function, self._variables, signature))
 
-    def upstream_not_taken(self, grad_fn: Callable[..., Any], dys: Sequence[Any]) -> str:
-        """What is wrong with a grad_fn whose parameters do not fit its upstream gradients; empty if they do."""
-        args, kwargs = list(dys), {"variables": self._variables} if self._variables else {}
-        written = self._terms.written
-        if written is not None:  # What is called is a functools.partial of it.
-            args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}  # type: ignore[attr-defined]
-        signature = pytree.refusing_signature(written or grad_fn, args, kwargs)
-        if signature is None:
-            return ""
-        return errors.UPSTREAM_NOT_TAKEN.format(
-            **self._where,
-            leading=self._terms.leading,
-            expected=count(len(dys), "upstream gradient"),
-            gradient=self._terms.name,
-            signature=f"{self._terms.name}{signature}",
-            parameters=self._terms.parameters,
-        )
+    def check_takes_upstream(self, grad_fn: Callable[..., Any], dys: Sequence[Any], error: TypeError) -> None:
+        """Raises TypeError, from this error, if the parameters of grad_fn do not fit its upstream gradients."""
+        kwargs = {"variables": self._variables} if self._variables else {}
+        signature = mismatched_signature(*self._wording.user_call(grad_fn, dys, kwargs))
+        if signature is not None:
+            raise TypeError(self._wording.takes_other_upstream(self._function, len(dys), signature)) from error
 
-    def gradients(self, answer: Any) -> list[Any]:
+    def checked_gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
         if not self._variables:
             return self._of_arguments(answer)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise ValueError(errors.VARIABLES_NOT_A_PAIR.format(**self._where, got=describe_answer(answer)))
+            raise ValueError(self._wording.no_gradients_of_variables(self._function, answer))
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
 
     def _of_arguments(self, answer: Any) -> list[Any]:
@@ -82,19 +60,11 @@ class GradientChecks:
             # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
             gradients = gradients + [None] * (len(self._inputs) - len(gradients))
         if len(gradients) != len(self._inputs):
-            raise ValueError(
-                self._terms.count.format(
-                    **self._where,
-                    got=count(len(gradients), "gradient"),
-                    number=len(gradients),
-                    expected=len(self._inputs),
-                    names=_quoted(self._arguments.names),
-                )
-            )
+            raise ValueError(self._wording.wrong_number(self._function, len(gradients), self._arguments.names))
         checked: list[Any] = []
         for i, (gradient, tensors) in enumerate(zip(gradients, self._inputs, strict=True)):
             if not tensors:
-                continue  # No tensor, and so nothing to differentiate by; whatever came for it is of no use.
+                continue  # An argument without tensors has no gradient, even if grad_fn returned one.
             if gradient is None:
                 checked.extend([None] * len(tensors))
             elif len(tensors) == 1 and _fits(gradient, tensors[0]):
@@ -107,89 +77,66 @@ class GradientChecks:
         argument, tensors = repr(self._arguments.names[i]), self._inputs[i]
         components = pytree.gradient_components(gradient, self._arguments.values[i], tensors)
         if len(components) != len(tensors):
-            expected, got = count(len(tensors), "tensor"), count(len(components), "tensor")
-            raise ValueError(self._terms.kind.format(**self._where, argument=argument, expected=expected, got=got))
+            raise ValueError(self._wording.wrong_structure(self._function, argument, len(tensors), len(components)))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
     def _of_variables(self, answer: Any) -> list[Any]:
         gradients = tf.nest.flatten(answer)
         if len(gradients) != len(self._variables):
-            raise ValueError(
-                errors.VARIABLE_GRADIENT_COUNT.format(
-                    **self._where,
-                    got=count(len(gradients), "gradient"),
-                    expected=len(self._variables),
-                    names=_quoted(variable.name for variable in self._variables),
-                )
-            )
+            raise ValueError(self._wording.wrong_number_for_variables(self._function, len(gradients), self._variables))
         return [
             None if gradient is None else self._check(gradient, f"variable {variable.name!r}", variable)
             for gradient, variable in zip(gradients, self._variables, strict=True)
         ]
 
-    def _check(self, gradient: Any, argument: str, like: Any) -> Any:
-        """The gradient if it has the dtype and the shape of what it is a gradient by."""
+    def _check(self, gradient: Any, argument: str, target: Any) -> Any:
+        """The gradient with respect to `target`, a tensor or variable, whose dtype and shape it must have."""
         if not tf.is_tensor(gradient):
-            gradient = tf.convert_to_tensor(gradient, dtype=like.dtype)
-        if not tf_internal.supports_default_grad(like):
-            return gradient  # By a handle of which TensorFlow does not know the contents.
-        where = self._where | {"argument": argument}
-        shape, dtype = tf_internal.shape_and_dtype(like)
+            gradient = tf.convert_to_tensor(gradient, dtype=target.dtype)
+        if not tf_internal.supports_default_grad(target):
+            return gradient  # The target is a handle, and TensorFlow does not know what it holds.
+        shape, dtype = tf_internal.shape_and_dtype(target)
         if gradient.dtype != dtype:
-            raise ValueError(self._terms.dtype.format(**where, expected=dtype.name, got=gradient.dtype.name))
+            raise ValueError(self._wording.wrong_dtype(self._function, argument, dtype, gradient.dtype))
         if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(self._terms.shape.format(**where, expected=shape, got=gradient.shape))
-        if isinstance(gradient, tf.IndexedSlices) and not gradient.values.shape[1:].is_compatible_with(shape[1:]):
-            expected, got = f"rows of {shape[1:]}", f"rows of {gradient.values.shape[1:]}"
-            raise ValueError(self._terms.shape.format(**where, expected=expected, got=got))
-        is_handle = like.dtype == tf.resource  # Of contents whose shape no operation tells.
+            raise ValueError(self._wording.wrong_shape(self._function, argument, shape, gradient.shape))
         if isinstance(gradient, tf.IndexedSlices):
-            dense_shape = gradient.dense_shape
-            if not is_handle:
-                dense_shape = tf.cast(tf.shape(like, out_type=tf.int64), gradient.indices.dtype)
-            return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+            return self._check_slices(gradient, argument, target, shape)
+        is_handle = target.dtype == tf.resource  # No op tells the shape of what it holds.
         if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
-        message = self._terms.shape.format(**where, expected="{expected}", got="{got}")
-        return library.custom_gradient_check_shape(gradient, tf.shape(like, out_type=tf.int64), message=message)
+        message = self._wording.wrong_shape(self._function, argument, "{expected}", "{got}")
+        return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
+
+    def _check_slices(
+        self, gradient: tf.IndexedSlices, argument: str, target: Any, shape: tf.TensorShape
+    ) -> tf.IndexedSlices:
+        row, target_row = gradient.values.shape[1:], shape[1:]
+        if not row.is_compatible_with(target_row):
+            expected, got = f"rows of {target_row}", f"rows of {row}"
+            raise ValueError(self._wording.wrong_shape(self._function, argument, expected, got))
+        dense_shape = gradient.dense_shape
+        if target.dtype != tf.resource:
+            dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
+        return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
-def _fits(gradient: Any, like: tf.Tensor) -> bool:
-    """Whether this is a Tensor that needs no closer look. False says nothing."""
-    if type(gradient) is type(like) is EagerTensor:
-        return gradient.dtype is like.dtype and shape_of(gradient) == shape_of(like)
-    if not isinstance(gradient, tf.Tensor) or gradient.dtype != like.dtype:
+def _fits(gradient: Any, target: tf.Tensor) -> bool:
+    """A fast check: True for a Tensor of the dtype and static shape of the target; False means: check it closely."""
+    if type(gradient) is type(target) is EagerTensor:
+        return gradient.dtype is target.dtype and shape_of(gradient) == shape_of(target)
+    if not isinstance(gradient, tf.Tensor) or gradient.dtype != target.dtype:
         return False
-    return gradient.shape.is_fully_defined() and gradient.shape == like.shape
+    return gradient.shape.is_fully_defined() and gradient.shape == target.shape
 
 
-def no_reference_variables(
+def refuse_reference_variables(
     api: str, function: str, operations: Sequence[tf.Operation], arguments: pytree.Leaves
 ) -> None:
-    """Refuses TensorFlow 1's reference variables, which TensorFlow does not tell when they are read."""
-    names = pytree.reference_variables(operations, arguments.values)
+    """Raises TypeError for TensorFlow 1's reference variables: TensorFlow does not report when they are read."""
+    names = reference_variables(operations, arguments.values)
     if names:
         raise TypeError(
             f"{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got "
-            f"{_quoted(names)}. Make them with use_resource=True, or pass them as arguments."
+            f"{text.quoted(names)}. Make them with use_resource=True, or pass them as arguments."
         )
-
-
-def describe_answer(answer: Any) -> str:
-    """What a function returned instead of a pair."""
-    if isinstance(answer, tuple):
-        return f"a tuple of {len(answer)} ({', '.join(type(item).__name__ for item in answer)})"
-    return _with_article(type(answer).__name__)
-
-
-def _with_article(noun: str) -> str:
-    return f"an {noun}" if noun[:1] in "AEIOUaeiou" else f"a {noun}"
-
-
-def _quoted(names: Any) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

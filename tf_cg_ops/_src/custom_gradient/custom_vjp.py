@@ -4,15 +4,18 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tf_cg_ops._src.core import pytree, tf_internal
-from tf_cg_ops._src.custom_gradient import checks, decorator, wording
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names
+from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import Wording
 
 
 @tf_internal.autograph_artifact
 def custom_vjp(
     forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnames: Collection[str] = ()
 ) -> Callable[..., Any]:
-    """Makes a function of a forward and a backward pass that share residuals instead of a closure.
+    """Makes a function of a forward and a backward pass, which share residuals instead of a closure.
 
     `forward(*args, **kwargs)` returns `(y, residuals)`; the gradient for the upstream gradients `dy` is
 
@@ -21,9 +24,10 @@ def custom_vjp(
     with one entry for each differentiable argument. `nondiff` holds the arguments that `nondiff_argnames` names, as
     they were passed.
 
-    Relation to upstream: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes.
-    `tf_cg_ops.custom_gradient` is the same thing with a closure: all that it says holds here, for `backward` in the
-    place of `grad_fn`. Where `forward` reads variables, `backward` takes `variables`, too.
+    If `forward` reads variables, `backward` also takes `variables`. Everything else is as in
+    `tf_cg_ops.custom_gradient`, with `backward` for `grad_fn`.
+
+    Compared with others: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -40,7 +44,7 @@ def custom_vjp(
     [1.0, 10.0, 0.0]
 
     Args:
-      forward: Computes the value and whatever the backward pass needs of it, in any structure.
+      forward: Computes the value, and the residuals that the backward pass needs, in any structure.
       backward: Computes the gradients of the arguments, flat or in their structure; `None` for none.
       nondiff_argnames: The names of arguments of `forward` that have no gradient.
 
@@ -48,38 +52,65 @@ def custom_vjp(
       A function with the signature of `forward` that returns its `y`.
 
     Raises:
-      ValueError: As `custom_gradient`; at the decoration, where `nondiff_argnames` names no arguments of `forward`.
-      TypeError: As `custom_gradient`; at the call, where `forward` returns no pair.
+      ValueError: As `custom_gradient`; at the decoration, if `nondiff_argnames` names no arguments of `forward`.
+      TypeError: As `custom_gradient`; at the call, if `forward` does not return a pair.
     """
     if not callable(backward):
         raise TypeError(
             "custom_vjp: backward is not a function; expected a function or another callable, got "
-            f"{checks.describe_answer(backward)}. Pass the function itself: backward(residuals, *dys)."
+            f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
-    nondiff_argnames = pytree.check_names("custom_vjp", forward, nondiff_argnames)
-    parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
-    terms = wording.Terms(
-        "custom_vjp",
-        rule=f"backward '{pytree.name_of(backward)}' of '{{function}}'",
-        name="backward",
-        leading="residuals and ",
-        parameters=parameters,
-        parameters_with_variables=f"{parameters}, variables=None",
-        beside_the_value=("residuals", "residuals"),
-        traced="a backward",
-        traced_in="backward",
-        written=backward,
-    )
+    nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
+    wording = _Wording(backward, nondiff_argnames)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        constants = pytree.named_arguments("custom_vjp", function, args, kwargs, nondiff_argnames)
+        nondiff = arguments_by_name("custom_vjp", function, args, kwargs, nondiff_argnames)
 
-        def with_closure(*args: Any, **kwargs: Any) -> Any:
+        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
             if not isinstance(answer, tuple) or len(answer) != 2:
-                return answer
-            return answer[0], functools.partial(backward, answer[1], **constants)
+                return answer  # It is refused with the words of `_Wording`.
+            value, residuals = answer
+            return value, functools.partial(backward, residuals, **nondiff)
 
-        return decorator.run(with_closure, args, kwargs, nondiff_argnames, terms, function)
+        return call_with_gradient(
+            with_grad_fn,
+            args,
+            kwargs,
+            nondiff_argnames=nondiff_argnames,
+            wording=wording,
+            user_function=function,
+        )
 
-    return decorator.CustomGradient("custom_vjp", forward, run)
+    return CustomGradient("custom_vjp", forward, run)
+
+
+class _Wording(Wording):
+    gradient_function = "backward"
+
+    def __init__(self, backward: Callable[..., Any], nondiff_argnames: Sequence[str]) -> None:
+        super().__init__("custom_vjp")
+        self._backward = backward
+        self.parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
+
+    def subject(self, function: str) -> str:
+        return f"backward '{text.name_of(self._backward)}' of '{function}'"
+
+    def user_call(
+        self, grad_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+        assert isinstance(grad_fn, functools.partial)
+        return self._backward, [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
+
+    def not_a_pair(self, function: str, got: Any) -> str:
+        return (
+            f"{self.api}: '{function}' did not return its value with its residuals; expected a pair (value, "
+            f"residuals), got {text.describe_type(got)}. End it with: return value, residuals"
+        )
+
+    def takes_other_upstream(self, function: str, num_upstream: int, signature: Any) -> str:
+        return (
+            f"{self.api}: {self.subject(function)} does not take its residuals and upstream gradients; expected "
+            f"parameters for residuals and {text.count(num_upstream, 'upstream gradient')} (one for each leaf of the "
+            f"value), got backward{signature}. Write backward({self.parameters})."
+        )

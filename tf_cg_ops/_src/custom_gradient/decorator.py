@@ -1,21 +1,19 @@
 """`custom_gradient`: a function with its own gradient function."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import pytree, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient import checks, graph_rule, wording
-from tf_cg_ops._src.keras import dispatch, scopes
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
@@ -83,7 +81,15 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
     """
-    return custom_gradient if f is None else CustomGradient("custom_gradient", f, run)
+    return custom_gradient if f is None else CustomGradient("custom_gradient", f, call_with_gradient)
+
+
+def not_a_function(api: str, value: Any) -> TypeError:
+    """The error for a decorated value that cannot be called."""
+    return TypeError(
+        f"{api}: it decorates functions; expected a function or another callable, got {text.describe_type(value)}. "
+        "Pass the function itself, and its arguments to what comes back."
+    )
 
 
 # AutoGraph would look through __wrapped__, and call the function without its gradient.
@@ -93,7 +99,7 @@ class CustomGradient:
 
     def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
         if not callable(function):
-            raise TypeError(errors.NOT_A_FUNCTION.format(api=api, got=checks.describe_answer(function)))
+            raise not_a_function(api, function)
         # Some callables have no name, such as those of functools.partial.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
@@ -114,7 +120,7 @@ class CustomGradient:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         package = dispatch.package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
         if package:
-            return dispatch.call(package, self, args, kwargs)
+            return dispatch.call_symbolically(package, self, args, kwargs)
         return self._run(self._function, args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -129,7 +135,7 @@ class CustomGradient:
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """As an argument of a tf.function it is itself, and not the function in __wrapped__."""
-        return tf_internal.TraceTypeOfAnObject(weakref.ref(self))
+        return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
         """Itself, as of a function."""
@@ -137,111 +143,12 @@ class CustomGradient:
 
     def get_config(self) -> dict[str, Any]:
         """What Keras saves where the function is, for example, the activation of a layer."""
-        return dispatch.config_of(self)
+        return registration.function_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Callable[..., Any]:
         """The function that Keras saved."""
-        return dispatch.function_of(config)
+        return registration.function_from_config(config)
 
 
-dispatch.classes.append(CustomGradient)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GradientByCaptures:
-    """A gradient function that has gradients by Tensors beside the arguments, too."""
-
-    function: Callable[..., tuple[Any, Sequence[Any]]]  # Returns what a gradient function does, and those gradients.
-    captures: list[tf.Tensor]
-
-    def __call__(self, *dys: Any, variables: Sequence[tf.Variable] = ()) -> tuple[Any, Sequence[Any]]:
-        """The answer of the function."""
-        return self.function(*dys, variables=variables)
-
-
-def run(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    constants: Collection[str] = (),
-    terms: wording.Terms = wording.CUSTOM_GRADIENT,
-    written: Callable[..., Any] | None = None,
-) -> Any:
-    """Computes the value and gives it the gradient, on the tape in eager mode and in the graph elsewhere.
-
-    The arguments named in `constants` have no gradient, and `grad_fn` has no entry for them. `written` is the function
-    that the user wrote, where that is not `function` itself: it has the name and the signature.
-    """
-    api, written = terms.api, written or function
-    name = pytree.name_of(written)
-    arguments = pytree.flatten_arguments(api, written, args, kwargs, constants)
-    # Before the call: what it is differentiated by are the values that the function got.
-    inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
-    around = scopes.current()
-    eagerly = tf.executing_eagerly()
-    in_session_graph = not eagerly and not tf.compat.v1.get_default_graph().building_function
-    known = len(tf.compat.v1.get_default_graph().get_operations()) if in_session_graph else 0
-    try:
-        with tf_internal.VariableWatcher() as watcher:
-            result, grad_fn = _unpack(terms, name, function(*args, **kwargs))
-    except TypeError:
-        pytree.check_arguments(api, written, args, kwargs)
-        raise
-    if in_session_graph:
-        operations = tf.compat.v1.get_default_graph().get_operations()[known:]
-        checks.no_reference_variables(api, name, operations, arguments)
-    variables = pytree.captured_variables(watcher.watched_variables(), arguments.values)
-    gradient_checks = checks.GradientChecks(terms, name, arguments, inputs, variables)
-    gradient_checks.takes_variables(grad_fn)
-    reads = [tf.convert_to_tensor(variable) for variable in variables]
-
-    is_tensor = isinstance(result, tf.Tensor)
-    leaves = [result] if is_tensor else tf.nest.flatten(result)
-    if not is_tensor and dispatch.package_of_keras_tensors(leaves):  # Behind a closure, or in an object.
-        raise TypeError(
-            f"{api}: '{name}' computes with KerasTensors that are not among its arguments as far as can be seen, "
-            "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
-            "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
-        )
-    outputs = [pytree.to_output(leaf) for leaf in leaves]
-    components = [pytree.tensors_for_gradients(leaf) for leaf in outputs]
-
-    def backward(upstream: Sequence[Any]) -> list[Any]:
-        if scopes.current() != around:
-            with scopes.entered(around):
-                return backward(upstream)
-        dys = pytree.upstream_of(outputs, components, upstream)
-        try:
-            answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)
-        except TypeError as error:
-            message = gradient_checks.upstream_not_taken(grad_fn, dys)
-            if not message:
-                raise
-            raise TypeError(message) from error
-        if isinstance(grad_fn, GradientByCaptures):
-            return [*gradient_checks.gradients(answer[0]), *answer[1]]
-        return gradient_checks.gradients(answer)
-
-    captures = grad_fn.captures if isinstance(grad_fn, GradientByCaptures) else []
-    flat_inputs = [*(tensor for tensors in inputs for tensor in tensors), *reads, *captures]
-    flat_results = [tensor for tensors in components for tensor in tensors]
-    if not flat_results:
-        return result
-    if eagerly:
-        # Unrecorded, or forward mode would take the tangent of `y`.
-        flat_outputs = [tapes.unrecorded_identity(tensor) for tensor in flat_results]
-        tapes.record(name, flat_outputs, flat_inputs, lambda *dys: backward(dys))
-    else:
-        flat_outputs = graph_rule.attach(terms, name, flat_results, flat_inputs, backward)
-    if is_tensor:
-        return flat_outputs[0]
-    return tf.nest.pack_sequence_as(result, pytree.replace_tensors(outputs, components, flat_outputs))
-
-
-def _unpack(terms: wording.Terms, name: str, answer: Any) -> tuple[Any, Callable[..., Any]]:
-    if isinstance(answer, tuple) and len(answer) == 2 and callable(answer[1]):
-        return answer
-    what, second = terms.beside_the_value
-    where = terms.where(name) | {"what": what, "second": second}
-    raise TypeError(errors.NOT_A_PAIR.format(**where, got=checks.describe_answer(answer)))
+registration.classes.append(CustomGradient)

@@ -1,7 +1,6 @@
 """Imports the body of a function into a graph, with the functions that it calls inlined.
 
-A call that stays a call has no gradient once it is imported: TensorFlow keeps that in Python, beside the original
-graph.
+An imported call op would have no gradient: TensorFlow keeps gradients of calls in Python, beside the original graph.
 """
 
 from collections.abc import Callable
@@ -15,35 +14,35 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Imports the body of a function that `source` (or a graph around it) holds into the default graph."""
+    """Imports the body of a function into the default graph; `source`, or a graph around it, holds the function."""
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
     _add_called_functions(source, target, definition)
-    # Through identities: a graph of a function captures its arguments then, which importing does not do.
+    # Importing captures no tensors of outer graphs; identities do.
     arguments = [tf.identity(argument) for argument in arguments]
     nodes, parameters, returned = _flatten(definition, lambda called: _definition(source, called))
     graph_def = tf.compat.v1.GraphDef(node=nodes)
     graph_def.versions.CopyFrom(target.graph_def_versions)
-    # Only what is read may be mapped; an argument may also be read for its time alone, as a control input.
+    # import_graph_def refuses to map references that no node reads. Control inputs ("^x") are references, too.
     read = {reference.removesuffix(":0") for node in nodes for reference in node.input}
     read.update(reference.removesuffix(":0") for reference in returned)
     input_map = {}
     for parameter, argument in zip(parameters, arguments, strict=True):
         keys = (f"{parameter}:0", f"^{parameter}")
         input_map.update({key: argument for key in keys if key.removesuffix(":0") in read})
-    known = len(target.get_operations())
+    num_operations = len(target.get_operations())
     outputs = tf.graph_util.import_graph_def(
         graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
     )
-    for op in target.get_operations()[known:]:
-        tf_internal.keep_graphs_of_control_flow(op)
+    for op in target.get_operations()[num_operations:]:
+        tf_internal.cache_control_flow_graphs(op)
         _record(op)
     return outputs
 
 
 def _record(op: tf.Operation) -> None:
-    """Puts an imported op on the tapes, as those do by themselves with ops that Python functions make."""
-    gradient_function = tf_internal.gradient_function_of(op)
+    """Records an imported op on the tapes, which by themselves only record ops made by Python functions."""
+    gradient_function = tf_internal.find_gradient_function(op)
     if gradient_function is None or not op.outputs:
         return
 
@@ -55,11 +54,11 @@ def _record(op: tf.Operation) -> None:
 
 
 def _definition(graph: Any, name: str) -> Any:
-    return tf_internal.definition_of(tf_internal.find_function(graph, name))
+    return tf_internal.function_def_of(tf_internal.find_function(graph, name))
 
 
 def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
-    """Makes all functions that the body mentions, directly or not, known to the target."""
+    """Adds all functions that the body calls, directly or indirectly, to the target."""
     for node in definition.node_def:
         for attribute in node.attr.values():
             for called in (attribute.func, *attribute.list.func):
@@ -69,20 +68,20 @@ def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:
-    """The nodes of a body without calls, the names of its parameters, and the references that it returns."""
+    """The nodes of a body with its calls inlined, the names of its parameters, and the references that it returns."""
     graph_def, flat_names = tf_internal.function_def_to_graph_def(definition)
     parameters = [argument.name for argument in definition.signature.input_arg]
     returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
     nodes: list[Any] = []
     replaced: dict[str, str] = {}
-    # The body starts with placeholders for its parameters, which are replaced and need not be imported.
+    # The body starts with a placeholder for each parameter: these are replaced, not imported.
     for node in graph_def.node[len(parameters) :]:
         if node.op in _CALLS:
             body, outputs = _flatten_call(node, find(node.attr["f"].func.name), find)
             nodes.extend(body)
             replaced.update({f"{node.name}:{i}": output for i, output in enumerate(outputs)})
         else:
-            node.attr.pop("_class", None)  # It may ask for the place of a node that is gone.
+            node.attr.pop("_class", None)  # It may ask for colocation with a node that was inlined.
             nodes.append(node)
 
     def resolve(reference: str) -> str:
@@ -97,23 +96,23 @@ def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], li
 
 
 def _flatten_call(call: Any, callee: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str]]:
-    """The nodes of a called body under the name of the call, and what stands for the call's outputs."""
+    """The nodes of a called body, with the name of the call as their scope, and the references of its outputs."""
     nodes, parameters, returned = _flatten(callee, find)
-    given = dict(zip(parameters, (i for i in call.input if not i.startswith("^")), strict=False))
-    after = [i for i in call.input if i.startswith("^")]
+    arguments = dict(zip(parameters, (i for i in call.input if not i.startswith("^")), strict=False))
+    control_inputs = [i for i in call.input if i.startswith("^")]
 
     def rename(reference: str) -> str:
         is_control, name = reference.startswith("^"), reference.removeprefix("^")
         node, _, _ = name.partition(":")
-        if node not in given:
+        if node not in arguments:
             return f"^{call.name}/{name}" if is_control else f"{call.name}/{name}"
-        return "^" + given[node].partition(":")[0] if is_control else given[node]
+        return "^" + arguments[node].partition(":")[0] if is_control else arguments[node]
 
     for node in nodes:
-        node.input[:] = [*map(rename, node.input), *after]
+        node.input[:] = [*map(rename, node.input), *control_inputs]
         node.name = f"{call.name}/{node.name}"
     outputs = [rename(reference) for reference in returned]
-    # What waits for the call waits for its outputs and for all that it does besides.
+    # A control input from the call waits for its outputs and its side effects: a NoOp with the name of the call does.
     done = tf.compat.v1.NodeDef(name=call.name, op="NoOp")
     waits = {"^" + output.partition(":")[0] for output in outputs}
     waits.update(f"^{call.name}/{name}" for name in callee.control_ret.values())

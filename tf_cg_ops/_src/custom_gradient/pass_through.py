@@ -1,17 +1,19 @@
-"""`grad_pass_through`: the upstream gradient, unchanged."""
+"""`grad_pass_through`: a function through which the upstream gradient passes unchanged."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, tf_internal
-from tf_cg_ops._src.custom_gradient import decorator, wording
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 
 
 @tf_internal.autograph_artifact
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function so that upstream gradients pass through it unchanged: `dx = dy`.
+    """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
     Relation to `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
 
@@ -31,23 +33,54 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
       A function with the signature and the value of `f`.
 
     Raises:
-      ValueError: Where a gradient is asked for: arguments and value differ in number, dtype or shape.
+      ValueError: When a gradient is asked for: arguments and value differ in number, dtype or shape.
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        def with_closure(*args: Any, **kwargs: Any) -> Any:
+        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
                 passed = list(dy)
                 leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
                 has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
-                # A tf.function passes defaults, too, such as the name=None of tf.round: they are no input.
+                # A tf.function also passes defaults, such as the name=None of tf.round: skip those.
                 if sum(has_gradient) == len(dy):
                     upstream = iter(dy)
-                    passed = [next(upstream) if is_tensor else None for is_tensor in has_gradient]
+                    passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
                 return (passed, [None] * len(variables)) if variables else passed
 
             return function(*args, **kwargs), grad_fn
 
-        return decorator.run(with_closure, args, kwargs, terms=wording.GRAD_PASS_THROUGH, written=function)
+        return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
 
-    return decorator.CustomGradient("grad_pass_through", f, run)
+    return CustomGradient("grad_pass_through", f, run)
+
+
+class _Wording(WordingWithoutGradientFunction):
+    """A gradient that does not fit its input is a value that does not: the gradient passed unchanged."""
+
+    def wrong_number(self, function: str, num_gradients: int, names: Sequence[str]) -> str:
+        return (
+            f"{self.api}: '{function}' has another number of tensors in its value than among its arguments; expected "
+            f"{len(names)} (one per input: {text.quoted(names)}), got {num_gradients}. Use custom_gradient for it."
+        )
+
+    def wrong_structure(self, function: str, argument: str, expected: int, got: int) -> str:
+        return (
+            f"{self.api}: '{function}' returned another kind of value than {argument}; expected "
+            f"{text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Use custom_gradient for it."
+        )
+
+    def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
+        return (
+            f"{self.api}: '{function}' does not keep the dtype of {argument}; expected {expected.name}, got "
+            f"{got.name}. Cast its value with tf.cast, or use custom_gradient."
+        )
+
+    def wrong_shape(self, function: str, argument: str, expected: Any, got: Any) -> str:
+        return (
+            f"{self.api}: '{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use "
+            "custom_gradient for a function that changes shapes."
+        )
+
+
+_WORDING = _Wording("grad_pass_through")

@@ -1,6 +1,7 @@
 """A gradient rule as a function of the graph: `grad_fn`, traced together with the value.
 
-It serves whoever has no Python closure: a loaded model, an imported graph, a batch of tf.vectorized_map, C.
+It serves callers that do not have the Python closure: a loaded model, an imported graph, a batch of tf.vectorized_map,
+a C program.
 """
 
 import contextlib
@@ -14,15 +15,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient import wording
+from tf_cg_ops._src.custom_gradient.wording import Wording
 
 # Computes one gradient, or None, for each input from one upstream gradient for each result.
 Backward = Callable[[list[Any]], Sequence[Any]]
 
-# The rule of a call inside of a rule is that of the next derivative. A function may call itself in its rule, perhaps
-# more than once: without an end there would be no value, and each order multiplies the number of rules.
+# A decorated call inside a rule has a rule for the next derivative. A function may call itself in its rule, even more
+# than once: without a limit tracing would not end, and each order multiplies the number of rules.
 MAX_ORDER = 3
 
 _serial = itertools.count()
@@ -41,18 +41,18 @@ class TracedRule:
     results: list[int]  # The positions of the results that have an upstream gradient.
     inputs: list[int]  # The positions of the inputs that have a gradient.
     sliced_inputs: list[int]  # The positions of the inputs whose gradient consists of slices.
-    error: str = ""  # If not empty, the reason why there is no rule.
+    error: str = ""  # The message if there is no rule.
     exception: Exception | None = None  # The exception of `grad_fn` while it was traced.
 
 
 def current_order() -> int:
-    """The order of the derivative that is computed or traced now; 0 where it is a value."""
+    """The order of the derivative that is computed or traced now; 0 for a value."""
     return getattr(_thread, "order", 0)
 
 
 @contextlib.contextmanager
 def derivative(order: int) -> Iterator[None]:
-    """Computes or traces a derivative of this order."""
+    """A scope in which a derivative of this order is computed or traced."""
     before = current_order()
     _thread.order = order
     try:
@@ -61,11 +61,11 @@ def derivative(order: int) -> Iterator[None]:
         _thread.order = before
 
 
-def trace(terms: wording.Terms, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
-    """Traces the rule of the function `name`. Never fails: an error belongs to whoever asks for a gradient."""
+def trace(wording: Wording, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+    """Traces the rule of the function `name`. Never fails: an error is raised when a gradient is asked for."""
     if current_order() >= MAX_ORDER:
         return _without_rule(
-            f"{terms.api}: the graph holds no gradient rule of '{name}' for a derivative of this order; expected "
+            f"{wording.api}: the graph holds no gradient rule of '{name}' for a derivative of this order; expected "
             f"orders up to {MAX_ORDER} in a loaded model and in tf.vectorized_map, got a higher one. Compute it "
             "in the program that traced it."
         )
@@ -74,12 +74,11 @@ def trace(terms: wording.Terms, name: str, results: list[tf.Tensor], backward: B
             return _trace(name, results, backward)
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
-        traced = {"traced": terms.traced, "traced_in": terms.traced_in.format(function=name)}
-        return _without_rule(errors.NO_RULE.format(api=terms.api, function=name, **traced, error=error), exception)
+        return _without_rule(wording.not_traced(name, error), exception)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
-    """The upstream gradient of a result that has none, such as an integer. Reads the shape of the result alone."""
+    """Zeros for a result without an upstream gradient, such as an integer. Only reads the shape of the result."""
     shape, dtype = tf_internal.shape_and_dtype(result)
     return tf.zeros(shape if shape.is_fully_defined() else tf.shape(result), dtype)
 
@@ -90,7 +89,7 @@ def _without_rule(error: str, exception: Exception | None = None) -> TracedRule:
 
 @functools.cache
 def _empty_function() -> Any:
-    """The attribute of a saved op has to name a function all the same."""
+    """A rule without gradients: the attribute of the op must name some function."""
     with tf.init_scope():
         return _function_of("custom_gradient_without_rule", lambda: [], [])
 
@@ -104,8 +103,8 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
     def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
         tf.compat.v1.get_default_graph().seed = seed
-        given = dict(zip(differentiated, upstream, strict=True))
-        dys = [given[i] if i in given else zeros_like(result) for i, result in enumerate(results)]
+        upstream_of = dict(zip(differentiated, upstream, strict=True))
+        dys = [upstream_of[i] if i in upstream_of else zeros_like(result) for i, result in enumerate(results)]
         gradients = []
         for position, gradient in enumerate(backward(dys)):
             if gradient is None:
@@ -113,9 +112,9 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
             positions.append(position)
             if isinstance(gradient, tf.IndexedSlices):
                 sliced.append(position)
-                # In 64 bits whatever they were, so that the op need not say it.
-                positions64 = [tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape)]
-                gradients += [gradient.values, *positions64]
+                # Always 64 bits, so that the op need not have an attribute for the dtype.
+                indices, dense_shape = (tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape))
+                gradients += [gradient.values, indices, dense_shape]
             else:
                 gradients.append(tf.convert_to_tensor(gradient))
         return gradients
@@ -126,9 +125,9 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
-    """The function of a graph: a third of the time of TensorFlow's own tracing, which every call of ours waits for.
+    """A graph function, traced in a third of the time that TensorFlow's own tracing takes.
 
-    That looks at each op once more, to put those with a state into their order. Most rules have none.
+    TensorFlow looks at each op once more, to order stateful ops; most rules have none, and skip it here.
     """
     graph = tf_internal.RuleGraph(name)
     with graph.as_default():
@@ -142,8 +141,8 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
             order.__exit__(None, None, None)
         else:
             outputs = [graph.capture(output) for output in outputs]
-            given = {id(t) for t in (*parameters, *graph.internal_captures)}  # Which a function cannot return.
-            outputs = [tf.identity(output) if id(output) in given else output for output in outputs]
+            placeholders = {id(t) for t in (*parameters, *graph.internal_captures)}  # A function cannot return these.
+            outputs = [tf.identity(output) if id(output) in placeholders else output for output in outputs]
         graph.structured_input_signature = (tuple(specs), {})
         graph.structured_outputs = outputs
         graph.outputs.extend(outputs)
@@ -153,7 +152,7 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
 
 
 def _next_seed(graph: tf.Graph) -> int | None:
-    """A seed for the next rule of a graph. Each graph counts its draws from 0: rules would all draw the same."""
+    """A seed for the next rule. Each graph counts its draws from 0: with one seed all rules would draw the same."""
     _num_rules[graph] = _num_rules.get(graph, 0) + 1
     return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
 

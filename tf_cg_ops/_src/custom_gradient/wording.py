@@ -1,56 +1,137 @@
-"""The words in which the messages of each API speak of gradients: those of what its user wrote."""
+"""The messages that several APIs share, each in the words of what its user wrote."""
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_cg_ops._src import errors
+import tensorflow as tf
+
+from tf_cg_ops._src.core import text
 
 
-@dataclasses.dataclass(frozen=True)
-class Terms:
-    """The words for the gradient function, in the messages that several APIs share.
+class Wording:
+    """The messages of `custom_gradient`; subclasses have those of APIs whose user writes something else.
 
-    `{function}` in them stands for the name of the decorated function.
+    `function` is the name of the decorated function in all of them.
     """
 
-    api: str
-    rule: str = "grad_fn of '{function}'"  # What returns gradients.
-    name: str = "grad_fn"  # What takes upstream gradients.
-    leading: str = ""  # What it takes before them.
-    parameters: str = "*dys"
-    parameters_with_variables: str = "*dy, variables=None"
-    beside_the_value: tuple[str, str] = ("gradient", "grad_fn")  # A word for what a function returns, and its name.
-    traced: str = "a grad_fn"  # What has to be made of TensorFlow operations.
-    traced_in: str = "grad_fn"
-    written: Callable[..., Any] | None = None  # The user's gradient function, where it is called by another one.
-    # Messages in the place of those of `_errors`.
-    count: str = errors.GRADIENT_COUNT
-    dtype: str = errors.GRADIENT_DTYPE
-    shape: str = errors.GRADIENT_SHAPE
-    kind: str = errors.GRADIENT_KIND
+    gradient_function = "grad_fn"
+    parameters = "*dys"
 
-    def where(self, function: str) -> dict[str, str]:
-        """The part of every message: the API, the function and what returns its gradients."""
-        return {"api": self.api, "function": function, "rule": self.rule.format(function=function)}
+    def __init__(self, api: str) -> None:
+        self.api = api
+
+    def subject(self, function: str) -> str:
+        """The subject of a sentence about wrong gradients."""
+        return f"{self.gradient_function} of '{function}'"
+
+    def user_call(
+        self, grad_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+        """The user's gradient function and its arguments in the call `grad_fn(*args, **kwargs)`."""
+        return grad_fn, args, kwargs
+
+    def not_a_pair(self, function: str, got: Any) -> str:
+        """The function does not return a pair."""
+        return (
+            f"{self.api}: '{function}' did not return its value with its gradient; expected a pair (value, grad_fn), "
+            f"got {text.describe_type(got)}. End it with: return value, grad_fn"
+        )
+
+    def takes_no_variables(self, function: str, variables: Sequence[tf.Variable], signature: Any) -> str:
+        """The function reads variables, but its gradient function does not take them."""
+        return (
+            f"{self.api}: '{function}' reads variables that are not among its arguments ({names_of(variables)}); "
+            f"expected a {self.gradient_function} that takes the keyword argument 'variables', got "
+            f"{self.gradient_function}{signature}. Write {self.gradient_function}({self.parameters}, variables=None) "
+            "and return (gradients of the inputs, gradients of the variables)."
+        )
+
+    def takes_other_upstream(self, function: str, num_upstream: int, signature: Any) -> str:
+        """The parameters of the gradient function do not fit the upstream gradients."""
+        return (
+            f"{self.api}: {self.subject(function)} does not take its upstream gradients; expected parameters for "
+            f"{text.count(num_upstream, 'upstream gradient')} (one for each leaf of the value), got "
+            f"{self.gradient_function}{signature}. Write {self.gradient_function}({self.parameters})."
+        )
+
+    def no_gradients_of_variables(self, function: str, got: Any) -> str:
+        """The answer of the gradient function is not a pair, although there are variables."""
+        return (
+            f"{self.api}: {self.subject(function)} did not return gradients for the variables; expected a pair "
+            f"(gradients of the inputs, gradients of the variables), got {text.describe_type(got)}. Return None for a "
+            "variable that has no gradient."
+        )
+
+    def wrong_number(self, function: str, num_gradients: int, names: Sequence[str]) -> str:
+        """There is not one gradient for each input."""
+        return (
+            f"{self.api}: {self.subject(function)} returned {text.count(num_gradients, 'gradient')}; expected "
+            f"{len(names)} (one per input: {text.quoted(names)}). Return None for an input that has no gradient."
+        )
+
+    def wrong_number_for_variables(self, function: str, num_gradients: int, variables: Sequence[tf.Variable]) -> str:
+        """There is not one gradient for each variable."""
+        return (
+            f"{self.api}: {self.subject(function)} returned {text.count(num_gradients, 'gradient')} for the variables; "
+            f"expected {len(variables)} (one per variable: {names_of(variables)}). Return None for a variable that has "
+            "no gradient."
+        )
+
+    def wrong_structure(self, function: str, argument: str, expected: int, got: int) -> str:
+        """A gradient does not hold as many tensors as its input."""
+        return (
+            f"{self.api}: {self.subject(function)} returned a gradient of another kind than {argument}; expected "
+            f"{text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Return a gradient with the structure "
+            "of the input."
+        )
+
+    def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
+        """A gradient does not have the dtype of its input."""
+        return (
+            f"{self.api}: {self.subject(function)} returned a gradient of the wrong dtype for {argument}; expected "
+            f"{expected.name}, got {got.name}. Cast it with tf.cast."
+        )
+
+    def wrong_shape(self, function: str, argument: str, expected: Any, got: Any) -> str:
+        """A gradient does not have the shape of its input."""
+        return (
+            f"{self.api}: {self.subject(function)} returned a gradient of the wrong shape for {argument}; expected "
+            f"{expected}, got {got}. Give it the shape of the input: sum over what was broadcast, broadcast over what "
+            "was summed."
+        )
+
+    def not_traced(self, function: str, error: str) -> str:
+        """A graph holds no gradient rule."""
+        return self._not_traced(function, self.gradient_function, self.gradient_function, error)
+
+    def _not_traced(self, function: str, noun: str, place: str, error: str) -> str:
+        return (
+            f"{self.api}: the gradient of '{function}' is not there; expected a {noun} that TensorFlow can trace into "
+            f"a graph, got this while tracing it: {error}. Use TensorFlow operations in {place}."
+        )
 
 
-def without_gradient_function(api: str, traced: str = "a function", traced_in: str = "'{function}'") -> Terms:
-    """The words of an API whose user writes no gradient function."""
-    return Terms(api, rule="the gradient of '{function}'", name="", traced=traced, traced_in=traced_in)
+class WordingWithoutGradientFunction(Wording):
+    """The messages of an API whose user writes no gradient function, but perhaps another one, such as a residual."""
+
+    def __init__(self, api: str, differentiated: str = "") -> None:
+        super().__init__(api)
+        self._differentiated = differentiated
+
+    def subject(self, function: str) -> str:
+        """The gradient, whatever computes it."""
+        return f"the gradient of '{function}'"
+
+    def not_traced(self, function: str, error: str) -> str:
+        """A graph holds no gradient rule."""
+        if self._differentiated:
+            return self._not_traced(function, self._differentiated, f"the {self._differentiated}", error)
+        return self._not_traced(function, "function", f"'{function}'", error)
 
 
-CUSTOM_GRADIENT = Terms("custom_gradient")
-CLIP_GRADIENT = without_gradient_function("clip_gradient")
-IMPLICIT_ROOT = without_gradient_function("implicit_root", "a residual", "the residual")
-RECOMPUTE_GRAD = without_gradient_function("recompute_grad")
-STRAIGHT_THROUGH = without_gradient_function("straight_through", "a surrogate", "the surrogate")
-GRAD_PASS_THROUGH = dataclasses.replace(
-    without_gradient_function("grad_pass_through"),
-    count=errors.PASS_THROUGH_COUNT,
-    dtype=errors.PASS_THROUGH_DTYPE,
-    shape=errors.PASS_THROUGH_SHAPE,
-    kind=errors.PASS_THROUGH_KIND,
-)
-# An op of a graph does not tell which API made it.
-OP = without_gradient_function("CustomGradientRule")
+CUSTOM_GRADIENT = Wording("custom_gradient")
+
+
+def names_of(variables: Sequence[tf.Variable]) -> str:
+    """The names of variables, quoted."""
+    return text.quoted(variable.name for variable in variables)

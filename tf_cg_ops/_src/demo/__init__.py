@@ -9,18 +9,16 @@ _PACKAGES = {"sklearn": "scikit-learn", "scipy": "SciPy", "matplotlib": "Matplot
 
 
 def run(output: pathlib.Path) -> int:
-    """Runs all parts, prints what was shown, and returns the exit status: 1 if any of it failed."""
+    """Runs all parts, prints the findings, and returns the exit status: 1 if any finding does not hold."""
     missing = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         print(
-            (
-                "tf_cg_ops demo: a package is missing; expected scikit-learn, SciPy and Matplotlib, got no "
-                f"{' and no '.join(missing)}. Install them with: pip install 'tf_cg_ops[demo]'"
-            ),
+            f"tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no {' and no '.join(missing)}. "
+            "Install them with: pip install 'tf_cg_ops[demo]'",
             file=sys.stderr,
         )
         return 1
-    # Keras serves the optimiser and the progress bar; it reads this when it is imported.
+    # The demo takes its optimizer and progress bar from Keras, which reads this when it is imported.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from . import black_box, digits, plot, reload
     from .report import Report

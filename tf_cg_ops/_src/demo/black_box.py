@@ -1,4 +1,4 @@
-"""Fits a spectral line whose profile TensorFlow cannot compute: value and Jacobian come from SciPy.
+"""Fits a spectral line whose profile TensorFlow cannot compute: its value and Jacobian come from SciPy.
 
 The Voigt profile is the real part of the Faddeeva function w(z) at z = (x - centre + i gamma) / (sigma sqrt(2)),
 divided by sigma sqrt(2 pi). Its derivatives follow from w'(z) = -2 z w(z) + 2i / sqrt(pi) (Abramowitz and Stegun,
@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from tf_cg_ops import from_numpy
+from tf_cg_ops import numpy_function
 
 from .report import Report
 
@@ -47,12 +47,12 @@ def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return scale * np.real(w), scale * np.stack([by_centre, by_sigma, by_gamma], axis=-1)
 
 
-# The black box as a function of TensorFlow, with its gradient and without.
-profile = from_numpy(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
+# The black box as a function of TensorFlow, with its gradient.
+profile = numpy_function(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
 
 
 def profile_without_gradient(parameters: tf.Tensor) -> tf.Tensor:
-    """What tf.numpy_function makes of it."""
+    """The black box as tf.numpy_function makes it."""
     return tf.numpy_function(lambda p: profile_and_jacobian(p)[0], [parameters], tf.float64)
 
 
@@ -68,7 +68,7 @@ def gradient(
 
 
 def numeric_gradient(parameters: np.ndarray, upstream: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """The same by central differences."""
+    """The vector-Jacobian product by central differences."""
     offsets = step * np.eye(len(parameters))
     values = [[profile_and_jacobian(parameters + sign * o)[0] @ upstream for o in offsets] for sign in (1, -1)]
     return (np.array(values[0]) - np.array(values[1])) / (2.0 * step)

@@ -25,10 +25,9 @@ def straight_through_sign(x: tf.Tensor) -> tf.Tensor:
 
 
 class BinaryVoters(tf.Module):
-    """Two layers of units that are +1 or -1; each class is given by the mean vote of its own units.
+    """Two layers of units that are +1 or -1; the logit of each class is the mean vote of its own units.
 
-    There is no trainable layer behind the last sign, so that all that is learnt is learnt through the embedded
-    derivative.
+    No trainable layer follows the last sign: the net learns through the embedded derivative alone.
     """
 
     def __init__(self, embedded: bool, seed: int) -> None:
@@ -86,12 +85,12 @@ def loss_of(net: tf.Module, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def accuracy(net: tf.Module, images: np.ndarray, labels: np.ndarray) -> float:
-    """The fraction of right answers, each the class with the most votes."""
+    """The fraction of images whose class gets the most votes."""
     return float(np.mean(np.argmax(net.logits(images), axis=-1) == labels))
 
 
 def train(net: BinaryVoters, data: Data, title: str) -> tuple[list[float], float]:
-    """Trains with Adam. Returns the test accuracy after each epoch and the largest gradient that was ever seen."""
+    """Trains with Adam. Returns the test accuracy after each epoch and the largest gradient of the training."""
     optimizer = keras.optimizers.Adam(1e-3)
     variables = list(net.trainable_variables)
     optimizer.build(variables)

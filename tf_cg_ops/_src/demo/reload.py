@@ -1,7 +1,7 @@
 """Saves the trained net, opens it in a fresh process, and compares the gradients of both processes.
 
-As a program (`python -m tf_cg_ops._demo.reload MODEL ARRAYS`) it is the fresh process: it has no Python code of the
-net, only the SavedModel and the ops that importing `tf_cg_ops` registers.
+As a program (`python -m tf_cg_ops._src.demo.reload MODEL ARRAYS`) this module is the fresh process. It has no Python
+code of the net, only the SavedModel and the ops that importing `tf_cg_ops` registers.
 """
 
 import pathlib
@@ -28,11 +28,11 @@ def gradients_of(net: tf.Module, images: np.ndarray, labels: np.ndarray) -> dict
 
 
 def run(trained: digits.Trained, model: pathlib.Path, report: Report) -> None:
-    """Writes the model and the data to compare on, and reads what the fresh process found."""
+    """Saves the model and the data for the comparison, and compares with the gradients of the fresh process."""
     print("\nReload: the SavedModel in a fresh process")
     tf.saved_model.save(trained.net, str(model), signatures=trained.net.logits)
     images, labels = trained.data.test_images[:COMPARED_IMAGES], trained.data.test_labels[:COMPARED_IMAGES]
-    arrays = model / "assets.extra" / "compare.npz"  # Where a SavedModel keeps what TensorFlow does not read.
+    arrays = model / "assets.extra" / "compare.npz"  # TensorFlow does not read this folder of a SavedModel.
     arrays.parent.mkdir(exist_ok=True)
     np.savez(arrays, images=images, labels=labels)
     subprocess.run([sys.executable, "-m", __name__, str(model), str(arrays)], check=True)

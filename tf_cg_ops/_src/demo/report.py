@@ -1,4 +1,4 @@
-"""What the demo has shown: every line holds a measured number and the bound that it was held against."""
+"""The findings of the demo: measured numbers and their bounds."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ _RELATIONS = {"at least": operator.ge, "at most": operator.le}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One measured number and what it should be."""
+    """One measured number and its bound."""
 
     subject: str
     measured: float
@@ -18,7 +18,7 @@ class Finding:
     bound: float
 
     def holds(self) -> bool:
-        """Whether the number is what it should be; never for nan."""
+        """Whether the number keeps the bound; nan never does."""
         return bool(_RELATIONS[self.relation](self.measured, self.bound))
 
 
@@ -29,7 +29,7 @@ class Report:
         self._findings: list[Finding] = []
 
     def add(self, subject: str, measured: float, relation: str, bound: float) -> None:
-        """Notes down one finding."""
+        """Adds one finding."""
         self._findings.append(Finding(subject, float(measured), relation, bound))
 
     def all_hold(self) -> bool:
@@ -43,7 +43,7 @@ class Report:
 
     def show(self) -> None:
         """Prints the table."""
-        rows = [("what was shown", "measured", "wanted", "holds")]
+        rows = [("finding", "measured", "wanted", "holds")]
         for finding in self._findings:
             wanted = f"{finding.relation} {finding.bound:.4g}"
             rows.append((finding.subject, f"{finding.measured:.4g}", wanted, "yes" if finding.holds() else "NO"))

@@ -1,4 +1,4 @@
-"""A `gx` that is a function without arguments: it is called where a gradient is first asked for."""
+"""A `gx` that is a function without arguments: eager mode calls it when a gradient is first asked for."""
 
 import contextlib
 import functools
@@ -9,38 +9,40 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, tf_internal
+from tf_cg_ops._src.core import convert, library, text, tf_internal
 from tf_cg_ops._src.embed_gradient import eager
+from tf_cg_ops._src.embed_gradient.vjp import Shape
 from tf_cg_ops._src.keras import dispatch
 
-_Shapes = tuple[tuple[int, ...], ...]
+_LISTS = (list, tuple)
+_Shapes = tuple[Shape, ...]
 
 
-def is_deferred(gx: Any) -> bool:
+def has_function(gx: Any) -> bool:
     """Whether `gx`, or one in a list of them, is a function."""
-    return any(map(callable, gx)) if isinstance(gx, (list, tuple)) else callable(gx)
+    return any(map(callable, gx)) if isinstance(gx, _LISTS) else callable(gx)
 
 
-def call_if_due(api: str, fx: Any, gx: Any, x: Any, stopped: Any) -> Any:
-    """The value of `gx`, or `gx` itself where calling it can wait."""
-    for function in gx if isinstance(gx, (list, tuple)) else [gx]:
-        if callable(function) and not _takes_nothing(function):
+def call_unless_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: Any) -> Any:
+    """The value of `gx`; `gx` itself if it can be called later."""
+    for function in gx if isinstance(gx, _LISTS) else [gx]:
+        if callable(function) and not _takes_no_arguments(function):
             raise TypeError(
                 f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
-                f"arguments, got {convert.describe(function)}. Bind them, as in lambda: f(x)."
+                f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
             )
-    # What is differentiated itself has to be there when it is recorded.
-    is_differentiated = convert.to_bool(api, stopped) and tf_internal.could_possibly_record()
+    # A gx that is differentiated itself has to be recorded now.
+    is_differentiated = convert.to_bool(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, x)):
         return gx
-    value = [g() if callable(g) else g for g in gx] if isinstance(gx, (list, tuple)) else gx()
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        if callable(one):
-            raise convert.not_convertible(api, "gx", one)
+    value = [g() if callable(g) else g for g in gx] if isinstance(gx, _LISTS) else gx()
+    for item in value if isinstance(value, _LISTS) else [value]:
+        if callable(item):
+            raise convert.not_convertible(api, "gx", item)
     return value
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
+def _takes_no_arguments(function: Callable[..., Any]) -> bool:
     code = getattr(function, "__code__", None)
     if code is not None and not code.co_argcount + code.co_kwonlyargcount:
         return True
@@ -54,28 +56,31 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
 
 
 def embed(api: str, fx: Any, gx: Any, x: Any, axis: list[int] | None, name: str | None) -> tf.Tensor:
-    """embed_gradient in eager mode, where calling `gx` can wait."""
-    alone = callable(gx)
-    gx_list, x_list, suffixes = convert.to_pairs(api, x if alone else gx, x)
-    pairs = range(len(x_list))
-    now = [] if alone else [i for i in pairs if not callable(gx_list[i])]
-    names = ["fx", *("x" + suffix for suffix in suffixes), *("gx" + suffixes[i] for i in now)]
-    fx, *tensors = convert.to_tensors(api, names, [fx, *x_list, *(gx_list[i] for i in now)])
-    x_list = tensors[: len(pairs)]
-    for i, tensor in zip(now, tensors[len(pairs) :], strict=True):
-        gx_list[i] = tensor
-    check = _Check(api, fx, x_list, axis)
-    if alone:
-        kind = [None] * len(pairs) if isinstance(x, (list, tuple)) else None
-        answer = _once(lambda: check.values(gx, kind))
-        functions: list[Any] = [lambda i=i: answer()[i] for i in pairs]
+    """`embed_gradient` in eager mode, for a `gx` with functions that are called later."""
+    if callable(gx):
+        _, x_list, suffixes = convert.to_pairs(api, x, x)
+        fx, *x_list = convert.to_tensors(api, ["fx", *("x" + suffix for suffix in suffixes)], [fx, *x_list])
+        calls = _CheckedCalls(api, fx, x_list, axis)
+        placeholders = [None] * len(x_list) if isinstance(x, _LISTS) else None
+        all_gx = _call_once(lambda: calls.call_for_all(gx, placeholders))
+        functions: list[Any] = [lambda i=i: all_gx()[i] for i in range(len(x_list))]
     else:
-        functions = [_once(functools.partial(check.value, g, i)) if callable(g) else g for i, g in enumerate(gx_list)]
+        gx, x_list, suffixes = convert.to_pairs(api, gx, x)
+        known = [i for i, g in enumerate(gx) if not callable(g)]
+        names = ["fx", *("x" + suffix for suffix in suffixes), *("gx" + suffixes[i] for i in known)]
+        fx, *tensors = convert.to_tensors(api, names, [fx, *x_list, *(gx[i] for i in known)])
+        x_list = tensors[: len(x_list)]
+        known_gx = dict(zip(known, tensors[len(x_list) :], strict=True))
+        calls = _CheckedCalls(api, fx, x_list, axis)
+        functions = [
+            known_gx[i] if i in known_gx else _call_once(functools.partial(calls.call_for_one, function, i))
+            for i, function in enumerate(gx)
+        ]
     return eager.embed(fx, functions, x_list, axis or [], axis is None, name)
 
 
-def _once(function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, called but once, however many threads ask."""
+def _call_once(function: Callable[[], Any]) -> Callable[[], Any]:
+    """A function that calls this one once and keeps the result, however many threads ask for it."""
     lock, cached = threading.RLock(), functools.cache(function)
 
     def locked() -> Any:
@@ -86,10 +91,10 @@ def _once(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @contextlib.contextmanager
-def _outside() -> Iterator[None]:
-    """On no tape, and in no graph: a Jacobian asks for a gradient in one, and it is for every later gradient, too.
+def _outside_of_graphs_and_tapes() -> Iterator[None]:
+    """In no graph and on no tape: a Jacobian asks for a gradient in a graph, but later gradients need the value, too.
 
-    Where no other tape records, one that the function opens does.
+    If no other tape records, one that the function opens does.
     """
     with tf_internal.recording_init_scope():
         if tf_internal.could_possibly_record():
@@ -99,8 +104,8 @@ def _outside() -> Iterator[None]:
             yield
 
 
-class _Check:
-    """Calls functions and checks what they return; keeps shapes and a dtype, but no Tensor."""
+class _CheckedCalls:
+    """Calls functions for `gx` and checks their results; keeps shapes and a dtype, but no Tensor."""
 
     def __init__(self, api: str, fx: tf.Tensor, x: list[tf.Tensor], axis: list[int] | None) -> None:
         self._api = api
@@ -109,26 +114,26 @@ class _Check:
         self._x_shapes = tuple(map(tf_internal.shape_of, x))
         self._axis = None if axis is None else tuple(axis)
 
-    def values(self, function: Callable[[], Any], kind: list[None] | None) -> list[tf.Tensor]:
-        """What one function for all x returns; `kind` is a list if they are one."""
-        with _outside():
-            answer, _, suffixes = convert.to_pairs(self._api, function(), kind)
-            tensors = self._to_tensors(["gx" + suffix for suffix in suffixes], answer)
-        self._shapes_fit(tuple(map(tf_internal.shape_of, tensors)))
+    def call_for_all(self, function: Callable[[], Any], placeholders: list[None] | None) -> list[tf.Tensor]:
+        """The `gx` for all `x` from one function; `placeholders` are a list as `x` is one, or None for a single `x`."""
+        with _outside_of_graphs_and_tapes():
+            gx, _, suffixes = convert.to_pairs(self._api, function(), placeholders)
+            tensors = self._to_tensors(["gx" + suffix for suffix in suffixes], gx)
+        self._check_shapes(tuple(map(tf_internal.shape_of, tensors)))
         return tensors
 
-    def value(self, function: Callable[[], Any], i: int) -> tf.Tensor:
-        """What the function for the x of this index returns."""
-        with _outside():
+    def call_for_one(self, function: Callable[[], Any], i: int) -> tf.Tensor:
+        """The `gx` for the `x` of this index."""
+        with _outside_of_graphs_and_tapes():
             [tensor] = self._to_tensors([f"gx[{i}]"], [function()])
-        self._shapes_fit((*self._x_shapes[:i], tf_internal.shape_of(tensor), *self._x_shapes[i + 1 :]))
+        self._check_shapes((*self._x_shapes[:i], tf_internal.shape_of(tensor), *self._x_shapes[i + 1 :]))
         return tensor
 
     def _to_tensors(self, names: list[str], values: list[Any]) -> list[tf.Tensor]:
         return convert.to_tensors(self._api, ["fx", *names], [tf.zeros([], self._dtype), *values])[1:]
 
-    def _shapes_fit(self, gx_shapes: _Shapes) -> None:
-        if gx_shapes == self._x_shapes:  # With these, the op was called.
+    def _check_shapes(self, gx_shapes: _Shapes) -> None:
+        if gx_shapes == self._x_shapes:  # The op has checked these.
             return
         error = _shape_error(self._fx_shape, gx_shapes, self._x_shapes, self._axis)
         if error:
@@ -136,8 +141,8 @@ class _Check:
 
 
 @functools.lru_cache(maxsize=256)
-def _shape_error(fx: tuple[int, ...], gx: _Shapes, x: _Shapes, axis: tuple[int, ...] | None) -> str:
-    """What the op says about these shapes; empty if they fit. In a graph, where it needs no numbers."""
+def _shape_error(fx: Shape, gx: _Shapes, x: _Shapes, axis: tuple[int, ...] | None) -> str:
+    """The op's message about these shapes; empty if they fit. Asked for in a graph, which needs no numbers."""
     with tf.Graph().as_default():
         fx, *rest = (tf.compat.v1.placeholder(tf.float32, shape) for shape in (fx, *gx, *x))
         try:

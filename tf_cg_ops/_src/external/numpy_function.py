@@ -1,4 +1,4 @@
-"""`from_numpy`: a Python function that returns its value and its gradient, as a function of TensorFlow."""
+"""`numpy_function`: a TensorFlow function from a Python function that returns its value and its gradient."""
 
 import re
 import uuid
@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, pytree, tf_internal
-from tf_cg_ops._src.custom_gradient import decorator
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import check_argument_names
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.external.python_call import Input, PythonCall
 
-_API = "from_numpy"
+_API = "numpy_function"
 
-# Under this name TensorFlow asks for the gradient of the Python function itself when a graph is saved, and only then.
-_NOT_SAVED = "TfCgOpsFromNumpyIsNotSaved"
+# The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
+_NOT_SAVED = "TfCgOpsNumpyFunctionIsNotSaved"
 
 
 @tf_internal.autograph_artifact
-def from_numpy(
+def numpy_function(
     f_and_grad: Callable[..., Any],
     output: tf.TensorSpec | None = None,
     *,
@@ -29,50 +30,50 @@ def from_numpy(
     nondiff_argnames: Collection[str] = (),
     name: str | None = None,
 ) -> Callable[..., tf.Tensor]:
-    """Makes a differentiable function of a Python function that computes with NumPy arrays.
+    """Makes a differentiable TensorFlow function from a Python function that computes with NumPy arrays.
 
     `f_and_grad(*arrays)` returns `(value, gradients)`, from SciPy, a solver or a simulator. With the gradient `g` of
-    the value by the input `x`, and the upstream gradient `dy`,
+    the value with respect to the input `x`, and the upstream gradient `dy`,
 
         dx = sum over the dimensions of the value of dy * conj(g)
 
-    For a complex `x`, `g` is the derivative if the function is holomorphic. Where the value is real, as that of
-    `abs(z)**2`, `g` is the complex conjugate of the gradient that TensorFlow has: `2 * conj(z)` there.
+    For a complex `x`, `g` is the derivative if the function is holomorphic. If the value is real, such as `abs(z)**2`,
+    `g` is the complex conjugate of TensorFlow's gradient: `2 * conj(z)`.
 
-    `gradients` is one array where one input is differentiable, else a list or tuple with one for each, in the order of
-    the signature. Differentiable are floating-point and complex numbers: Tensors, Variables, arrays and Python's own.
-    Tensors of other dtypes reach the function as arrays, without a gradient; what is no number of that kind (an int, a
-    string, a callable) reaches it as it is. A list, tuple or dict is a structure of inputs.
+    `gradients` is one array for one differentiable input, else a list or tuple with one for each, in the order of the
+    signature. Floating-point and complex numbers are differentiable: Tensors, Variables, arrays and Python numbers.
+    Tensors of other dtypes reach the function as arrays and have no gradient; other values (an int, a string, a
+    callable) reach it unchanged. A list, tuple or dict is a structure of inputs.
 
-    | `output`     | `batched` | value              | gradient by `x`                  |
+    | `output`     | `batched` | value              | gradient with respect to `x`     |
     |--------------|-----------|--------------------|----------------------------------|
     | `None`       |           | `[...]`            | `[...]`: elementwise, as a ufunc |
     | a TensorSpec | `False`   | `output.shape`     | `output.shape + x.shape`         |
     | a TensorSpec | `True`    | `[B] + output.shape` | `[B] + output.shape + x.shape[1:]` |
 
-    Without an `output` the shape is the one to which the differentiable inputs broadcast, and the dtype that of the
-    first. With `batched`, all of these inputs have the leading dimension `B`, and one call gets the whole batch. For a
+    Without an `output`, the differentiable inputs broadcast to the shape of the value, and the first has its dtype.
+    With `batched`, all of these inputs have the leading dimension `B`, and one call gets the whole batch. For a
     function of a single example use `tf.map_fn`, which calls it once for each.
 
-    The function is called once for value and gradient together. It gets copies, in which it may write. Its results are
-    copied, too, and cast; they may be complex where the output or the input is. In eager mode it is called directly. In
-    a graph it is a stateful operation, which TensorFlow neither merges with another call, nor drops, nor runs ahead of
-    time, as with `tf.numpy_function`: a simulator may draw random numbers. There TensorFlow turns an exception of the
-    function into one of its own, which holds the text.
+    One call computes value and gradient together. The function gets copies, which it may overwrite. Its results are
+    copied and cast; they may be complex if the output or the input is. In eager mode it is called directly. In a graph
+    it is a stateful operation, as with `tf.numpy_function`, since a simulator may draw random numbers: TensorFlow does
+    not merge it with another call, drop it or run it ahead of time. There TensorFlow turns an exception of the function
+    into one of its own, with the same text.
 
-    What it does not do: run under XLA, or without this Python process. `jit_compile=True` is refused (compile a Keras
-    model with `jit_compile=False`, or set `supports_jit = False` in the layer of Keras 3), and so is saving the graph
-    as a SavedModel. `model.save` of Keras 3 and checkpoints hold no graph and work. A graph that is saved nevertheless,
-    without custom gradients, says where it is called that its function is missing. There are no second derivatives: the
-    gradient is a constant to TensorFlow, and they are `None`.
+    Limitations. It does not run under XLA: `jit_compile=True` is refused, so compile a Keras model with
+    `jit_compile=False`, or set `supports_jit = False` in a layer of Keras 3. It does not run without this Python
+    process: saving the graph as a SavedModel is refused, and a graph that is saved nevertheless, without custom
+    gradients, raises an error when it is called. `model.save` of Keras 3 and checkpoints work, since they hold no
+    graph. Second derivatives are `None`: the gradient is a constant to TensorFlow.
 
-    Relation to `tf.numpy_function`: that has no gradient, and no shape. `tf_cg_ops.embed_gradient` is what this
-    function uses, for values and gradients that are Tensors already.
+    Compared with `tf.numpy_function`: that has no gradient, and no shape. For values and gradients that are Tensors
+    already, use `tf_cg_ops.embed_gradient`.
 
     >>> import numpy as np
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> square_root = cg.from_numpy(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
+    >>> square_root = cg.numpy_function(lambda x: (np.sqrt(x), 0.5 / np.sqrt(x)))
     >>> x = tf.constant([1.0, 4.0, 16.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -83,11 +84,11 @@ def from_numpy(
     [0.5, 2.5, 12.5]
 
     Args:
-      f_and_grad: The function; also a method, or any callable.
+      f_and_grad: The function: any callable.
       output: The shape and dtype of one value, without the batch. Dimensions may be `None`; the dtype is float16,
         bfloat16, float32, float64, complex64 or complex128. The inputs may have others of these dtypes.
-      batched: Whether one call computes a batch. It changes nothing without an `output`.
-      nondiff_argnames: The names of arguments of `f_and_grad` that have no gradient, whatever they are.
+      batched: Whether one call computes a batch. Without an `output` it changes nothing.
+      nondiff_argnames: The names of arguments of `f_and_grad` that have no gradient.
       name: A name for the operations.
 
     Returns:
@@ -100,45 +101,47 @@ def from_numpy(
       ValueError: `nondiff_argnames` names no arguments. At the call: there is a wrong number of gradients, or one is
         `None`; a result has the wrong shape, or is complex where the output is real.
       NotImplementedError: XLA compiles the function that is traced.
-      tf.errors.OpError: In a graph, in the place of what `f_and_grad` raises, or of the errors in its results.
+      tf.errors.OpError: In a graph: `f_and_grad` raised an exception, or its results have one of these errors.
     """
-    spec = _check_output(output)
+    output_spec = _check_output(output)
     if not isinstance(batched, bool):
-        raise TypeError(errors.BATCHED_IS_NO_BOOL.format(api=_API, value=convert.describe(batched)))
+        raise TypeError(
+            f"{_API}: batched is not a bool; expected True or False, got {text.describe(batched)}. Pass a Python bool."
+        )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
-        tensors, inputs, leaves = _find_inputs(function, args, kwargs, nondiff_argnames, spec)
-        x = [tensor for tensor, own in zip(tensors, inputs, strict=True) if own.differentiable]
+        tensors, inputs, leaves = _find_inputs(function, args, kwargs, nondiff_argnames, output_spec)
+        x = [tensor for tensor, spec in zip(tensors, inputs, strict=True) if spec.differentiable]
         call = PythonCall(
             function=function,
             structure=tf.nest.map_structure(lambda _: None, (list(args), kwargs)),
             leaves=leaves,
             inputs=inputs,
-            output=spec or _elementwise_output(function, inputs),
-            elementwise=spec is None,
-            batched=batched and spec is not None,
+            output=output_spec or _elementwise_output(function, inputs),
+            elementwise=output_spec is None,
+            batched=batched and output_spec is not None,
         )
-        # TensorFlow names the operation where it says that it cannot be saved.
-        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{pytree.name_of(function)}", flags=re.ASCII)):
+        # The error of a graph that cannot be saved shows this name.
+        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{text.name_of(function)}", flags=re.ASCII)):
             value, *gradients = (
                 _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
             )
             return _with_gradients(call, value, gradients, x)
 
-    wrapped = decorator.CustomGradient(_API, f_and_grad, run)
-    nondiff_argnames = pytree.check_names(_API, f_and_grad, nondiff_argnames)
+    wrapped = CustomGradient(_API, f_and_grad, run)
+    nondiff_argnames = check_argument_names(_API, f_and_grad, nondiff_argnames)
     return wrapped
 
 
 def _check_output(output: Any) -> tf.TensorSpec | None:
     if output is None:
         return None
-    good = isinstance(output, tf.TensorSpec) and output.shape.rank is not None and output.dtype in convert.DTYPES
-    if not good:
+    is_valid = isinstance(output, tf.TensorSpec) and output.shape.rank is not None and output.dtype in convert.DTYPES
+    if not is_valid:
         supported = ", ".join(dtype.name for dtype in convert.DTYPES)
         raise TypeError(
             f"{_API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
-            f"{supported}, got {convert.describe(output)}. Write for example output=tf.TensorSpec([3], "
+            f"{supported}, got {text.describe(output)}. Write for example output=tf.TensorSpec([3], "
             "tf.float64), or leave it out for a function of single elements."
         )
     return output
@@ -151,21 +154,22 @@ def _find_inputs(
     nondiff_argnames: Collection[str],
     output: tf.TensorSpec | None,
 ) -> tuple[list[tf.Tensor], list[Input], list[Any]]:
-    """The Tensors in the order of the signature, what is known about them, and all other leaves of the arguments."""
+    """The Tensors in the order of the signature, their specs, and the leaves of the arguments without the Tensors."""
     structure = (list(args), kwargs)
     leaves = tf.nest.flatten(structure)
-    own_args, own_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
-    named = pytree.flatten_arguments(_API, function, own_args, own_kwargs, nondiff_argnames)
+    # The arguments with the position of each leaf in its place: flattened by the signature, positions get names.
+    position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
+    named = pytree.flatten_arguments(_API, function, position_args, position_kwargs, nondiff_argnames)
     values = [leaves[position] for position in named.values]
     dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
-    like = output.dtype if output else next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
+    float_dtype = output.dtype if output else next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
     names = dict(zip(named.values, named.names, strict=True))
     tensors, inputs = [], []
     for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
         leaf, name = leaves[position], names.get(position)
         is_number = name is not None and (_is_array(leaf) or isinstance(leaf, (float, complex)))
         if _is_tensor(leaf) or is_number:
-            tensor = _to_tensor(function, name or "", leaf, like)
+            tensor = _to_tensor(function, name or "", leaf, float_dtype)
             has_gradient = name is not None and tensor.dtype in convert.DTYPES
             tensors.append(tensor)
             inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
@@ -174,35 +178,44 @@ def _find_inputs(
 
 
 def _is_tensor(value: Any) -> bool:
-    return tf.is_tensor(value) or pytree.as_variable(value) is not None
+    return tf.is_tensor(value) or as_variable(value) is not None
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array or a number of NumPy's that TensorFlow can differentiate by."""
+    """Whether it is a NumPy array or number that can have a gradient."""
     return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUmMbiu"
 
 
-def _to_tensor(function: Callable[..., Any], name: str, value: Any, like: tf.DType) -> tf.Tensor:
+def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
     try:
-        return tf.convert_to_tensor(value, dtype=like.real_dtype if type(value) is float else None)
+        return tf.convert_to_tensor(value, dtype=float_dtype.real_dtype if type(value) is float else None)
     except (TypeError, ValueError) as error:
-        where = {"api": _API, "function": pytree.name_of(function), "argument": name}
-        raise TypeError(errors.NUMPY_ARGUMENT.format(**where, got=f"a {type(value).__name__}")) from error
+        raise TypeError(
+            f"{_API}: an argument of '{text.name_of(function)}' is not a dense tensor; expected a Tensor or an array "
+            f"for {name!r}, got a {type(value).__name__}. Convert it before the call."
+        ) from error
 
 
 def _elementwise_output(function: Callable[..., Any], inputs: Sequence[Input]) -> tf.TensorSpec:
     """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
-    where = {"api": _API, "function": pytree.name_of(function)}
-    x = [own for own in inputs if own.differentiable]
+    x = [spec for spec in inputs if spec.differentiable]
     if not x:
-        raise TypeError(errors.NO_OUTPUT_WITHOUT_INPUTS.format(**where))
+        raise TypeError(
+            f"{_API}: '{text.name_of(function)}' has no differentiable input that gives its output a shape and a "
+            "dtype; expected a floating-point or complex input or an output, got neither. Pass "
+            "output=tf.TensorSpec(shape, dtype)."
+        )
     shape = x[0].shape
-    for own in x[1:]:
+    for spec in x[1:]:
         try:
-            shape = tf.broadcast_static_shape(shape, own.shape)
+            shape = tf.broadcast_static_shape(shape, spec.shape)
         except ValueError as error:
-            got = ", ".join(f"{own.shape} for {own.name!r}" for own in x)
-            raise ValueError(errors.NUMPY_INPUTS_BROADCAST.format(**where, got=got)) from error
+            raise ValueError(
+                f"{_API}: the differentiable inputs of '{text.name_of(function)}' do not broadcast; expected shapes "
+                f"that broadcast, since there is no output, got "
+                f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. Pass output=tf.TensorSpec(shape, "
+                "dtype) if it is not elementwise."
+            ) from error
     return tf.TensorSpec(shape, x[0].dtype)
 
 
@@ -212,11 +225,18 @@ def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.
 
 def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
-    where = {"api": _API, "function": pytree.name_of(call.function)}
-    if tf_internal.is_compiled_by_xla(graph):
-        raise NotImplementedError(errors.NUMPY_UNDER_XLA.format(**where))
-    # The number makes it the only one in the world: another process must not find a function of its own there.
-    token = errors.NUMPY_OTHER_PROCESS.format(**where, number=uuid.uuid4().hex)
+    name = text.name_of(call.function)
+    if tf_internal.is_traced_for_xla(graph):
+        raise NotImplementedError(
+            f"{_API}: '{name}' is Python code, which XLA cannot compile; expected a graph without XLA, got one with "
+            "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every "
+            "tf.function around it."
+        )
+    # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
+    token = (
+        f"{_API}: '{name}' is Python code, which lived in the process that made this graph; expected that process, got "
+        f"another one. Build the model from its Python code here, and load its weights. (Function {uuid.uuid4().hex})"
+    )
     tf_internal.add_python_function(graph, token, call)
     specs = call.specs()
     with tf_internal.stop_recording(), graph.gradient_override_map({"PyFunc": _NOT_SAVED}):
@@ -229,18 +249,18 @@ def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf
 def _with_gradients(
     call: PythonCall, value: tf.Tensor, gradients: list[tf.Tensor], x: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """The value in the dtype of the output, with its gradients by the differentiable inputs."""
+    """The value in the dtype of the output, with its gradients with respect to the differentiable inputs."""
     if gradients:
         rows = [tf.cast(tensor, call.dtype) for tensor in x]
         axis: list[int] | None = [] if call.elementwise else None
         if call.batched:
             rows, axis = [_to_rows(tensor, call.output.shape.rank) for tensor in rows], [-1]
-        value = embed(value, gradients, rows, axis, stopped=False, name=None)
+        value = embed_tensors(value, gradients, rows, axis, stopped=False, name=None)
     return value if value.dtype == call.output.dtype else tf.cast(tf.math.real(value), call.output.dtype)
 
 
 def _to_rows(x: tf.Tensor, rank: int) -> tf.Tensor:
-    """Each example as one row, behind a dimension of size 1 for each one of the value."""
+    """Each example as one row, after a dimension of size 1 for each dimension of the value."""
     if x.shape.is_fully_defined():
         return tf.reshape(x, [x.shape[0], *[1] * rank, x.shape[1:].num_elements()])
     shape = tf.shape(x)

@@ -1,4 +1,4 @@
-"""Keras 3: calls with its KerasTensors are operations of a functional model, as those of `keras.ops` are."""
+"""Keras 3: a call with its KerasTensors becomes an operation of a functional model, as a call of `keras.ops` does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +11,15 @@ from tf_cg_ops._src.keras import node, registration
 
 @keras.saving.register_keras_serializable(registration.PACKAGE)
 class FunctionCall(node.FunctionCall, keras.Operation):
-    """The call of a function with a custom gradient."""
+    """A call of a function with a custom gradient."""
 
     keras = keras
 
     @staticmethod
-    def spec_of(tensor: Any) -> tf.TypeSpec:
-        """What is known of a KerasTensor."""
-        # Only an input tells whether it is sparse: Keras takes products with numbers for sparse, too. And where Keras
-        # asks for shapes alone, there is no history.
+    def type_spec_of(tensor: Any) -> tf.TypeSpec:
+        """The TypeSpec of a KerasTensor."""
+        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too. A KerasTensor has
+        # no history when Keras asks for shapes alone.
         history = getattr(tensor, "_keras_history", None)
         is_input = history is not None and isinstance(history.operation, keras.layers.InputLayer)
         if is_input and tensor.sparse:
@@ -29,12 +29,12 @@ class FunctionCall(node.FunctionCall, keras.Operation):
         return tf.TensorSpec(tensor.shape, tensor.dtype)
 
     def compute_output_spec(self, tensors: Any) -> Any:
-        """The shapes and dtypes of the function's values."""
-        results = self.trace([self.spec_of(tensor) for tensor in tensors])
-        return tf.nest.map_structure(_keras_tensor, results)
+        """KerasTensors with the shapes and dtypes of the function's values."""
+        results = self.trace([self.type_spec_of(tensor) for tensor in tensors])
+        return tf.nest.map_structure(_to_keras_tensor, results)
 
 
-def _keras_tensor(tensor: Any) -> keras.KerasTensor:
+def _to_keras_tensor(tensor: Any) -> keras.KerasTensor:
     if isinstance(tensor, tf.RaggedTensor):
         return keras.KerasTensor(tensor.shape, tensor.dtype.name, ragged=True, ragged_rank=tensor.ragged_rank)
     return keras.KerasTensor(tensor.shape, tensor.dtype.name, sparse=isinstance(tensor, tf.SparseTensor))
@@ -43,12 +43,12 @@ def _keras_tensor(tensor: Any) -> keras.KerasTensor:
 registration.register(keras)
 
 
-def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The call as a part of the functional model."""
+def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Adds the call to the functional model."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             f"{function.__name__}: Keras does not compute with TensorFlow here; expected the backend "
             f"'tensorflow', got {keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow in the environment, "
             "before Keras is imported."
         )
-    return node.call(FunctionCall, function, args, kwargs)
+    return node.call_as_node(FunctionCall, function, args, kwargs)

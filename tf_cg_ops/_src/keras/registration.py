@@ -1,16 +1,65 @@
-"""What a Keras has to know by name, so that it finds the library's functions in the models that it loads."""
+"""The names under which a Keras saves functions and classes of this library, and finds them again."""
 
+import importlib
+import sys
+from collections.abc import Callable
 from typing import Any
-
-from tf_cg_ops._src.keras.dispatch import classes, functions
 
 # The first part of these names: "tf_cg_ops>reverse_gradient".
 PACKAGE = "tf_cg_ops"
 
+# The module here for each Keras package.
+MODULES = {"keras": "keras3", "tf_keras": "keras2"}
+
+# The functions that take KerasTensors, by the name under which Keras saves them.
+functions: dict[str, Callable[..., Any]] = {}
+# The classes that Keras saves by name.
+classes: list[type] = []
+
 
 def register(keras: Any) -> None:
-    """Tells a Keras about the public functions, and how decorated functions are saved."""
+    """Registers the public functions and the classes of decorated functions with a Keras."""
     for name, function in functions.items():
         keras.saving.register_keras_serializable(PACKAGE, name)(function)
-    for kind in classes:
-        keras.saving.register_keras_serializable(PACKAGE)(kind)
+    for each in classes:
+        keras.saving.register_keras_serializable(PACKAGE)(each)
+
+
+def loaded_modules() -> list[str]:
+    """The names in `MODULES` of each Keras that is loaded."""
+    return [module for package, module in MODULES.items() if package in sys.modules]
+
+
+def _loaded_kerases() -> list[Any]:
+    # Importing the module registers the functions.
+    return [importlib.import_module(f".{module}", __package__).keras for module in loaded_modules()]
+
+
+def function_config(function: Callable[..., Any]) -> dict[str, str]:
+    """The configuration of a decorated function: its registered name, or its own if it has none."""
+    python_name = function.__name__
+    names = [keras.saving.get_registered_name(function) for keras in _loaded_kerases()]
+    name = next((name for name in names if name != python_name), python_name)
+    if name == python_name and not python_name.isidentifier():
+        raise ValueError(
+            "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made "
+            f"with def, got {name!r}. Decorate a named function, and register it with "
+            "@keras.saving.register_keras_serializable() on top."
+        )
+    return {"function": name}
+
+
+def function_from_config(config: dict[str, Any]) -> Callable[..., Any]:
+    """The inverse of `function_config`: the function among the registered ones and `custom_objects`."""
+    name = config["function"]
+    if callable(name):  # Keras 2, for H5 files, replaces registered names by their functions.
+        return name
+    for keras in _loaded_kerases():
+        function = keras.saving.get_registered_object(name)
+        if function is not None:
+            return function
+    raise ValueError(
+        f"tf_cg_ops: the model calls a function that Keras does not know; expected {name!r} among the registered "
+        "ones, got none. Run the code that decorates it with @keras.saving.register_keras_serializable() first, "
+        f"or pass custom_objects={{{name!r}: the function}}."
+    )

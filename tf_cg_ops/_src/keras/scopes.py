@@ -1,6 +1,6 @@
-"""The scopes of Keras around a call: `grad_fn` reads Variables as the function did, in mixed precision for one.
+"""The scopes of Keras around a call, for `grad_fn`: it reads Variables as the function did, for example in 16 bits.
 
-Keras has no public name that tells which scope is entered. Its modules are looked at only where they are loaded.
+Keras has no public name for the scope that is entered. Its modules are read only if they are loaded.
 """
 
 import contextlib
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# For each package: the module, the object in which it keeps the scopes of a thread, and the attributes there.
+# For each package: the module, the object that keeps the scopes of a thread, and the attributes of that object.
 _KERAS3 = ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", ("autocast_scope", "stateless_scope"))
 _KERAS2 = ("tf_keras.src.mixed_precision.autocast_variable", "_autocast_dtype", ("dtype",))
 
 
 def current() -> tuple[Any, ...] | None:
-    """Returns the scopes of this thread, for `entered`; None for none. Every call asks: it is written for speed."""
+    """The scopes of this thread, for `entered`; None for none. Written for speed: every call asks."""
     keras3, keras2 = sys.modules.get(_KERAS3[0]), sys.modules.get(_KERAS2[0])
     autocast = stateless = dtype = None
     if keras3 is not None:
@@ -27,7 +27,7 @@ def current() -> tuple[Any, ...] | None:
 
 @contextlib.contextmanager
 def entered(scopes: tuple[Any, ...] | None) -> Iterator[None]:
-    """Computes in these scopes, and in no others."""
+    """A context in which these scopes, and no others, are entered."""
     before = current()
     _set(scopes)
     try:

@@ -1,4 +1,18 @@
-"""The arguments of a call with KerasTensors: what stands in the places of these, and what is saved of the others."""
+"""Saves the arguments of a call in a functional model as JSON: value, type and dtype come back exactly.
+
+`keras.saving.serialize_keras_object` and `deserialize_keras_object` do not serve, neither in Keras 3 nor in tf_keras:
+
+- Tuples come back as lists, DTypes as strings, NumPy scalars and arrays of rank 0 as Python numbers.
+- Empty Tensors and arrays come back without their shape: [0, 3] as [0].
+- Complex numbers, Tensors and arrays raise a TypeError.
+- Variables come back as Tensors from Keras 3, and raise a TypeError in tf_keras.
+- A str that is a registered name comes back as the object of that name, and a dict with the keys "class_name" and
+  "config" is taken for an object.
+- KerasTensors come back as other KerasTensors, from Keras 3 alone: a node needs placeholders for its inputs.
+
+They return None, bools, ints, floats and lists, which JSON returns, too, and Tensors and arrays of real numbers. One
+encoding for all Tensors and arrays is shorter than a second one for the rest.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,37 +23,37 @@ import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where the KerasTensor of this index stands among the arguments."""
+class Placeholder:
+    """Stands for the KerasTensor of this index among the arguments."""
 
     index: int
 
 
-class _OfVariable(dict):
-    """What is saved of a Variable: its value. A clone, which is made without a file, shares the Variable itself."""
+class _EncodedVariable(dict):
+    """The encoded value of a Variable. A clone, which is made without a file, shares the Variable itself."""
 
     variable: Any
 
 
-def replace(structure: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The structure of lists, tuples and dictionaries with `leaf` of each leaf."""
+def map_leaves(structure: Any, function: Callable[[Any], Any]) -> Any:
+    """The structure of lists, tuples and dictionaries with `function` applied to each leaf."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(replace(item, leaf) for item in structure))
+        return type(structure)(*(map_leaves(item, function) for item in structure))
     if isinstance(structure, tuple):
-        return tuple(replace(item, leaf) for item in structure)
+        return tuple(map_leaves(item, function) for item in structure)
     if isinstance(structure, list):
-        return [replace(item, leaf) for item in structure]
+        return [map_leaves(item, function) for item in structure]
     if isinstance(structure, Mapping):
-        return {key: replace(item, leaf) for key, item in structure.items()}
-    return leaf(structure)
+        return {key: map_leaves(item, function) for key, item in structure.items()}
+    return function(structure)
 
 
 def encode(function: str, arguments: Any) -> dict[str, Any]:
-    """The arguments as JSON, which knows no tuples: each value says what it is."""
+    """The positional and keyword arguments as JSON."""
     args, kwargs = arguments
     try:
         return {"args": [_encode(value) for value in args], "kwargs": {k: _encode(v) for k, v in kwargs.items()}}
-    except _NotSavedError as error:
+    except _NotSerializableError as error:
         raise TypeError(
             f"tf_cg_ops: an argument of '{function}' would not come back from a file as what it is; expected "
             f"numbers, strings, dense Tensors, arrays, and lists, tuples and dictionaries of them, got {error}. "
@@ -47,12 +61,13 @@ def encode(function: str, arguments: Any) -> dict[str, Any]:
         ) from None
 
 
-class _NotSavedError(Exception):
-    """The kind of a value that comes back from no file as what it was."""
+class _NotSerializableError(Exception):
+    """Describes a value that no file would return as it was."""
 
 
 def _encode(value: Any) -> dict[str, Any]:
-    if isinstance(value, Place):
+    """One entry: the type of the value, and its content."""
+    if isinstance(value, Placeholder):
         return {"keras_tensor": value.index}
     if value is None or type(value) in (bool, int, float, str):
         return {"value": value}
@@ -65,41 +80,41 @@ def _encode(value: Any) -> dict[str, Any]:
     if isinstance(value, tf.DType):
         return {"dtype": value.name}
     if hasattr(value, "assign"):
-        encoded = _OfVariable(_encode(tf.convert_to_tensor(value)))
+        encoded = _EncodedVariable(_encode(tf.convert_to_tensor(value)))
         encoded.variable = value
         return encoded
     if isinstance(value, (tf.Tensor, np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.kind in "biufcV":  # V: the 16-bit float that NumPy does not know.
-            kind = "tensor" if isinstance(value, tf.Tensor) else "array"
-            return {kind: [array.tobytes().hex(), list(array.shape), array.dtype.name]}
-        raise _NotSavedError(f"a {type(value).__name__} of dtype {array.dtype}")
-    raise _NotSavedError(f"a {type(value).__name__}")
+            array_type = "tensor" if isinstance(value, tf.Tensor) else "array"
+            return {array_type: [array.tobytes().hex(), list(array.shape), array.dtype.name]}
+        raise _NotSerializableError(f"a {type(value).__name__} of dtype {array.dtype}")
+    raise _NotSerializableError(f"a {type(value).__name__}")
 
 
 def decode(encoded: dict[str, Any]) -> Any:
-    """The arguments again."""
+    """The inverse of `encode`."""
     args, kwargs = encoded["args"], encoded["kwargs"]
     return tuple(_decode(value) for value in args), {key: _decode(value) for key, value in kwargs.items()}
 
 
 def _decode(encoded: dict[str, Any]) -> Any:
-    if isinstance(encoded, _OfVariable):
+    if isinstance(encoded, _EncodedVariable):
         return encoded.variable
-    [(kind, content)] = encoded.items()
-    if kind == "keras_tensor":
-        return Place(content)
-    if kind == "complex":
+    [(type_name, content)] = encoded.items()
+    if type_name == "keras_tensor":
+        return Placeholder(content)
+    if type_name == "complex":
         return complex(*content)
-    if kind == "dtype":
+    if type_name == "dtype":
         return tf.as_dtype(content)
-    if kind == "dict":
+    if type_name == "dict":
         return {key: _decode(item) for key, item in content.items()}
-    if kind in ("tuple", "list"):
+    if type_name in ("tuple", "list"):
         items = [_decode(item) for item in content]
-        return tuple(items) if kind == "tuple" else items
-    if kind in ("tensor", "array"):
+        return tuple(items) if type_name == "tuple" else items
+    if type_name in ("tensor", "array"):
         data, shape, dtype = content
         array = np.frombuffer(bytes.fromhex(data), tf.as_dtype(dtype).as_numpy_dtype).reshape(shape).copy()
-        return tf.constant(array) if kind == "tensor" else array
+        return tf.constant(array) if type_name == "tensor" else array
     return content

@@ -1,11 +1,11 @@
-"""The Keras layers: written once as mixins, and made a class of each Keras."""
+"""The Keras layers: `mixins.py` has their code, `keras3.py` and `keras2.py` make a class of each for either Keras."""
 
 import importlib
 
-from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.keras import registration
 
 
 def register_with_loaded_keras() -> None:
-    """Lets each Keras that is loaded find the layers in the models that it opens."""
-    for module in dispatch.loaded_modules():
+    """Registers the layers with each Keras that is loaded, so that it can load models with them."""
+    for module in registration.loaded_modules():
         importlib.import_module(f".{module}", __name__)

@@ -1,6 +1,9 @@
-"""The layers for tf_keras, which is Keras 2."""
+"""The layers for tf_keras, which is Keras 2.
 
-from tf_cg_ops._src.keras.keras2 import keras  # Which knows the functions by then.
+A class inherits no `__doc__`, which documentation tools read: each takes that of its mixin.
+"""
+
+from tf_cg_ops._src.keras.keras2 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins
 

@@ -1,4 +1,4 @@
-"""The layers, written once for both Kerases: `layer` makes a class of either out of each."""
+"""The code of the Keras layers, written once: `keras3.py` and `keras2.py` derive a class of either Keras from each."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -9,15 +9,14 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core.convert import to_real
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
-from tf_cg_ops._src.keras import errors
-from tf_cg_ops._src.keras.dispatch import config_of, function_of
+from tf_cg_ops._src.keras.registration import function_config, function_from_config
 from tf_cg_ops._src.ready_made.clip import clip_gradient, to_limit
 from tf_cg_ops._src.ready_made.scale import reverse_gradient, scale_gradient
 from tf_cg_ops._src.ready_made.straight_through import straight_through, to_derivative
 
 
 class _Layer:
-    """What the layers share: masks pass through them, and numbers in them may change without a new trace."""
+    """The base of all layers: masks pass through, and a parameter (factor or limit) may change without a new trace."""
 
     keras: Any  # The package.
     add_weight: Callable[..., Any]
@@ -25,73 +24,73 @@ class _Layer:
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._number: Any = None  # What the computation reads: a weight of the layer, a Variable or a Tensor.
-        self._initial: Any = None  # What the weight started with.
+        self._parameter: Any = None  # A weight of the layer, a Variable or a Tensor.
+        self._initial_value: Any = None  # Of the weight.
 
-    def _hold(self, name: str, value: Any) -> None:
-        """Keeps a number, or an array of them, as a weight, and a Variable or a Tensor as it is."""
+    def _set_parameter(self, name: str, value: Any) -> None:
+        """Makes a weight of a number or an array; keeps a Variable or a Tensor as it is."""
         if getattr(value, "trainable", False):
             raise ValueError(
                 f"layers.{type(self).__name__}: {name} has no gradient, and would count among what is trained; "
                 "expected a number or a Variable that is not trainable, got one that is. Make it with "
                 "trainable=False."
             )
-        known = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
-        if known is None:
-            self._number = value
+        static_value = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
+        if static_value is None:
+            self._parameter = value
             return
-        # As it was given: a Tensor of Python's number would be rounded to float32.
-        start = np.asarray(known if tf.is_tensor(value) else value, np.float64)
-        self._initial = start.tolist()
-        self._number = self.add_weight(
+        # Not `static_value` of a Python number, which would be rounded to float32.
+        initial_value = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
+        self._initial_value = initial_value.tolist()
+        self._parameter = self.add_weight(
             name=name,
-            shape=start.shape,
-            initializer=lambda shape, dtype=None, **_: tf.constant(start, dtype),
+            shape=initial_value.shape,
+            initializer=lambda shape, dtype=None, **_: tf.constant(initial_value, dtype),
             trainable=False,
-            # In mixed precision it is not to be read in 16 bits, in which a limit may be infinite.
-            **{self._no_autocast: False},
+            # Without it, mixed precision reads the weight in 16 bits, in which a limit may be infinite.
+            **{self._autocast_argument: False},
         )
 
-    def _held(self, name: str) -> Any:
-        """The number for the configuration; a weight's own value is saved with the weights."""
-        if self._initial is not None:
-            return self._initial
-        known = tf.get_static_value(tf.convert_to_tensor(self._number))
-        if known is None:
+    def _parameter_config(self, name: str) -> Any:
+        """The parameter as numbers: what a weight started with, for its own value is saved with the weights."""
+        if self._initial_value is not None:
+            return self._initial_value
+        static_value = tf.get_static_value(tf.convert_to_tensor(self._parameter))
+        if static_value is None:
             raise ValueError(
                 f"layers.{type(self).__name__}: {name} has no value to be saved; expected a number or a Variable, "
                 "got a Tensor of a graph. Pass the Tensor with each call, or hold its value in a Variable."
             )
-        return known.tolist()
+        return static_value.tolist()
 
     @property
-    def _no_autocast(self) -> str:
-        """What this Keras calls the argument that keeps a weight in its own precision."""
+    def _autocast_argument(self) -> str:
+        """The name, in this Keras, of the argument of `add_weight` that keeps a weight in its own precision."""
         return "autocast" if "autocast" in inspect.signature(self.add_weight).parameters else "experimental_autocast"
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the number wherever it is held: a layer that is made from the configuration has a weight for it."""
-        if hasattr(self._number, "assign"):
-            store["0"] = np.asarray(tf.convert_to_tensor(self._number))
+        """Saves a weight or a Variable: a layer that is made from the configuration has a weight for either."""
+        if hasattr(self._parameter, "assign"):
+            store["0"] = np.asarray(tf.convert_to_tensor(self._parameter))
 
     def load_own_variables(self, store: Any) -> None:
-        """Sets the number."""
-        if hasattr(self._number, "assign") and "0" in store:
-            self._number.assign(np.asarray(store["0"]))
+        """Assigns the saved number."""
+        if hasattr(self._parameter, "assign") and "0" in store:
+            self._parameter.assign(np.asarray(store["0"]))
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
-        """That of the inputs."""
+        """The shape of the inputs."""
         return inputs_shape
 
-    def _config(self) -> dict[str, Any]:
+    def _base_config(self) -> dict[str, Any]:
         return super().get_config()  # type: ignore[misc]
 
 
 class EmbedGradient(_Layer):
     """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
 
-    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. In a functional model the function
-    does as well.
+    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in functional
+    models, too.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -107,9 +106,9 @@ class EmbedGradient(_Layer):
     [[0.5, 10.0, 10.0]]
 
     Args:
-      axis: The dimensions of `x` that are the domain of one function: None, an int or a sequence of ints.
+      axis: The event dimensions of `x`: None, an int or a sequence of ints.
       fx_gx_manually_stopped: Whether gradients flow into the graph behind `fx` and `gx`.
-      **kwargs: Those of every layer: `name`, `dtype`.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A list `[fx, gx, x]`; `gx` and `x` may be lists of the same length.
@@ -123,72 +122,79 @@ class EmbedGradient(_Layer):
         self._manually_stopped = fx_gx_manually_stopped
 
     def call(self, inputs: Sequence[Any]) -> tf.Tensor:
-        """The value."""
+        """Returns `fx` with its derivative."""
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
-            got = f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
-            raise ValueError(errors.EMBED_INPUTS.format(got=got))
+            raise _not_three_inputs(
+                f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
+            )
         fx, gx, x = inputs
         return embed_gradient(fx, gx, x, self._axis, self._manually_stopped)
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
-        """That of `fx`."""
-        is_one = not isinstance(inputs_shape, (list, tuple)) or any(
+        """The shape of `fx`."""
+        is_one_shape = not isinstance(inputs_shape, (list, tuple)) or any(
             size is None or isinstance(size, int) for size in inputs_shape
         )
-        if is_one or len(inputs_shape) != 3:
-            got = "one Tensor" if is_one else f"{len(inputs_shape)} of them"
-            raise ValueError(errors.EMBED_INPUTS.format(got=got))
+        if is_one_shape or len(inputs_shape) != 3:
+            raise _not_three_inputs("one Tensor" if is_one_shape else f"{len(inputs_shape)} of them")
         return inputs_shape[0]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
-        return self._config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
+        return self._base_config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
 
 
-class _Scaling(_Layer):
-    """The factor of the gradient."""
+def _not_three_inputs(got: str) -> ValueError:
+    return ValueError(
+        f"layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got {got}. Pass several x, and the "
+        "gx of each, as lists inside of that list."
+    )
+
+
+class _GradientFactor(_Layer):
+    """The base of the layers that multiply the gradient by a factor."""
 
     _function: Callable[..., Any]
 
     def __init__(self, factor: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         to_real(self._function.__name__, "factor", factor, tf.float32)
-        self._hold("factor", factor)
+        self._set_parameter("factor", factor)
 
     def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
-        """The input."""
-        return self._function(inputs, self._number if factor is None else factor)
+        """Returns the input."""
+        return self._function(inputs, self._parameter if factor is None else factor)
 
-    # Keras looks for the names of all arguments that are Tensors.
+    # Keras passes the shape of each argument that is a Tensor, by name.
     def compute_output_shape(self, inputs_shape: Any, factor_shape: Any = None) -> Any:
-        """That of the inputs."""
+        """The shape of the inputs."""
         return inputs_shape
 
     @property
     def factor(self) -> Any:
-        """The weight, Variable or Tensor that holds the factor. A number assigned to it takes effect at once."""
-        return self._number
+        """The weight, Variable or Tensor that holds the factor; a number that you assign takes effect at once."""
+        return self._parameter
 
     @factor.setter
     def factor(self, value: Any) -> None:
         to_real(self._function.__name__, "factor", value, tf.float32)
-        self._number.assign(value)
+        self._parameter.assign(value)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        return self._config() | {"factor": self._held("factor")}
+        return self._base_config() | {"factor": self._parameter_config("factor")}
 
 
-class GradientReversal(_Scaling):
+class GradientReversal(_GradientFactor):
     """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
 
-    Between features and a domain classifier, it makes one training step out of two aims: the classifier learns to tell
-    the domains apart, and the features to leave it nothing to tell them by.
+    Put it between features and a domain classifier: in one training step, the classifier learns to tell the domains
+    apart, and the features learn to hide them.
 
-    The factor changes without a new trace: assign to `layer.factor`, give a Variable or a Tensor, or pass a factor with
-    each call. A number becomes a weight that is not trained, and saved with the others; a Variable comes back as a
-    number.
+    The factor can change without retracing: assign to `layer.factor`, make the layer with a Variable or a Tensor, or
+    pass a factor with each call. A number becomes a weight that is not trained and is saved with the others. A Variable
+    is loaded as a number.
 
     Relation to `tf_cg_ops.reverse_gradient`: the same formula and errors.
 
@@ -204,11 +210,11 @@ class GradientReversal(_Scaling):
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
-      **kwargs: Those of every layer: `name`, `dtype`.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
-      factor: Instead of that of the layer, for this call: a number or Tensor, such as a schedule's.
+      factor: For this call, replaces the factor of the layer: a number or a Tensor, for example from a schedule.
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
@@ -219,10 +225,10 @@ class GradientReversal(_Scaling):
         super().__init__(factor, **kwargs)
 
 
-class GradientScale(_Scaling):
+class GradientScale(_GradientFactor):
     """Returns its input, with the gradient scaled: `dx = factor * dy`.
 
-    The factor changes without a new trace, as that of `GradientReversal` does.
+    The factor can change without retracing, as in `GradientReversal`.
 
     Relation to `tf_cg_ops.scale_gradient`: the same formula and errors.
 
@@ -238,23 +244,23 @@ class GradientScale(_Scaling):
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
-      **kwargs: Those of every layer: `name`, `dtype`.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
-      factor: Instead of that of the layer, for this call: a number or Tensor, such as a schedule's.
+      factor: For this call, replaces the factor of the layer: a number or a Tensor, for example from a schedule.
     """
 
     _function = staticmethod(scale_gradient)
 
 
 class GradientClip(_Layer):
-    """Returns its input, with a limit on the gradient that comes back: by value, by norm or by global norm.
+    """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
-    The limit changes without a new trace, as the factor of `GradientReversal` does: assign to `layer.limit`.
+    The limit can change without retracing, as the factor of `GradientReversal`: assign to `layer.limit`.
 
-    Relation to `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` limits the gradients
-    of weights, when they are added up already.
+    Relation to `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` clips the gradients
+    of weights, after they are summed.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -270,8 +276,8 @@ class GradientClip(_Layer):
       value: The limit of each element: a number, a Variable that is not trainable, or a Tensor.
       norm: The limit of the norm of each tensor's gradient, likewise.
       global_norm: The limit of the norm of the gradients of all inputs together, likewise.
-      axes: With `norm`: the dimensions that one norm is taken over.
-      **kwargs: Those of every layer: `name`, `dtype`.
+      axes: With `norm`: the dimensions that each norm is taken over.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor, or a nested structure of Tensors.
@@ -286,33 +292,34 @@ class GradientClip(_Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        given = {"value": value, "norm": norm, "global_norm": global_norm}
-        # The function knows what is wrong with them.
-        clip_gradient(tf.zeros([1]), **given, axes=axes and -1)
-        [(self._way, limit)] = [(way, limit) for way, limit in given.items() if limit is not None]
+        limits = {"value": value, "norm": norm, "global_norm": global_norm}
+        clip_gradient(tf.zeros([1]), **limits, axes=axes and -1)  # Checks the arguments.
+        # "value", "norm" or "global_norm".
+        [(self._limit_argument, limit)] = [(name, limit) for name, limit in limits.items() if limit is not None]
         self._axes = list(axes) if isinstance(axes, (list, tuple)) else axes
-        self._hold("limit", limit)
+        self._set_parameter("limit", limit)
 
     @property
     def limit(self) -> Any:
-        """The weight, Variable or Tensor that holds the limit. A number assigned to it takes effect at once."""
-        return self._number
+        """The weight, Variable or Tensor that holds the limit; a number that you assign takes effect at once."""
+        return self._parameter
 
     @limit.setter
     def limit(self, value: Any) -> None:
-        to_limit(self._way, value)
-        self._number.assign(value)
+        to_limit(self._limit_argument, value)
+        self._parameter.assign(value)
 
     def call(self, inputs: Any) -> Any:
-        """The inputs."""
-        return clip_gradient(inputs, **{self._way: self._number}, axes=self._axes)
+        """Returns the inputs."""
+        return clip_gradient(inputs, **{self._limit_argument: self._parameter}, axes=self._axes)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        return self._config() | {self._way: self._held(self._way), "axes": self._axes}
+        limit = self._parameter_config(self._limit_argument)
+        return self._base_config() | {self._limit_argument: limit, "axes": self._axes}
 
 
-# Functions that Keras does not save by itself, and whose names it can.
+# Keras saves the names, and could not save the functions.
 _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sign": tf.sign,
     "round": tf.round,
@@ -323,7 +330,7 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 class StraightThrough(_Layer):
-    """Applies a function without a useful derivative, with that of a surrogate.
+    """Applies a function that has no useful derivative, with the derivative of a surrogate.
 
     Relation to `tf_cg_ops.straight_through`: the same surrogates and errors.
 
@@ -338,11 +345,11 @@ class StraightThrough(_Layer):
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      function: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. One of your
-        own is saved by its name: register it with `@keras.saving.register_keras_serializable()`.
+      function: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
+        your own by its name: register it with `@keras.saving.register_keras_serializable()`.
       surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function that returns the derivative.
       slope: How quickly the surrogate's derivative falls off.
-      **kwargs: Those of every layer: `name`, `dtype`.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
@@ -368,20 +375,19 @@ class StraightThrough(_Layer):
         self._apply = straight_through(applied, surrogate, slope)
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """The function of the input."""
+        """Applies the function."""
         return self._apply(inputs)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
         functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
-        saved = {key: value if isinstance(value, str) else config_of(value) for key, value in functions.items()}
-        return self._config() | saved | {"slope": self._slope}
+        saved = {key: value if isinstance(value, str) else function_config(value) for key, value in functions.items()}
+        return self._base_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer again."""
+        """The layer of a configuration."""
         saved = {key: config[key] for key in ("function", "surrogate")}
-        return cls(
-            **config | {key: value if isinstance(value, str) else function_of(value) for key, value in saved.items()}
-        )
+        functions = {k: value if isinstance(value, str) else function_from_config(value) for k, value in saved.items()}
+        return cls(**config | functions)

@@ -1,4 +1,4 @@
-"""Each op as Python knows it: its gradient, and how it computes a batch. Importing the package registers them."""
+"""The gradient and the batching rule of each op, which importing this package registers."""
 
 from tf_cg_ops._src.ops import custom_gradient_barrier as custom_gradient_barrier
 from tf_cg_ops._src.ops import custom_gradient_check_shape as custom_gradient_check_shape

@@ -1,6 +1,7 @@
-"""A batch of the embedding ops, for tf.vectorized_map and Jacobians.
+"""Sizes and alignment for the batching rules of the embedding ops, for tf.vectorized_map and Jacobians.
 
-An input is stacked if the batch is its new first dimension, and loop-invariant otherwise.
+An input is stacked if it has a value for each member of the batch, along a new first dimension; otherwise it is
+loop-invariant. "Sizes" here are those of one member.
 """
 
 import dataclasses
@@ -10,101 +11,99 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.embed_gradient import dynamic_axis
-from tf_cg_ops._src.embed_gradient.alignment import Sizes, pad_sizes, spread_sizes
+from tf_cg_ops._src.embed_gradient.alignment import Sizes, align_sizes
+from tf_cg_ops._src.embed_gradient.dynamic_axis import shape_of
 
 
 def sizes_of(wrapped: Any) -> Sizes | None:
-    """The sizes of one member of the batch; None if not even the rank is known."""
+    """The sizes of one member; None if the rank is unknown."""
     if wrapped.t.shape.rank is None:
         return None
     sizes = wrapped.t.shape.as_list()
     if None in sizes:
-        known, sizes = sizes, tf.unstack(dynamic_axis.shape_of(wrapped.t), num=len(sizes))
-        sizes = [size if k is None else k for k, size in zip(known, sizes, strict=True)]
+        dynamic = tf.unstack(shape_of(wrapped.t), num=len(sizes))
+        sizes = [dynamic[i] if size is None else size for i, size in enumerate(sizes)]
     return sizes[1:] if wrapped.is_stacked else sizes
 
 
-def shape_of_one(pfor_input: Any, index: int) -> tf.Tensor:
-    """An input that is a shape; it is the same for all members of a batch."""
+def shape_of_member(pfor_input: Any, index: int) -> tf.Tensor:
+    """An input that is a shape, which is the same for all members."""
     wrapped = pfor_input.input(index)
     return wrapped.t[0] if wrapped.is_stacked else wrapped.t
 
 
 @dataclasses.dataclass(frozen=True)
-class Aligned:
-    """One pair: fx as it is, gx and x with a dimension for each of the joint shape.
+class AlignedSizes:
+    """The sizes of `fx` as they are, and those of one `gx` and `x` at one common rank.
 
-    So the batch can come before all of them.
+    So the batch can be a dimension before all others.
     """
 
     fx: Sizes
     gx: Sizes
     x: Sizes
-    domain: list[bool]  # For each dimension of x, whether it belongs to the domain of one function.
-    scalar_fits: Any  # Whether fx may be a scalar if it is one: True, or a Tensor where that does not show yet.
+    is_event: list[bool]  # For each dimension.
+    scalar_fx_fits: Any  # Whether fx, if it is a scalar, may be one: True, or a Tensor if that is not known yet.
 
     @classmethod
-    def of(cls, pfor_input: Any, fx: Sizes | None, gx: Sizes | None, x: Sizes | None) -> "Aligned":
-        """Aligns the dimensions of one member of the batch."""
+    def of(cls, pfor_input: Any, fx: Sizes | None, gx: Sizes | None, x: Sizes | None) -> "AlignedSizes":
+        """Aligns the sizes of one member."""
         if fx is None or gx is None or x is None:
-            message = (
-                "embed_gradient: a rank is unknown inside tf.vectorized_map or a jacobian; expected fx, gx and x "
-                "of known rank, got one that is not known while tracing. Name it with tf.ensure_shape, or allow "
-                "the fallback to a while loop."
+            raise tf_internal.ConversionNotImplementedError(
+                "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and "
+                "Jacobians need it. Set it with tf.ensure_shape, or allow the fallback to a while loop."
             )
-            raise tf_internal.ConversionNotImplementedError(message)
-        rank = len(x)
-        named = {axis % rank for axis in pfor_input.get_attr("axis")}
-        domain = [pfor_input.get_attr("all_axes") or i in named for i in range(rank)]
-        spread_fx = spread_sizes(fx, domain)
-        spread_gx = gx if len(gx) >= rank else spread_sizes(gx, domain)
-        joint_rank = max(len(spread_fx), len(spread_gx), rank)
-        domain = [False] * (joint_rank - rank) + domain
-        scalar_fits = bool(fx) or all(domain) or _adds_nothing_to(x, spread_gx)
-        if not fx:  # A scalar is a function of all of x, whatever the axis; with a batch that has to be said.
-            domain = [True] * joint_rank
-        return cls(fx, pad_sizes(spread_gx, joint_rank), pad_sizes(x, joint_rank), domain, scalar_fits)
+        event_dims = {axis % len(x) for axis in pfor_input.get_attr("axis")}
+        is_event = [pfor_input.get_attr("all_axes") or i in event_dims for i in range(len(x))]
+        aligned = align_sizes({"fx": fx, "gx": gx, "x": x}, is_event)
+        rank = len(aligned["x"])
+        is_event = [False] * (rank - len(x)) + is_event
+        gx_has_leading = rank > len(x)
+        scalar_fx_fits: Any = True
+        if not fx:
+            if not all(is_event):
+                scalar_fx_fits = tf.constant(False) if gx_has_leading else _broadcasts_to(aligned["gx"], aligned["x"])
+            # A scalar is a function of all of x with any axis. Beside a batch the axis has to say so.
+            is_event = [True] * rank
+        return cls(fx, aligned["gx"], aligned["x"], is_event, scalar_fx_fits)
 
     def axis(self) -> list[int]:
-        """The domain counted from the end."""
-        return [i - len(self.domain) for i, named in enumerate(self.domain) if named]
+        """The event dimensions, counted from the end."""
+        return [i - len(self.is_event) for i, event in enumerate(self.is_event) if event]
 
-    def lay_out(self, wrapped: Any, dims: Sizes) -> tf.Tensor:
-        """A Tensor with these dimensions behind the batch, of which a loop-invariant one has a single member."""
-        batch = dynamic_axis.shape_of(wrapped.t)[0] if wrapped.is_stacked else 1
-        if wrapped.is_stacked and wrapped.t.shape[0] is not None:
-            batch = wrapped.t.shape[0]
-        return _reshape(wrapped.t, [batch, *dims])
-
-    def move_domain_last(self, tensor: tf.Tensor, size: int) -> tf.Tensor:
-        """Puts the domain at the end, with dimensions of size 1 in front of it up to `size`."""
-        places = [i + 1 for i, named in enumerate(self.domain) if named]
-        others = [i + 1 for i, named in enumerate(self.domain) if not named]
-        moved = tf.transpose(tensor, [0, *others, *places])
-        for _ in range(size - len(places)):
-            moved = tf.expand_dims(moved, 1 + len(others))
+    def move_event_last(self, tensor: tf.Tensor, num_event: int) -> tf.Tensor:
+        """Moves the event dimensions to the end and adds some of size 1 before them, up to this number."""
+        event_dims = [i + 1 for i, event in enumerate(self.is_event) if event]
+        batch_dims = [i + 1 for i, event in enumerate(self.is_event) if not event]
+        moved = tf.transpose(tensor, [0, *batch_dims, *event_dims])
+        for _ in range(num_event - len(event_dims)):
+            moved = tf.expand_dims(moved, 1 + len(batch_dims))
         return moved
 
 
-def _adds_nothing_to(x: Sizes, gx: Sizes) -> Any:
-    """Whether gx broadcasts to x: True, or a scalar Tensor where that does not show yet."""
-    if len(gx) > len(x):
-        return tf.constant(False)
-    pairs = zip(pad_sizes(gx, len(x)), x, strict=True)
-    open_ = [(a, b) for a, b in pairs if not (isinstance(a, int) and (a == 1 or (isinstance(b, int) and a == b)))]
-    if not open_:
+def reshape_members(wrapped: Any, sizes: Sizes) -> tf.Tensor:
+    """A Tensor whose members have these sizes; a loop-invariant one has a single member."""
+    num_members = 1
+    if wrapped.is_stacked:
+        num_members = wrapped.t.shape[0] if wrapped.t.shape[0] is not None else shape_of(wrapped.t)[0]
+    shape = [num_members, *sizes]
+    is_static = all(isinstance(size, int) for size in shape)
+    return tf.reshape(wrapped.t, tf.constant(shape, tf.int64) if is_static else to_vector(shape))
+
+
+def _broadcasts_to(sizes: Sizes, target: Sizes) -> Any:
+    """Whether sizes broadcast to others of the same rank: True, or a scalar Tensor if that is not known yet."""
+    unknown = [(a, b) for a, b in zip(sizes, target, strict=True) if not _is_known_to_broadcast(a, b)]
+    if not unknown:
         return True
-    sizes, expected = map(to_vector, zip(*open_, strict=True))
-    return tf.reduce_all(tf.equal(sizes, 1) | tf.equal(sizes, expected))
+    left, right = map(to_vector, zip(*unknown, strict=True))
+    return tf.reduce_all(tf.equal(left, 1) | tf.equal(left, right))
 
 
-def _reshape(tensor: tf.Tensor, dims: Sizes) -> tf.Tensor:
-    if all(isinstance(dim, int) for dim in dims):
-        return tf.reshape(tensor, tf.constant(dims, tf.int64))
-    return tf.reshape(tensor, to_vector(dims))
+def _is_known_to_broadcast(size: Any, target: Any) -> bool:
+    return isinstance(size, int) and (size == 1 or (isinstance(target, int) and size == target))
 
 
-def to_vector(dims: Sequence[Any]) -> tf.Tensor:
+def to_vector(sizes: Sequence[Any]) -> tf.Tensor:
     """Sizes as a Tensor."""
-    return tf.stack([tf.cast(dim, tf.int64) for dim in dims]) if dims else tf.constant([], tf.int64)
+    return tf.stack([tf.cast(size, tf.int64) for size in sizes]) if sizes else tf.constant([], tf.int64)

@@ -1,4 +1,4 @@
-"""CustomGradientBarrier: its gradient, and the op for a batch."""
+"""CustomGradientBarrier: its gradient and its batching rule."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from tf_cg_ops._src.core import library, tf_internal
 
 @tf.RegisterGradient("CustomGradientBarrier")
 def _custom_gradient_barrier(op: Any, *dys: Any) -> Sequence[Any]:
-    """Those of the values; what they wait for has none."""
+    """The gradients of the values; the tensors that they wait for have none."""
     return [*dys, *[None] * (len(op.inputs) - len(dys))]
 
 

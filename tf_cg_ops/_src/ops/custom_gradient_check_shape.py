@@ -1,4 +1,4 @@
-"""CustomGradientCheckShape: its gradient, and the op for a batch."""
+"""CustomGradientCheckShape: its gradient and its batching rule."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from tf_cg_ops._src.ops import batching
 
 @tf.RegisterGradient("CustomGradientCheckShape")
 def _custom_gradient_check_shape(op: Any, dy: Any) -> Sequence[Any]:
-    """It hands the gradient on; the shape has none."""
+    """Forwards the gradient; the shape has none."""
     return [dy, None]
 
 
 @tf_internal.RegisterPFor("CustomGradientCheckShape")
 def _convert_check_shape(pfor_input: Any) -> Any:
-    gradient, shape = pfor_input.input(0), batching.shape_of_one(pfor_input, 1)
+    gradient, shape = pfor_input.input(0), batching.shape_of_member(pfor_input, 1)
     if gradient.is_stacked:
         shape = tf.concat([tf.shape(gradient.t, out_type=shape.dtype)[:1], shape], 0)
     checked = library.custom_gradient_check_shape(gradient.t, shape, message=pfor_input.get_attr("message"))

@@ -1,4 +1,4 @@
-"""CustomGradientRule: its gradient, and the op for a batch."""
+"""CustomGradientRule: its gradient and its batching rule."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,18 +11,18 @@ from tf_cg_ops._src.custom_gradient import graph_rule
 
 @tf.RegisterGradient("CustomGradientRule")
 def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
-    """What the function that the op names returns."""
+    """Calls the rule, the function that the op names."""
     if type(op.outputs[0]) is tf_internal.EagerTensor:
         raise ValueError(
-            "CustomGradientRule: the op was called in eager mode; expected an op of a graph, which holds its "
-            "rule, got one on a tape. Use tf_cg_ops.custom_gradient."
+            "CustomGradientRule: the op was called in eager mode, but only a graph holds its rule. Use "
+            "tf_cg_ops.custom_gradient."
         )
-    return graph_rule.gradients(op.outputs[0].op, dys)  # The op itself: a tape passes an imitation without its graph.
+    return graph_rule.gradients(op.outputs[0].op, dys)  # A tape passes an imitation of the op, without its graph.
 
 
 @tf_internal.RegisterPFor("CustomGradientRule")
 def _convert_rule(pfor_input: Any) -> Sequence[Any]:
-    """The same results, with a rule that maps the rule."""
+    """The results of all members, with a rule that vectorizes the rule."""
     pfor_input.stack_inputs(range(len(pfor_input.op.outputs)))
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     outputs = graph_rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])

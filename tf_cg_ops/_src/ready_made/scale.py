@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert
-from tf_cg_ops._src.embed_gradient.api import embed
+from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
@@ -17,16 +17,15 @@ def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
 
         dx = -factor * dy
 
-    In front of a domain classifier it trains the features behind it to tell the domains apart as little as possible, by
-    plain gradient descent on the classifier's loss.
+    In front of a domain classifier it trains the features to tell the domains apart as little as possible, by plain
+    gradient descent on the loss of the classifier.
 
-    The factor is an input of the computation: a Variable or a Tensor, such as a schedule's, that changes needs no new
-    trace. It is read when the value is computed, and has no gradient.
+    The factor is an input of the computation: a Variable or a Tensor, such as that of a schedule, can change without
+    retracing. It is read when the value is computed, and has no gradient. Forward mode gets `-factor` times the
+    tangent.
 
-    Relation to upstream: TensorFlow has no such function. Copies of it on the web are built with `tf.custom_gradient`
-    and a Python number.
-
-    What it does not do: flip the sign of anything but gradients; forward mode gets `-factor` times the tangent.
+    Compared with TensorFlow: it has no such function. Copies of it on the web are built with `tf.custom_gradient` and a
+    Python number.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -48,7 +47,7 @@ def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
     Raises:
       TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
       ValueError: `factor` does not broadcast to the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, where that shows at run time only.
+      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only.
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
@@ -63,14 +62,12 @@ def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
 
         dx = factor * dy
 
-    With a factor of 0 it is zero, and still there, unlike that of `tf.stop_gradient`. The factor is an input of the
-    computation: a Variable or a Tensor that changes needs no new trace. It is read when the value is computed, and has
-    no gradient.
+    With a factor of 0 the gradient is zero, not `None` as that of `tf.stop_gradient`. The factor is an input of the
+    computation: a Variable or a Tensor can change without retracing. It is read when the value is computed, and has no
+    gradient.
 
-    Relation to upstream: `factor * x + tf.stop_gradient((1 - factor) * x)`, which is often written for it, rounds the
-    value; here the value is that of `x`, bit for bit.
-
-    What it does not do: scale the value.
+    Compared with TensorFlow: the common formula `factor * x + tf.stop_gradient((1 - factor) * x)` rounds the value;
+    here the value is that of `x`, bit for bit.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -92,7 +89,7 @@ def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
     Raises:
       TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
       ValueError: `factor` does not broadcast to the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, where that shows at run time only.
+      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only.
     """
     return _scaled("scale_gradient", x, factor, reverse=False)
 
@@ -109,4 +106,4 @@ def _scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
             f"{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those "
             f"of {x.shape}, got {factor.shape}. Give it one number for all, or one for each element of x."
         )
-    return embed(x, [-factor if reverse else factor], [x], [], False, None)
+    return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)

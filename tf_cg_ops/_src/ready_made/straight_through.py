@@ -1,4 +1,4 @@
-"""`straight_through`: a function that has no useful derivative, with that of another one."""
+"""`straight_through`: a function without a useful derivative, with the derivative of a surrogate."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -7,36 +7,40 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src import errors
-from tf_cg_ops._src.core import convert, pytree, tf_internal
-from tf_cg_ops._src.custom_gradient import decorator, wording
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 
 _API = "straight_through"
+_WORDING = WordingWithoutGradientFunction(_API, differentiated="surrogate")
 
 
-def _identity(x: tf.Tensor, slope: float) -> tf.Tensor:
+def _identity_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
     return tf.ones_like(x)
 
 
-def _hard_tanh(x: tf.Tensor, slope: float) -> tf.Tensor:
+def _hard_tanh_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
     return tf.cast(slope * tf.abs(x) <= 1, x.dtype)
 
 
-def _sigmoid(x: tf.Tensor, slope: float) -> tf.Tensor:
-    # sigmoid(-u) and not 1 - sigmoid(u), which is rounded to zero.
+def _sigmoid_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
+    # Not 1 - sigmoid(u), which rounds to zero.
     return slope * tf.sigmoid(slope * x) * tf.sigmoid(-slope * x)
 
 
-def _fast_sigmoid(x: tf.Tensor, slope: float) -> tf.Tensor:
+def _fast_sigmoid_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
     return 1 / tf.square(1 + slope * tf.abs(x))
 
 
-# The derivatives with respect to x.
-SURROGATES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
-    "identity": _identity,
-    "hard_tanh": _hard_tanh,
-    "sigmoid": _sigmoid,
-    "fast_sigmoid": _fast_sigmoid,
+# The derivative of each built-in surrogate, a function of x and the slope.
+_DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
+    "identity": _identity_derivative,
+    "hard_tanh": _hard_tanh_derivative,
+    "sigmoid": _sigmoid_derivative,
+    "fast_sigmoid": _fast_sigmoid_derivative,
 }
 
 
@@ -46,7 +50,7 @@ def straight_through(
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
     slope: float = 1.0,
 ) -> Callable[..., Any]:
-    """Decorates a function without a useful derivative, which gets that of a surrogate.
+    """Gives a function without a useful derivative the derivative of a surrogate.
 
     For an upstream gradient `dy`, the gradient with respect to the first argument `x` is
 
@@ -60,15 +64,13 @@ def straight_through(
     | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
     | a function `d`   |                              | `d(x)`                                             |
 
-    The value is that of `f`, and the surrogate is not computed before a gradient is asked for. Second derivatives are
-    those of the factor. Other arguments of `f`, and variables that it reads, get no gradient.
+    The value is that of `f`; the surrogate is computed only when a gradient is asked for. Second derivatives are those
+    of the surrogate's derivative. Other arguments of `f`, and variables that it reads, get no gradient. You choose a
+    surrogate that resembles `f`: nothing checks it. A spike is `straight_through(lambda u: u > 0)` of the membrane
+    potential minus the threshold.
 
-    Relation to upstream: with `"identity"` it is what `tf.grad_pass_through` does for functions of one argument. The
-    formula `x + tf.stop_gradient(f(x) - x)`, which is often written for it, rounds the value, and turns it into nan
-    where `x` is infinite.
-
-    What it does not do: check that the surrogate resembles `f`. A spike is `straight_through(lambda u: u > 0)` of the
-    membrane potential minus the threshold.
+    Compared with TensorFlow: `tf.grad_pass_through` is the `"identity"` for functions of one argument. The common
+    formula `x + tf.stop_gradient(f(x) - x)` rounds the value, and makes it nan where `x` is infinite.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -92,9 +94,9 @@ def straight_through(
 
     Raises:
       TypeError: At the call: the first argument holds no real numbers.
-      ValueError: The surrogate is not known, or the slope is not a positive number; or, at the call, the value does not
-        have the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, where that shows at run time only, and a gradient is asked for.
+      ValueError: The surrogate is unknown, or the slope is not a positive number. At the call: the value does not have
+        the shape of `x`.
+      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only, when a gradient is asked for.
 
     Sources: Bengio, Leonard and Courville, "Estimating or propagating gradients through stochastic neurons" (2013),
     arXiv:1308.3432, for the identity; Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830, for the hard
@@ -106,85 +108,98 @@ def straight_through(
         return functools.partial(straight_through, surrogate=surrogate, slope=slope)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        def with_gradient(*args: Any, **kwargs: Any) -> Any:
+        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             leaves = pytree.flatten_arguments(_API, function, args, kwargs).values
             x = _to_real_tensor(function, leaves)
             value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
             if not value.shape.is_compatible_with(x.shape):
-                message = errors.STRAIGHT_THROUGH_SHAPE
-                name = pytree.name_of(function)
-                raise ValueError(message.format(api=_API, function=name, x=x.shape, got=value.shape))
+                raise ValueError(
+                    f"{_API}: '{text.name_of(function)}' does not keep the shape of x; expected {x.shape}, got "
+                    f"{value.shape}. Use custom_gradient for a function that changes shapes."
+                )
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # These treat each row by itself.
+                if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # Built-in ones are elementwise.
                     rows = derivative(tf.gather(x, dy.indices))
                     dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
                 elif isinstance(surrogate, str):
                     dx = dy * derivative(x)
                 else:
-                    dx = dy * _derivative_at(x, derivative, function)
+                    dx = dy * _user_derivative(derivative, x, function)
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return value, grad_fn
 
-        return decorator.run(with_gradient, args, kwargs, terms=wording.STRAIGHT_THROUGH, written=function)
+        return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
 
-    return decorator.CustomGradient(_API, f, run)
+    return CustomGradient(_API, f, run)
 
 
-def _derivative_at(x: tf.Tensor, surrogate: Callable[[tf.Tensor], Any], function: Callable[..., Any]) -> tf.Tensor:
+def _user_derivative(surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, function: Callable[..., Any]) -> tf.Tensor:
     """The derivative that the user's surrogate returns, checked."""
-    where = {"api": _API, "surrogate": repr(pytree.name_of(surrogate)), "function": pytree.name_of(function)}
+    subject = f"{_API}: the surrogate {text.name_of(surrogate)!r} of '{text.name_of(function)}'"
     try:
-        found = surrogate(x)
+        derivative = surrogate(x)
     except TypeError as error:
-        signature = pytree.refusing_signature(surrogate, [x], {})
+        signature = mismatched_signature(surrogate, [x], {})
         if signature is None:
             raise
-        raise TypeError(errors.SURROGATE_ARGUMENTS.format(**where, signature=signature)) from error
-    if not tf.is_tensor(found) and not isinstance(found, (int, float, np.ndarray, np.generic)):
-        raise TypeError(errors.SURROGATE_NO_TENSOR.format(**where, got=convert.describe(found)))
-    if not tf.is_tensor(found):
-        found = tf.cast(found, x.dtype)
-    if found.dtype != x.dtype:
-        raise ValueError(errors.SURROGATE_DTYPE.format(**where, expected=x.dtype.name, got=found.dtype.name))
+        raise TypeError(
+            f"{subject} does not take x alone; expected a function of one argument, got {signature}. Write it as a "
+            "function of x."
+        ) from error
+    if not tf.is_tensor(derivative) and not isinstance(derivative, (int, float, np.ndarray, np.generic)):
+        raise TypeError(
+            f"{subject} returned no derivative; expected a Tensor, got {text.describe(derivative)}. Return the "
+            "derivative at x, in its shape and dtype."
+        )
+    if not tf.is_tensor(derivative):
+        derivative = tf.cast(derivative, x.dtype)
+    if derivative.dtype != x.dtype:
+        raise ValueError(
+            f"{subject} returned a derivative of the wrong dtype; expected {x.dtype.name}, the dtype of x, got "
+            f"{derivative.dtype.name}. Cast it with tf.cast."
+        )
     try:
-        fits = tf.broadcast_static_shape(found.shape, x.shape).is_compatible_with(x.shape)
+        fits = tf.broadcast_static_shape(derivative.shape, x.shape).is_compatible_with(x.shape)
     except ValueError:  # They do not broadcast at all.
         fits = False
     if not fits:
-        raise ValueError(errors.SURROGATE_SHAPE.format(**where, expected=x.shape, got=found.shape))
-    return found
+        raise ValueError(
+            f"{subject} returned a derivative of the wrong shape; expected {x.shape}, the shape of x, got "
+            f"{derivative.shape}. Return one number for each element of x."
+        )
+    return derivative
 
 
 def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
     """The first argument as a Tensor, or TypeError."""
     first = leaves[0] if leaves else None
     is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
-    if is_number or pytree.as_variable(first) is not None:
+    if is_number or as_variable(first) is not None:
         x = tf.convert_to_tensor(first)
         if x.dtype.is_floating:
             return x
         first = x
-    got = convert.describe(first) if leaves else "no argument"
+    got = text.describe(first) if leaves else "no argument"
     raise TypeError(
-        f"{_API}: '{pytree.name_of(function)}' has nothing to be differentiated by; expected real numbers as its "
-        f"first argument, got {got}. Pass x, a Tensor or Variable of a floating dtype, first."
+        f"{_API}: '{text.name_of(function)}' has no x to differentiate with respect to; expected real numbers as its "
+        f"first argument, got {got}. Pass a Tensor or Variable of a floating dtype first."
     )
 
 
 def to_derivative(surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The derivative as a function of x."""
+    """The derivative of a surrogate, built-in or the user's own, as a function of x."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
         raise ValueError(
-            f"{_API}: the slope is no positive number; expected a number above 0, got {slope!r}. Pass its size."
+            f"{_API}: the slope is not a positive number; expected a number above 0, got {slope!r}. Pass its size."
         )
-    if isinstance(surrogate, str) and surrogate in SURROGATES:
-        return lambda x: SURROGATES[surrogate](x, float(slope))
+    if isinstance(surrogate, str) and surrogate in _DERIVATIVES:
+        return lambda x: _DERIVATIVES[surrogate](x, float(slope))
     if callable(surrogate):
         return surrogate
     raise ValueError(
-        f"{_API}: the surrogate is not known; expected one of {', '.join(map(repr, SURROGATES))}, or a "
+        f"{_API}: unknown surrogate; expected one of {', '.join(map(repr, _DERIVATIVES))}, or a "
         f"function of x that returns the derivative, got {surrogate!r}. Pass one of those names."
     )

@@ -1,4 +1,4 @@
-"""Calls of the function of from_numpy: their number and arguments, in Keras, and the function's lifetime."""
+"""Calls of the function of numpy_function: their number and arguments, in Keras, and the function's lifetime."""
 
 import gc
 import json
@@ -36,7 +36,7 @@ class Counted:
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_value_and_gradient_are_one_call(traced):
     counted = Counted()
-    function = cg.from_numpy(counted)
+    function = cg.numpy_function(counted)
     x, dy = tf.constant([0.5, 1.0]), tf.constant([1.0, 10.0])
 
     def forward(x):
@@ -66,7 +66,7 @@ def test_a_graph_merges_and_drops_no_call():
         drawn.append(rng.normal(size=x.shape))
         return x + drawn[-1], np.ones_like(x)
 
-    function = cg.from_numpy(noisy)
+    function = cg.numpy_function(noisy)
 
     @tf.function
     def twice(x):
@@ -82,7 +82,7 @@ def test_a_graph_merges_and_drops_no_call():
 @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
     counted = Counted()
-    function = cg.from_numpy(counted)
+    function = cg.numpy_function(counted)
 
     class Erf(package.layers.Layer):
         def build(self, shape):
@@ -122,7 +122,7 @@ def test_the_function_may_write_into_its_arguments_and_keep_its_results(run):
         x[:] = -1.0
         return buffer, slope
 
-    function = cg.from_numpy(square)
+    function = cg.numpy_function(square)
     x = np.arange(200.0)
 
     def twice(x):
@@ -146,7 +146,7 @@ def test_the_function_gets_arrays_also_for_scalars(scalar, traced):
         assert x.shape == ()
         return x**2, 2 * x
 
-    function = cg.from_numpy(check, tf.TensorSpec([], tf.float64))
+    function = cg.numpy_function(check, tf.TensorSpec([], tf.float64))
     assert (tf.function(lambda: function(scalar)) if traced else lambda: function(scalar))().numpy() == 0.25
 
 
@@ -159,7 +159,7 @@ def test_arguments_without_a_gradient_have_no_entry(traced):
         seen.update(n=n, flag=flag, text=text, fixed=fixed, mode=mode, callback=callback)
         return callback(x) * scale, [scale * np.ones_like(x), callback(x)]
 
-    wrapped = cg.from_numpy(function, nondiff_argnames=["fixed"])
+    wrapped = cg.numpy_function(function, nondiff_argnames=["fixed"])
     x, scale, dy = tf.constant([1.0, 2.0]), tf.constant(3.0), tf.constant([1.0, 10.0])
 
     def run(x, scale):
@@ -194,7 +194,7 @@ def test_variables_and_structures_as_arguments(traced):
         (last,) = rest
         return tree["x"] * tree["v"] + last, [tree["v"], tree["x"], np.ones(2)]
 
-    wrapped = cg.from_numpy(function)
+    wrapped = cg.numpy_function(function)
 
     def run():
         with tf.GradientTape() as tape:
@@ -211,7 +211,7 @@ def test_a_method(rng):
     class Simulator:
         scale = 3.0
 
-        @cg.from_numpy
+        @cg.numpy_function
         def scaled(self, x):
             return self.scale * x, self.scale * np.ones_like(x)
 
@@ -226,7 +226,7 @@ def test_a_keras_file_holds_no_graph(tmp_path):
 
     class Erf(keras.layers.Layer):
         def call(self, x):
-            return cg.from_numpy(erf)(x)
+            return cg.numpy_function(erf)(x)
 
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Erf()])
     x = np.array([[0.5, 1.0]], np.float32)
@@ -238,7 +238,7 @@ def test_a_keras_file_holds_no_graph(tmp_path):
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
     """Each thread has an outermost graph of its own, by which the Python function is kept."""
     function = tf.function(
-        lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.from_numpy(erf)(x)), (0, x))
+        lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.numpy_function(erf)(x)), (0, x))
     )
     x = tf.constant([0.5, 1.0])
     thread = threading.Thread(target=lambda: function(x))
@@ -256,7 +256,7 @@ import tf_cg_ops as cg
 
 def run():
     big = tf.Variable([1.0, 2.0])
-    f = cg.from_numpy(lambda x: (x, np.ones_like(x)))
+    f = cg.numpy_function(lambda x: (x, np.ones_like(x)))
     traced = tf.function(lambda x: f(x * big))
     traced(tf.ones([2]))
     graph = traced.get_concrete_function(tf.ones([2])).graph

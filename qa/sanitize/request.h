@@ -1,7 +1,7 @@
-// Questions to the library: shapes and an axis, from bytes.
+// Requests to the library, shapes and an axis, made from bytes.
 
-#ifndef TF_CG_OPS_QA_SANITIZE_QUESTION_H_
-#define TF_CG_OPS_QA_SANITIZE_QUESTION_H_
+#ifndef TF_CG_OPS_QA_SANITIZE_REQUEST_H_
+#define TF_CG_OPS_QA_SANITIZE_REQUEST_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace tf_cg_ops {
 
-struct Question {
+struct Request {
   OperandShapes shapes;
   Axis axis;
 };
 
-// Whether a tensor can have this shape: the rule of TensorFlow's TensorShape, which every kernel's operands have
-// passed.
+// Whether a tensor can have this shape, by the rule of TensorFlow's TensorShape, which holds for the operands of every
+// kernel.
 inline bool IsTensorShape(const Dims& dims) {
   __extension__ __int128 elements = 1;
   for (const int64_t dim : dims) {
@@ -29,7 +29,7 @@ inline bool IsTensorShape(const Dims& dims) {
   return true;
 }
 
-// Any size from 0 on; most are small, or at the edges of what numbers hold.
+// Any size from 0 up; most are small or near the limits of integers.
 inline int64_t AnySize(Bytes* bytes) {
   switch (bytes->Below(8)) {
     case 0:
@@ -45,42 +45,42 @@ inline int64_t AnySize(Bytes* bytes) {
   }
 }
 
-// Makes the shapes that the op is for: a joint shape, of which each operand has a part. `size` gives its sizes.
+// Makes valid shapes: an iteration space, of which each operand has some dimensions. `size` makes their sizes.
 template <typename Size>
-Question MakeFittingQuestion(Bytes* bytes, int64_t max_rank, const Size& size) {
-  Question question;
+Request MakeValidRequest(Bytes* bytes, int64_t max_rank, const Size& size) {
+  Request request;
   const int64_t rank = bytes->Below(max_rank + 1);
   const int64_t extra = bytes->OneIn(3) ? bytes->Below(4) : 0;
-  Dims joint, fx, gx, x;
-  for (int64_t i = 0; i < extra + rank; ++i) joint.push_back(size(bytes));
-  question.axis.all = bytes->OneIn(5);
-  std::vector<bool> in_domain(extra + rank, false);
+  Dims iteration_space, fx, gx, x;
+  for (int64_t i = 0; i < extra + rank; ++i) iteration_space.push_back(size(bytes));
+  request.axis.all = bytes->OneIn(5);
+  std::vector<bool> is_event(extra + rank, false);
   for (int64_t i = extra; i < extra + rank; ++i) {
-    in_domain[i] = question.axis.all || bytes->OneIn(3);
-    if (in_domain[i] && !question.axis.all) {
-      question.axis.dims.push_back(bytes->OneIn(2) ? i - extra : i - extra - rank);
+    is_event[i] = request.axis.all || bytes->OneIn(3);
+    if (is_event[i] && !request.axis.all) {
+      request.axis.dims.push_back(bytes->OneIn(2) ? i - extra : i - extra - rank);
     }
   }
   const bool gx_is_along_x = extra > 0 || bytes->OneIn(2);
   for (int64_t i = 0; i < extra + rank; ++i) {
-    if (!in_domain[i]) fx.push_back(joint[i]);
-    if (i >= extra) x.push_back(bytes->OneIn(4) ? 1 : joint[i]);
-    if (gx_is_along_x || !in_domain[i]) gx.push_back(bytes->OneIn(4) ? 1 : joint[i]);
+    if (!is_event[i]) fx.push_back(iteration_space[i]);
+    if (i >= extra) x.push_back(bytes->OneIn(4) ? 1 : iteration_space[i]);
+    if (gx_is_along_x || !is_event[i]) gx.push_back(bytes->OneIn(4) ? 1 : iteration_space[i]);
   }
   if (bytes->OneIn(6)) fx.clear();
-  question.shapes = {fx, gx, x};
-  return question;
+  request.shapes = {fx, gx, x};
+  return request;
 }
 
-// Spoils a question, as users do, and as an altered model may.
-inline void Spoil(Bytes* bytes, Question* question) {
+// Introduces errors into a request, as in user mistakes and in malformed models.
+inline void Corrupt(Bytes* bytes, Request* request) {
   for (int64_t faults = bytes->Below(4); faults > 0; --faults) {
-    auto& shape = question->shapes[bytes->Below(kNumRoles)];
+    auto& shape = request->shapes[bytes->Below(kNumRoles)];
     const int64_t fault = bytes->Below(6);
     if (fault == 0) {
-      question->axis.dims.push_back(bytes->OneIn(2) ? static_cast<int64_t>(bytes->Next(8)) : bytes->Below(9) - 4);
+      request->axis.dims.push_back(bytes->OneIn(2) ? static_cast<int64_t>(bytes->Next(8)) : bytes->Below(9) - 4);
     } else if (fault == 1) {
-      question->axis.all = !question->axis.all;
+      request->axis.all = !request->axis.all;
     } else if (!shape) {
       shape = Dims();
     } else if (fault == 2) {
@@ -90,7 +90,7 @@ inline void Spoil(Bytes* bytes, Question* question) {
     } else if (fault == 4) {
       shape->erase(shape->begin() + bytes->Below(256) % shape->size());
     } else {
-      // Shape functions know some sizes only.
+      // Shape functions see unknown sizes.
       (*shape)[bytes->Below(256) % shape->size()] = bytes->OneIn(2) ? kUnknownDim : AnySize(bytes);
     }
   }
@@ -98,4 +98,4 @@ inline void Spoil(Bytes* bytes, Question* question) {
 
 }  // namespace tf_cg_ops
 
-#endif  // TF_CG_OPS_QA_SANITIZE_QUESTION_H_
+#endif  // TF_CG_OPS_QA_SANITIZE_REQUEST_H_

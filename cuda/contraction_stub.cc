@@ -1,4 +1,4 @@
-// What a library is built with where there is no nvcc.
+// Stands in for the CUDA kernels in a build without nvcc.
 
 #include <complex>
 
@@ -24,13 +24,8 @@ std::string Contract(const ContractionPlan&, bool, const T*, const T*, T*, void*
 
 #define INSTANTIATE(T)                                      \
   template int64_t ScratchBytes<T>(const ContractionPlan&); \
-  template std::string Contract<T>(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream)
-INSTANTIATE(Half);
-INSTANTIATE(BFloat16);
-INSTANTIATE(float);
-INSTANTIATE(double);
-INSTANTIATE(std::complex<float>);
-INSTANTIATE(std::complex<double>);
+  template std::string Contract<T>(const ContractionPlan&, bool, const T*, const T*, T*, void*, Stream);
+TF_CG_OPS_FOR_EACH_ELEMENT(INSTANTIATE)
 #undef INSTANTIATE
 
 }  // namespace tf_cg_ops::cuda

@@ -1,4 +1,4 @@
-"""from_numpy: values and gradients that NumPy and SciPy compute, against the vector-Jacobian product by hand."""
+"""numpy_function: values and gradients that NumPy and SciPy compute, against the vector-Jacobian product by hand."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from ..support.black_boxes import erf
 from ..support.tensors import random_array
 from ..support.vjp_modes import VJP_MODES, eager, traced
 
-# XLA compiles no Python: see external/test_from_numpy_errors.py.
+# XLA compiles no Python: see external/test_numpy_function_errors.py.
 WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
 
 
@@ -45,7 +45,7 @@ def decay(rates):
 
 def test_an_elementwise_function_of_scipy(mode, rng):
     x, dy = random_array(rng, [4, 3]), random_array(rng, [4, 3])
-    value, (dx,) = mode(cg.from_numpy(erf), [x], dy)
+    value, (dx,) = mode(cg.numpy_function(erf), [x], dy)
     np.testing.assert_allclose(value, scipy.special.erf(x), rtol=1e-14)
     np.testing.assert_allclose(dx, dy * erf(x)[1], rtol=1e-14)
 
@@ -56,7 +56,7 @@ def test_elementwise_inputs_broadcast(mode, rng):
     def product(x, y):
         return x * np.exp(y), (np.broadcast_to(np.exp(y), (4, 3)), x * np.exp(y))
 
-    value, (dx, d_y) = mode(cg.from_numpy(product), [x, y], dy)
+    value, (dx, d_y) = mode(cg.numpy_function(product), [x, y], dy)
     np.testing.assert_allclose(value, x * np.exp(y), rtol=1e-14)
     np.testing.assert_allclose(dx, np.sum(dy * np.exp(y), 1, keepdims=True), rtol=1e-13)
     np.testing.assert_allclose(d_y, np.sum(dy * x * np.exp(y), 0), rtol=1e-13)
@@ -65,14 +65,14 @@ def test_elementwise_inputs_broadcast(mode, rng):
 @pytest.mark.parametrize("dimensions", [[3], [None]], ids=str)
 def test_a_jacobian_from_an_initial_value_problem(mode, dimensions):
     rates, dy = np.array([0.5, 1.0, 2.0]), np.array([1.0, 10.0, 100.0])
-    value, (dx,) = mode(cg.from_numpy(decay, tf.TensorSpec(dimensions, tf.float64)), [rates], dy)
+    value, (dx,) = mode(cg.numpy_function(decay, tf.TensorSpec(dimensions, tf.float64)), [rates], dy)
     np.testing.assert_allclose(value, np.exp(-rates), rtol=1e-8)
     np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
 
 
 def test_a_scalar_of_inputs_of_several_ranks(mode, rng):
     positions, charge, dy = random_array(rng, [5, 3]), np.array(0.7), np.array(3.0)
-    value, gradients = mode(cg.from_numpy(lennard_jones, tf.TensorSpec([], tf.float64)), [positions, charge], dy)
+    value, gradients = mode(cg.numpy_function(lennard_jones, tf.TensorSpec([], tf.float64)), [positions, charge], dy)
     expected, expected_gradients = lennard_jones(positions, charge)
     np.testing.assert_allclose(value, expected, rtol=1e-14)
     for actual, by_hand in zip(gradients, expected_gradients, strict=True):
@@ -88,7 +88,7 @@ def matrix_outputs(a, b):
 
 def test_a_batch_is_one_call(mode, rng):
     a, b, dy = random_array(rng, [5, 2, 3]), random_array(rng, [5, 3, 4]), random_array(rng, [5, 2, 4])
-    function = cg.from_numpy(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
+    function = cg.numpy_function(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
     value, (da, db) = mode(function, [a, b], dy)
     np.testing.assert_allclose(value, a @ b, rtol=1e-14)
     np.testing.assert_allclose(da, dy @ np.swapaxes(b, 1, 2), rtol=1e-13)
@@ -104,25 +104,25 @@ def test_a_batch_of_inputs_of_several_ranks(run, size, rng):
         total = np.sum(a, (1, 2))
         return total * b, (np.ones_like(a) * b[:, None, None], total)
 
-    value, (da, db) = run(cg.from_numpy(scaled_sum, tf.TensorSpec([], tf.float64), batched=True), [a, b], dy)
+    value, (da, db) = run(cg.numpy_function(scaled_sum, tf.TensorSpec([], tf.float64), batched=True), [a, b], dy)
     np.testing.assert_allclose(value, a.sum((1, 2)) * b)
     np.testing.assert_allclose(da, (dy * b)[:, None, None] * np.ones_like(a))
     np.testing.assert_allclose(db, dy * a.sum((1, 2)))
 
 
-@pytest.mark.mode_table(feature="from_numpy", mode="map_fn")
+@pytest.mark.mode_table(feature="numpy_function", mode="map_fn")
 def test_one_example_at_a_time_with_map_fn(mode, rng):
     rates, dy = np.exp(random_array(rng, [4, 2])), random_array(rng, [4, 2])
-    one = cg.from_numpy(decay, tf.TensorSpec([2], tf.float64))
+    one = cg.numpy_function(decay, tf.TensorSpec([2], tf.float64))
     value, (dx,) = mode(lambda x: tf.map_fn(one, x), [rates], dy)
     np.testing.assert_allclose(value, np.exp(-rates), rtol=1e-8)
     np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
 
 
-@pytest.mark.mode_table(feature="from_numpy", mode="while_loop")
+@pytest.mark.mode_table(feature="numpy_function", mode="while_loop")
 def test_in_a_while_loop(rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])
-    function = cg.from_numpy(erf)
+    function = cg.numpy_function(erf)
 
     def loop(x):
         return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
@@ -145,7 +145,7 @@ def test_results_of_any_kind_are_cast(dtype, result):
     for run in (lambda f: f(), lambda f: tf.function(f)()):
         with tf.GradientTape() as tape:
             tape.watch(z)
-            y = run(lambda: cg.from_numpy(function)(z))
+            y = run(lambda: cg.numpy_function(function)(z))
         dz = tape.gradient(y, z, output_gradients=tf.constant([1, 10, 100], dtype))
         assert y.dtype == dz.dtype == dtype
         factor = 2 if result == "list" else 1
@@ -158,15 +158,17 @@ def test_the_output_may_have_another_dtype_than_the_inputs(run, rng):
     x = random_array(rng, [3]).astype(np.float32)
     dy = random_array(rng, [3])
     value, (dx,) = run(
-        cg.from_numpy(lambda x: (np.sin(x.astype(float)), np.diag(np.cos(x))), tf.TensorSpec([3], tf.float64)), [x], dy
+        cg.numpy_function(lambda x: (np.sin(x.astype(float)), np.diag(np.cos(x))), tf.TensorSpec([3], tf.float64)),
+        [x],
+        dy,
     )
     np.testing.assert_allclose(value, np.sin(x.astype(float)), rtol=1e-14)
     assert dx.dtype == np.float32
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-6)
 
 
-@pytest.mark.mode_table(feature="from_numpy", mode="eager")
-@pytest.mark.mode_table(feature="from_numpy", mode="traced")
+@pytest.mark.mode_table(feature="numpy_function", mode="eager")
+@pytest.mark.mode_table(feature="numpy_function", mode="traced")
 @pytest.mark.parametrize("run", [eager, traced])
 def test_a_complex_function(run, rng):
     """The Faddeeva function, w' = -2 z w + 2i / sqrt(pi)."""
@@ -176,7 +178,7 @@ def test_a_complex_function(run, rng):
         w = scipy.special.wofz(z)
         return w, -2 * z * w + 2j / np.sqrt(np.pi)
 
-    value, (dz,) = run(cg.from_numpy(faddeeva), [z], dy)
+    value, (dz,) = run(cg.numpy_function(faddeeva), [z], dy)
     np.testing.assert_allclose(value, scipy.special.wofz(z), rtol=1e-13)
     np.testing.assert_allclose(dz, dy * np.conj(faddeeva(z)[1]), rtol=1e-12)
 
@@ -189,14 +191,16 @@ def test_real_values_of_complex_inputs_and_complex_values_of_real_inputs(run, rn
     def real(z, x):
         return np.abs(z) * x, [np.diag(np.conj(z) / np.abs(z) * x), np.diag(np.abs(z))]
 
-    value, (dz, dx) = run(cg.from_numpy(real, tf.TensorSpec([3], tf.float64)), [z, x], dy)
+    value, (dz, dx) = run(cg.numpy_function(real, tf.TensorSpec([3], tf.float64)), [z, x], dy)
     built_in, (built_in_dz, built_in_dx) = run(lambda z, x: tf.abs(z) * x, [z, x], dy)
     for actual, expected in zip((value, dz, dx), (built_in, built_in_dz, built_in_dx), strict=True):
         assert actual.dtype == expected.dtype
         np.testing.assert_allclose(actual, expected, rtol=1e-13)
 
     dz = random_array(rng, [3], tf.complex128)
-    phase = cg.from_numpy(lambda x: (np.exp(1j * x), np.diag(1j * np.exp(1j * x))), tf.TensorSpec([3], tf.complex128))
+    phase = cg.numpy_function(
+        lambda x: (np.exp(1j * x), np.diag(1j * np.exp(1j * x))), tf.TensorSpec([3], tf.complex128)
+    )
     _, (dx,) = run(phase, [x], dz)
     np.testing.assert_allclose(dx, np.real(dz * np.conj(1j * np.exp(1j * x))), rtol=1e-13)
 
@@ -210,7 +214,7 @@ def test_there_is_no_second_derivative(traced):
             outer.watch(x)
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                y = cg.from_numpy(erf)(x)
+                y = cg.numpy_function(erf)(x)
             dx = inner.gradient(y, x)
         assert outer.gradient(dx, x) is None
         return dx
@@ -218,23 +222,23 @@ def test_there_is_no_second_derivative(traced):
     np.testing.assert_allclose((tf.function(run) if traced else run)(x), erf(x.numpy())[1], rtol=1e-6)
 
 
-@pytest.mark.mode_table(feature="from_numpy", mode="forward_mode_eager")
+@pytest.mark.mode_table(feature="numpy_function", mode="forward_mode_eager")
 def test_tangents(rng):
     x, t = random_array(rng, [3]), random_array(rng, [3])
 
     def jvp(x, t):
         with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            y = cg.from_numpy(erf)(x)
+            y = cg.numpy_function(erf)(x)
         return accumulator.jvp(y)
 
     for run in (jvp, tf.function(jvp)):
         np.testing.assert_allclose(run(tf.constant(x), tf.constant(t)), t * erf(x)[1], rtol=1e-13)
 
 
-@pytest.mark.mode_table(feature="from_numpy", mode="jacobians")
+@pytest.mark.mode_table(feature="numpy_function", mode="jacobians")
 def test_jacobians(rng):
     x = random_array(rng, [3])
-    function = cg.from_numpy(decay, tf.TensorSpec([3], tf.float64))
+    function = cg.numpy_function(decay, tf.TensorSpec([3], tf.float64))
     with tf.GradientTape() as tape:
         z = tf.constant(x)
         tape.watch(z)

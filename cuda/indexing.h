@@ -1,7 +1,7 @@
-// From the number of a work item to its place in memory. For the device and the host.
+// From the index of a work item to its offsets in memory. For the device and the host.
 
-#ifndef TF_CG_OPS_CUDA_WALK_H_
-#define TF_CG_OPS_CUDA_WALK_H_
+#ifndef TF_CG_OPS_CUDA_INDEXING_H_
+#define TF_CG_OPS_CUDA_INDEXING_H_
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 #define TF_CG_OPS_DEVICE
 #endif
 
-// Before a loop of few trips, which nvcc would unroll.
+// Keeps nvcc from unrolling a loop with few trips.
 #ifdef __CUDA_ARCH__
 #define TF_CG_OPS_ROLLED _Pragma("unroll 1")
 #else
@@ -20,7 +20,7 @@
 
 namespace tf_cg_ops::cuda {
 
-// Known to every compiler of 64-bit machines, if not to the standard.
+// Not in the standard, but in every compiler for 64-bit machines.
 __extension__ typedef unsigned __int128 Uint128;
 
 TF_CG_OPS_DEVICE inline uint64_t UpperHalfOfProduct(uint64_t a, uint64_t b) {
@@ -31,9 +31,9 @@ TF_CG_OPS_DEVICE inline uint64_t UpperHalfOfProduct(uint64_t a, uint64_t b) {
 #endif
 }
 
-// Divides by a multiplication with a number computed once: the GPU has no instruction for division. Exact for numbers
-// below 2^63, or 2^31 with I = uint32_t. Source: T. Granlund and P. L. Montgomery, Division by invariant integers using
-// multiplication, 1994, theorem 4.2, with N = 63 or 31 and the multiplier floor(2^(N + l) / d) + 1, where
+// Divides by an invariant number with a multiplication: a GPU has no instruction for division. Exact for numbers below
+// 2^63, or 2^31 with I = uint32_t. Source: T. Granlund and P. L. Montgomery, Division by invariant integers using
+// multiplication, 1994, theorem 4.2, with N = 63 or 31 and the multiplier floor(2^(N + l) / d) + 1 for
 // l = ceil(log2(d)).
 template <typename I>
 class Divisor;
@@ -45,7 +45,7 @@ class Divisor<int64_t> {
   explicit Divisor(int64_t divisor) : divisor_(divisor) {
     while (shift_ < 63 && (int64_t{1} << shift_) < divisor) ++shift_;
     const Uint128 one = 1;
-    // 1 has no multiplier of 64 bits, and needs none.
+    // The multiplier for 1 would have 65 bits; Divide does not use it.
     if (divisor > 1) multiplier_ = static_cast<uint64_t>((one << (63 + shift_)) / static_cast<uint64_t>(divisor) + 1);
   }
 
@@ -81,7 +81,7 @@ class Divisor<uint32_t> {
   int shift_ = 31;
 };
 
-// One loop: its trip count and how far the operands and out move in a step, in elements.
+// One loop: its trip count, and the steps of operands and out in elements.
 template <typename I>
 struct Step {
   Divisor<I> size;
@@ -90,33 +90,33 @@ struct Step {
   I out = 0;
 };
 
-// Where a work item lies, in elements, and which trip of the innermost loop it is.
+// The offsets of a work item in elements, and its trip of the innermost loop.
 template <typename I>
-struct Place {
+struct Offsets {
   I lhs = 0;
   I rhs = 0;
   I out = 0;
   I innermost = 0;
 };
 
-// The place of trip `item` of the loops [0, count), outermost first; there is at least one.
+// The offsets of trip `item` of the loops [0, count), outermost first; there is at least one loop.
 template <typename I>
-TF_CG_OPS_DEVICE inline Place<I> PlaceOf(I item, const Step<I>* steps, int count) {
-  Place<I> place;
+TF_CG_OPS_DEVICE inline Offsets<I> OffsetsOf(I item, const Step<I>* steps, int count) {
+  Offsets<I> offsets;
   TF_CG_OPS_ROLLED
   for (int i = count - 1; i >= 0; --i) {
-    // All that is left belongs to the outermost loop.
+    // The outermost loop takes the rest.
     const I outer = i > 0 ? steps[i].size.Divide(item) : 0;
     const I trip = item - outer * steps[i].size.divisor();
-    if (i == count - 1) place.innermost = trip;
-    place.lhs += trip * steps[i].lhs;
-    place.rhs += trip * steps[i].rhs;
-    place.out += trip * steps[i].out;
+    if (i == count - 1) offsets.innermost = trip;
+    offsets.lhs += trip * steps[i].lhs;
+    offsets.rhs += trip * steps[i].rhs;
+    offsets.out += trip * steps[i].out;
     item = outer;
   }
-  return place;
+  return offsets;
 }
 
 }  // namespace tf_cg_ops::cuda
 
-#endif  // TF_CG_OPS_CUDA_WALK_H_
+#endif  // TF_CG_OPS_CUDA_INDEXING_H_

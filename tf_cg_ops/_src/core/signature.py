@@ -1,0 +1,71 @@
+"""Signatures of decorated functions: whether arguments fit them, and which argument has which name."""
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from tf_cg_ops._src.core import text
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature; None for some callables written in C."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_arguments(api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError if the arguments do not fit the signature."""
+    signature = signature_of(function)
+    if signature is not None:
+        bind(api, function, signature, args, kwargs)
+
+
+def bind(
+    api: str, function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments by name, in the order of the signature; TypeError if they do not fit."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = text.name_of(function)
+        raise TypeError(
+            f"{api}: the arguments do not fit '{name}': {error}. Call it as {name.rpartition('.')[2]}{signature}."
+        ) from None
+
+
+def mismatched_signature(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.Signature | None:
+    """The signature, if these arguments do not fit it; None if they do, or without a signature."""
+    signature = signature_of(function)
+    if signature is None:
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return signature
+    return None
+
+
+def check_argument_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
+    """The `nondiff_argnames` as a tuple; ValueError if one is no argument of the function."""
+    known = list(inspect.signature(function).parameters) if names else []
+    if isinstance(names, str) or any(name not in known for name in names):
+        raise ValueError(
+            f"{api}: nondiff_argnames does not name arguments of '{text.name_of(function)}'; expected some of {known}, "
+            f"got {names!r}. Pass a list of names."
+        )
+    return tuple(names)
+
+
+def arguments_by_name(
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
+) -> dict[str, Any]:
+    """The arguments of these names, defaults included, whether they were passed by position or by name."""
+    if not names:
+        return {}
+    bound = bind(api, function, inspect.signature(function), args, kwargs)
+    bound.apply_defaults()
+    return {name: bound.arguments[name] for name in names}

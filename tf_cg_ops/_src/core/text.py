@@ -1,0 +1,40 @@
+"""Text for error messages: values, functions, names and numbers as a message shows them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, with that of its class but not of the functions around it."""
+    return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+
+
+def describe(value: Any) -> str:
+    """A value: its type where that says more than its contents."""
+    if isinstance(value, tf.Tensor):
+        return f"a Tensor of dtype {value.dtype.name}"
+    if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
+        return f"a {type(value).__name__}"
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 80 else f"{text[:80]}... (a {type(value).__name__})"
+
+
+def describe_type(value: Any) -> str:
+    """The type of a value, with an article: `an int`, `a tuple of 2 (Tensor, NoneType)`."""
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)} ({', '.join(type(item).__name__ for item in value)})"
+    noun = type(value).__name__
+    return f"an {noun}" if noun[:1] in "AEIOUaeiou" else f"a {noun}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names in quotes, with commas between them."""
+    return ", ".join(repr(name) for name in names)
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
