@@ -1,6 +1,6 @@
 """Stand-ins for repositories that Bazel's own files load, and that Bazel would otherwise download."""
 
-# The rules themselves are part of Bazel: the repositories only hand them on, by the names that are loaded from them.
+# The rules themselves are part of Bazel: the repositories only forward them, by the names that are loaded from them.
 _FILES = {
     "rules_cc": {
         "cc/defs.bzl": ["cc_binary", "cc_library", "cc_test", "cc_toolchain", "cc_toolchain_suite"],
@@ -13,7 +13,7 @@ _FILES = {
     },
 }
 
-# What tests run with under `bazel coverage`, which is not supported.
+# The tools of `bazel coverage`, which is not supported.
 _COVERAGE_TOOLS = """
 package(default_visibility = ["//visibility:public"])
 

@@ -1,1 +1,1 @@
-"""How fast the library is, each time beside what it is compared with: `python -m benchmarks` runs all of it."""
+"""The speed of the library, measured beside its baselines: `python -m benchmarks` runs everything."""

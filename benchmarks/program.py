@@ -1,4 +1,4 @@
-"""The command line of every benchmark: its flags, a run, and what is written."""
+"""The command line of every benchmark: its flags, a run, and its output files."""
 
 import dataclasses
 import datetime
@@ -33,8 +33,8 @@ def run(*subjects: Subject) -> None:
 
 
 def _main(subjects: Sequence[Subject]) -> None:
-    """Prints the table, and writes everything where a folder is named."""
-    # Tracing the same function again is what some benchmarks do.
+    """Prints the table, or writes all results to the folder of --output."""
+    # Some benchmarks trace the same function again, of which TensorFlow warns.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settings = measurement.QUICK if _QUICK.value else Settings()
     if _SECONDS.value is not None:

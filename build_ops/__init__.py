@@ -1,1 +1,1 @@
-"""How the op library is compiled: used by setup.py, and by nothing of the installed package."""
+"""Compiles the op library for setup.py; the installed package does not use it."""

@@ -1,4 +1,4 @@
-"""Compiles in parallel, only what changed, and links."""
+"""Compiles changed sources in parallel, and links them."""
 
 import concurrent.futures
 import hashlib
@@ -16,7 +16,7 @@ from .tensorflow import installed_tensorflow, tensorflow_flags
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
-# -ffp-contract=off: fused operations round otherwise, and only some machines have them.
+# -ffp-contract=off: fused operations round differently, and only some machines have them.
 # -D__libc_single_threaded: see cc/lib/glibc_compatibility.cc.
 COMPILE_FLAGS = (
     "-O3",
@@ -35,7 +35,7 @@ HARDENING_FLAGS = (
     "-fstack-clash-protection",
     "-fcf-protection=full",
 )
-# -z defs: a symbol that is missing shows when the library is linked, and not when it is loaded.
+# -z defs: a missing symbol is an error at link time, and not when the library is loaded.
 LINK_FLAGS = (
     "-shared",
     "-Wl,--version-script=cc/exports.lds",
@@ -77,7 +77,7 @@ def build_with_tensorflow(
     more_libraries: Sequence[str],
     more_flags: Sequence[str],
 ) -> None:
-    """The same for anything that is linked against TensorFlow."""
+    """Builds a library or program that is linked against TensorFlow."""
     built = compile_units(sources, toolkit, more_flags)
     libraries = [*(toolkit.link_flags() if toolkit else []), *tensorflow_flags()[1], *more_libraries]
     run([*find_compiler(), *link_flags, *more_flags, "-o", str(target), *map(str, built), *libraries])
@@ -86,7 +86,7 @@ def build_with_tensorflow(
 def compile_units(
     sources: Sequence[str], toolkit: Toolkit | None, more_flags: Sequence[str] = ()
 ) -> list[pathlib.Path]:
-    """The objects of the sources, of which only those are compiled that are not up to date."""
+    """Compiles the sources that are not up to date; returns all objects."""
     commands = compile_commands(find_compiler(), tensorflow_flags()[0], toolkit, more_flags)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
@@ -109,7 +109,7 @@ def compile_commands(
 
 
 def find_compiler() -> list[str]:
-    """The command of the compiler: g++, or what CXX says, which may have arguments; behind ccache where that is."""
+    """The command of the compiler: g++, or CXX, which may have arguments; behind ccache if that is installed."""
     command = (os.environ.get("CXX") or "g++").split()
     if not shutil.which(command[0]):
         raise SystemExit(
@@ -125,7 +125,7 @@ def ccache() -> list[str]:
 
 
 def hardening_flags(compiler: Sequence[str]) -> list[str]:
-    """Those of the flags that the compiler knows."""
+    """The flags that the compiler knows."""
 
     def is_known(flag: str) -> bool:
         probe = [*compiler, "-Werror", "-O3", *flag.split(), "-x", "c++", "-c", os.devnull, "-o", os.devnull]
@@ -135,14 +135,14 @@ def hardening_flags(compiler: Sequence[str]) -> list[str]:
 
 
 def path_flags(compile_flags: Sequence[str]) -> list[str]:
-    """Flags that keep the folders of this machine out of the library: TensorFlow's headers note down where they lie."""
+    """Flags that keep the folders of this machine out of the library: TensorFlow's headers note their own paths."""
     includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
-    # The last one that fits counts, and the folders of headers may lie in that of the project.
+    # The last match counts, and the folders of headers may lie inside of the project's.
     return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
 
 
 def as_one(name: str, sources: Sequence[str]) -> str:
-    """A source that includes all of them, if there are several."""
+    """The path of a source that includes all of these, if there are several."""
     if len(sources) == 1:
         return sources[0]
     text = "".join(f'#include "{source}"\n' for source in sources)
@@ -155,7 +155,7 @@ def as_one(name: str, sources: Sequence[str]) -> str:
 
 
 def compile_source(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:
-    """Compiles one file with the command for its kind, unless its object is newer than it and all that it includes."""
+    """Compiles one file with the command for its kind, unless its object is newer than the file and its includes."""
     kind = pathlib.Path(source).suffix
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
     digest = hashlib.sha256(json.dumps([commands[kind], installed_tensorflow()]).encode()).hexdigest()[:12]

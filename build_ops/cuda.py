@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-# The first with everything that the kernels call (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
+# The oldest toolkit with all that the kernels call (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
 OLDEST_TOOLKIT = (12, 0)
 
 # Turing: the oldest that nvcc 13 compiles for.
@@ -28,7 +28,7 @@ NVCC_FLAGS = (
 )
 
 
-# The code for GPUs takes a third of the room. Every driver for CUDA 13 reads it; some for CUDA 12 do not.
+# Compressed, the code for GPUs takes a third of the room. Every driver for CUDA 13 reads it; some for CUDA 12 do not.
 COMPRESSION_FLAGS = ("--compress-mode=size",)
 FIRST_WITH_COMPRESSION = (13, 0)
 
@@ -43,7 +43,7 @@ class Toolkit:
     static_runtime: str
 
     def compile_command(self, host_flags: Sequence[str] = ()) -> list[str]:
-        """The command for all architectures: their own code, and for those to come what the driver can translate.
+        """The command for all architectures: their own code, and code that drivers can translate for later ones.
 
         The flags are for the compiler of the host's part.
         """
@@ -61,7 +61,7 @@ class Toolkit:
         ]
 
     def link_flags(self) -> list[str]:
-        """They stand before TensorFlow, which exports functions of the same names for itself.
+        """The libraries of the CUDA runtime, before TensorFlow, which exports functions of the same names for itself.
 
         Bound to those, the library would not load with `tensorflow-cpu`.
         """
@@ -69,9 +69,9 @@ class Toolkit:
 
 
 def find_toolkit() -> tuple[Toolkit | None, str]:
-    """The toolkit to build with, if any, and what was found or is missing.
+    """The toolkit to build with, if any, and a description of the found or missing parts.
 
-    TF_CG_OPS_CUDA=0 does without one, and TF_CG_OPS_CUDA=1 does not.
+    With TF_CG_OPS_CUDA=0 none is used; with TF_CG_OPS_CUDA=1 one is required.
     """
     wish = os.environ.get("TF_CG_OPS_CUDA")
     if wish == "0":

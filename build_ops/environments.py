@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Of every part of the library some, and nothing that needs more than CORE_REQUIREMENTS.
+# Tests of every part of the library that need only CORE_REQUIREMENTS.
 CORE_TESTS = (
     "graph/test_control_flow.py",
     "custom_gradient/test_arguments.py",
@@ -39,7 +39,7 @@ def pip(interpreter: pathlib.Path, *arguments: str) -> None:
 
 
 def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
-    """Copies the core tests, more ones and what they share to an empty folder that holds nothing of the library."""
+    """Copies the core tests, more tests and their support to an empty folder without the library."""
     ignored = shutil.ignore_patterns("*.pyc", "test_*.py")
     shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support", ignore=ignored)
     tests = (*CORE_TESTS, *more)
@@ -51,8 +51,8 @@ def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
 
 
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
-    """Runs the core tests of `copy_core_tests`; returns whether all passed, and what pytest says last."""
-    # The folder is named, since a run of all tests that there are writes the table of modes.
+    """Runs the core tests of `copy_core_tests`; returns whether all passed, and pytest's last line."""
+    # The folder is named, because a run without names would write the table of modes.
     options = ("-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0")
     command = [str(interpreter), "-m", "pytest", "tests", *options]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)

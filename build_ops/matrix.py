@@ -2,7 +2,7 @@
 
     python -m build_ops.matrix --python python3.11 python3.12 --tensorflow 2.18 2.21
 
-It is what `make matrix` runs. Each version gets the newest of those Pythons that it is published for. The table at the
+`make matrix` runs it. Each version gets the newest of those Pythons that it is published for. The table at the
 end is that of docs/building.md.
 """
 
@@ -20,7 +20,7 @@ from .tensorflow import SUPPORTED
 # The newest Python that each version of TensorFlow is published for. (The oldest is older than the library's.)
 NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13)}
 
-# Beside the core tests: what rests on private names of TensorFlow and on either Keras.
+# Beside the core tests: those that depend on private names of TensorFlow and on either Keras.
 MORE_TESTS = (
     "graph/test_forward_mode.py",
     "keras/test_functional_models.py",
@@ -34,11 +34,11 @@ HEADER = ("TensorFlow", "Python", "NumPy", "Keras", "tf_keras", "tests")
 
 
 def version_of(python: str) -> tuple[int, int] | None:
-    """The version of a Python; None if it is not at hand."""
+    """The version of a Python; None if it is not installed."""
     try:
         script = "import json, sys; print(json.dumps(sys.version_info[:2]))"
         answer = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
-    # The name may be that of a script that only says what to install.
+    # The name may belong to a script that only recommends a package.
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None
     major, minor = json.loads(answer.stdout)
@@ -52,15 +52,15 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 
 
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
-    """Installs a version of TensorFlow, what is published with it, and the library, built against it."""
+    """Installs a version of TensorFlow, its tf_keras, and the library, built against it."""
     pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", "setuptools>=77", "wheel", *CORE_REQUIREMENTS)
-    # It requires the distribution named `tensorflow`, which pip would install beside the one above.
+    # tf_keras requires the distribution `tensorflow`, which pip would install beside the one above.
     pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
     pip(interpreter, "install", "--no-build-isolation", str(sdist))
 
 
 def versions_in(interpreter: pathlib.Path) -> list[str]:
-    """The versions of what the table names, but for the tests."""
+    """The versions of the packages in the table."""
     script = (
         "import json, platform; from importlib.metadata import version;"
         "names = ['tensorflow-cpu', 'numpy', 'keras', 'tf_keras'];"

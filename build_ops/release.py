@@ -1,8 +1,8 @@
-"""Makes dist/: the source distribution, the wheel, and a table of where both were installed and tested.
+"""Makes dist/: the source distribution, the wheel, and a table of the Pythons in which both were tested.
 
     python -m build_ops.release python3.10 python3.11
 
-It is what `make wheel` runs, with the Pythons to test in; those that are not there are named in the table.
+`make wheel` runs it with the Pythons to test in; the table names the missing ones.
 """
 
 import os
@@ -22,7 +22,7 @@ TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 def make_sdist(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Packs the sources, with the list of an earlier time out of the way."""
+    """Packs the sources, without the file list of an earlier run."""
     notes = target / "notes"
     notes.mkdir(parents=True)
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(notes), "sdist"]
@@ -31,7 +31,7 @@ def make_sdist(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Compiles what is in the source distribution, in a folder of its own, and every file anew."""
+    """Compiles every file of the source distribution anew, in a separate folder."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = (path for path in folder.iterdir() if path.is_dir())
@@ -52,7 +52,7 @@ def make_twice(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def require_equal(one: pathlib.Path, other: pathlib.Path) -> None:
-    """Ends the program where the bytes of two files differ."""
+    """Ends the program if the bytes of two files differ."""
     if one.read_bytes() != other.read_bytes():
         raise SystemExit(
             f"tf_cg_ops: two builds differ; expected the same bytes, got {one} and {other}. The tool diffoscope shows "
@@ -118,7 +118,7 @@ def main(pythons: Sequence[str]) -> None:
 
 
 def test_in(pythons: Sequence[str], sdist: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Prints the table of what was tested in these Pythons."""
+    """Prints the table of the tests in these Pythons."""
     rows = [(True, "| Python | TensorFlow | installed | core tests |"), (True, "|---|---|---|---|")]
     for python in pythons:
         if not is_there(python):

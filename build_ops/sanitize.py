@@ -1,7 +1,7 @@
 """Runs the C++ side under sanitizers: python3 -m build_ops.sanitize [PARTS], or make sanitize.
 
-Every part builds what it runs into a folder of its own below build/, and is clean or has found something: then its
-report is printed and the exit status is 1.
+Every part builds its programs in a folder below build/. If it finds something, its report is printed and the exit
+status is 1.
 """
 
 import argparse
@@ -73,7 +73,7 @@ PASSES = (
     "cc/lib/messages.cc",
 )
 
-# The tests of what the op library does in C++: raw calls, kernels, shapes, gradients and passes.
+# The tests of the C++ side of the op library: raw calls, kernels, shapes, gradients and passes.
 CORE_TESTS = (
     "kernels/test_raw_ops",
     "kernels/test_embed_grad_kernel",
@@ -87,8 +87,8 @@ CORE_TESTS = (
     "saved_model/test_fresh_process",
     "graph/test_xla",
 )
-# Those that run something else than the op library inside of TensorFlow: compilers, other programs, and what only reads
-# the sources; and those that measure memory, of which a sanitizer takes its share.
+# Tests that do not run the op library inside of TensorFlow, but compilers and other programs, or only read the sources;
+# and those that measure memory, of which a sanitizer takes its share.
 OTHER_TESTS = (
     "docs/test_benchmarks",
     "docs/test_demo",
@@ -132,7 +132,7 @@ class Settings:
 def build_program(
     name: str, compiler: Sequence[str], flags: Sequence[str], sources: Sequence[str], folder: pathlib.Path = FOLDER
 ) -> pathlib.Path:
-    """Compiles and links a program, only what changed."""
+    """Compiles the changed sources of a program, and links it."""
     folder.mkdir(parents=True, exist_ok=True)
     commands = {".cc": [*compiler, "-std=c++17", *FLAGS, *flags, "-I."]}
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -164,7 +164,7 @@ def without_randomized_addresses() -> list[str]:
 
 
 def check(part: str, ran: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Outcome:
-    """Runs an instrumented program; prints the end of what it says where it found something."""
+    """Runs an instrumented program; prints the end of its output if it found something."""
     start = time.monotonic()
     log = FOLDER / f"{part}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ def check_passes(settings: Settings) -> Outcome:
 
 
 def build_instrumented_package() -> pathlib.Path:
-    """A copy of the project with an instrumented op library, beside which the real one stays as it is."""
+    """Makes a copy of the project with an instrumented op library; the real one stays unchanged."""
     copy = FOLDER / "project"
     for name in ("tf_cg_ops", "tests", "qa", "build_ops", "docs", "examples", "pyproject.toml", "README.md"):
         source = ROOT / name
@@ -267,7 +267,7 @@ def build_instrumented_package() -> pathlib.Path:
 
 
 def preload() -> str:
-    """Libraries that have to be there first: the sanitizer's, and the one whose exceptions it watches."""
+    """Libraries that must be loaded first: the sanitizer's, and the one whose exceptions it watches."""
     names = ("libasan.so", "libstdc++.so.6")
     ask = [["g++", f"-print-file-name={name}"] for name in names]
     return " ".join(subprocess.run(a, stdout=subprocess.PIPE, text=True, check=True).stdout.strip() for a in ask)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-# The op library, which needs libtensorflow_framework alone. Slowest first: what starts last decides when all is done.
+# The op library, which needs libtensorflow_framework alone. Slowest first: the last one sets the build's time.
 SOURCES = (
     "cc/gradients/function_gradients.cc",
     "cc/functions/function_builder.cc",
@@ -53,7 +53,7 @@ UNITS = {
     "ops_with_cc": ("cc/graph_gradients", "cc/xla"),
 }
 
-# The kernels for NVIDIA GPUs, and what stands in their place where there is no compiler for them.
+# The kernels for NVIDIA GPUs, and the source that replaces them without nvcc.
 CUDA_SOURCES = ("cuda/contraction.cu", "cuda/schedule.cc")
 WITHOUT_CUDA = ("cuda/contraction_stub.cc",)
 

@@ -37,7 +37,7 @@ def installed_tensorflow() -> tuple[str, str]:
 
 
 def minor_of(version: str) -> str:
-    """The minor version that a version is of."""
+    """The minor version of a version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -3,7 +3,7 @@
     python examples/binary_net.py [--output FOLDER]
 
 The derivative of a sign is zero wherever there is one. The net here has a sign in front of every multiplication: of the
-weights that it keeps and trains, which are real numbers, it uses the signs, and one layer hands only signs to the next.
+weights that it keeps and trains, which are real numbers, it uses the signs, and layers pass only signs to the next.
 With the derivative of the hard tanh in the place of zero it learns to read digits; the same net with `tf.sign` gets
 gradients of zero and stays at chance.
 

@@ -1,1 +1,1 @@
-"""Programs that look for what breaks the library, and the page of what they found: docs/reliability.md."""
+"""Programs that try to break the library, and the page of their findings: docs/reliability.md."""

@@ -1,4 +1,4 @@
-"""How far sums of gradients are from the exact ones, beside TensorFlow's multiplication and reduce_sum.
+"""The errors of summed gradients, compared with TensorFlow's multiplication and reduce_sum.
 
     python -m qa.exactness
 
@@ -32,14 +32,14 @@ SIZES = (1000, 100_000, 10_000_000)
 
 
 class Layout(NamedTuple):
-    """How the products lie: the shape of both operands, of the result, and the axes to sum over."""
+    """The layout of the products: the shape of both operands, of the result, and the axes to sum over."""
 
     operands: Callable[[int], tuple[int, ...]]
     result: tuple[int, ...]
     axes: tuple[int, ...]
 
 
-# So that no result is so large that the exact sums of all of them take hours: 8 of each.
+# Eight results each: exact sums of more would take hours.
 LAYOUTS = {
     "all": Layout(lambda size: (size,), (), (0,)),
     "rows": Layout(lambda size: (8, size // 8), (8, 1), (1,)),
@@ -53,7 +53,7 @@ def real(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> tuple[n
         return rng.random(shape), rng.random(shape) / 256  # Sums of ten million such products fit into a half.
     if kind == "normal":
         return rng.normal(size=shape), rng.normal(size=shape) / 256
-    # Each product once more with the other sign, far away, and small ones between them that must not get lost.
+    # Each product again with the opposite sign, far away, and small ones between that must not get lost.
     large, other = rng.normal(size=shape).ravel(), rng.normal(size=shape).ravel() / 256
     half = large.size // 2
     large[half : 2 * half], other[half : 2 * half] = -large[:half][::-1], other[:half][::-1]
@@ -142,7 +142,7 @@ def errors(dtype: tf.DType, kind: str, name: str, size: int) -> dict[str, Any]:
         unit = ulp(magnitude if kind == "cancelling" else value, dtype)
         for which, result in results.items():
             error = abs(float(getattr(result[i], part)) - value) / unit
-            # A nan is no number to compare with: it is as wrong as it gets.
+            # A nan is an infinite error.
             largest[which] = max(largest[which], error if math.isfinite(error) else math.inf)
     return {"dtype": dtype.name, "numbers": kind, "layout": name, "size": size, **largest}
 

@@ -24,10 +24,9 @@ from typing import Any
 from tests.support.sources import ROOT
 
 SAMPLES = 20
-# How often each scenario is repeated in a whole run, and the bytes that one repetition may leave beyond those that
-# TensorFlow's own operations leave. The tolerance is far below the least that could be left behind, and above what the
-# allocator's holes make of the measurement: a graph with its functions takes about 100 kB, an eager tensor with its
-# tape's record about 1 kB, a reference to either 64 bytes.
+# The repetitions of each scenario in a whole run, and the bytes that one may leave beyond those that TensorFlow's own
+# operations leave. The tolerance is far below the smallest leak and above the noise of the allocator: a graph with its
+# functions takes about 100 kB, an eager tensor with its tape's record about 1 kB, a reference to either 64 bytes.
 SCENARIOS = {
     "traces": (10_000, 4096),
     "loads": (10_000, 4096),
@@ -46,7 +45,7 @@ def slope(samples: list[tuple[float, float]]) -> float:
 
 
 def resident() -> int:
-    """The bytes of memory that this process has, without what the allocator could give back."""
+    """The bytes of memory that this process has, without those that the allocator can give back."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as statm:
@@ -74,7 +73,7 @@ def functions(which: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def decorated(x: Any) -> Any:
         return tf.sin(x) * x, lambda dy: dy * (tf.cos(x) * x + tf.sin(x))
 
-    if which == "injected":  # Leaves a kilobyte behind each time, so that tests see that this is seen.
+    if which == "injected":  # Leaks a kilobyte each time, so that a test can show that leaks are found.
         kept = []
         return (lambda x: (kept.append(bytearray(1024)), decorated(x))[1]), (lambda x: x**2)
     return decorated, lambda x: cg.embed_gradient(x**2, 2.0 * x, x)
@@ -147,7 +146,7 @@ def row(name: str, which: str, samples: list[list[int]]) -> dict[str, Any]:
 
 
 def is_leak(ours: dict[str, Any], built_in: dict[str, Any]) -> bool:
-    """Whether the first leaves more behind than the second, beyond the tolerance."""
+    """Whether the first leaks more than the second, beyond the tolerance."""
     _, tolerance = SCENARIOS[ours["scenario"]]
     return ours["bytes each"] > built_in["bytes each"] + tolerance or any(
         ours[count] > built_in[count] for count in COUNTS

@@ -52,7 +52,7 @@ def library(request):
 
 @pytest.fixture(params=["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
 def device(request):
-    """The kind of device that the test runs on."""
+    """The device of the test, CPU or GPU."""
     if not tf.config.list_physical_devices(request.param):
         pytest.skip(f"TensorFlow sees no {request.param} here")
     with tf.device(f"/device:{request.param}:0"):
@@ -90,7 +90,7 @@ def gradient(request):
 
 @pytest.fixture(params=[False, True], ids=["control_flow_v1", "control_flow_v2"])
 def control_flow(request):
-    """The control flow of TensorFlow 1 or 2 in graphs, with what was on before put back."""
+    """The control flow of TensorFlow 1 or 2 in graphs; the previous setting is restored."""
     tf1 = tf.compat.v1
     was = tf1.control_flow_v2_enabled()
     (tf1.enable_control_flow_v2 if request.param else tf1.disable_control_flow_v2)()

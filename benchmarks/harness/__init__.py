@@ -1,1 +1,1 @@
-"""How a case is measured: implementations, samplers, worker processes, and the record of the machine."""
+"""The measurement of a case: implementations, samplers, worker processes, and the record of the machine."""

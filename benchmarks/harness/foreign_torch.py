@@ -14,7 +14,7 @@ class _Embed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, fx: torch.Tensor, gx: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Hands `fx` on, by reference."""
+        """Forwards `fx`, by reference."""
         ctx.save_for_backward(gx)
         ctx.shape = x.shape
         return fx.detach()

@@ -1,4 +1,4 @@
-"""Ways to give a value a derivative in TensorFlow: each takes `fx` and `gx` and returns a function of `x`.
+"""Custom gradients in TensorFlow: each implementation takes `fx` and `gx` and returns a function of `x`.
 
 The functions are made before anything is timed, as a decorator at the top of a module would make them.
 """
@@ -17,7 +17,7 @@ Function = Callable[[tf.Tensor], tf.Tensor]
 
 
 def raw_op(fx: tf.Tensor, gx: tf.Tensor) -> Function:
-    """The op itself, without the conversion and the checks of `embed_gradient`: what eager mode costs at least."""
+    """The op itself, without the conversion and the checks of `embed_gradient`: the least that eager mode can cost."""
     gx_list = [gx]
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -44,7 +44,7 @@ def tf_custom_gradient(fx: tf.Tensor, gx: tf.Tensor) -> Function:
 
 
 def formula(fx: tf.Tensor, gx: tf.Tensor) -> Function:
-    """The formula that is passed on from one code base to the next."""
+    """The stop-gradient formula, as many code bases have it."""
     return lambda x: fx + gx * (x - tf.stop_gradient(x))
 
 

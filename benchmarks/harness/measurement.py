@@ -13,7 +13,7 @@ from .samplers import Sampler
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How long and how large."""
+    """The time and the sizes of a run."""
 
     quick: bool = False
     # For the samples of one case; and the number of rounds that they are spread over.
@@ -22,7 +22,7 @@ class Settings:
     fewest_rounds: int = 5
 
     def pick(self, full: Any, quick: Any) -> Any:
-        """`quick` where all has to be over in a minute, else `full`."""
+        """`quick` in a run of a minute, else `full`."""
         return quick if self.quick else full
 
 
@@ -44,7 +44,7 @@ class Case:
     elements: int = 1
     # The least that must be read and written; 0 where memory does not count.
     bytes_moved: int = 0
-    # Numbers that are the same each time need no more rounds than it takes to see that.
+    # Numbers that never change need few rounds.
     rounds: int | None = None
 
 
@@ -91,7 +91,7 @@ def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
 
 
 def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
-    """Measures one case after the other and says on stderr how far it is."""
+    """Measures one case after the other and reports its progress on stderr."""
     results = []
     start = time.perf_counter()
     for index, case in enumerate(cases):

@@ -11,15 +11,15 @@ from .workers import Worker
 
 @functools.cache
 def worker() -> Worker:
-    """A process in which every large block goes back to the system at once: what is resident is in use.
+    """A process in which every large block goes back to the system at once: resident memory is in use.
 
-    Without the optimisations of oneDNN, which bring an allocator that keeps what was freed.
+    Without the optimisations of oneDNN, whose allocator keeps freed memory.
     """
     return Worker({"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"})
 
 
 class Peak:
-    """By how many units the peak exceeds what was resident before the call."""
+    """The units by which the peak exceeds the memory resident before the call."""
 
     def __init__(self, function: Callable[[], Any], unit_bytes: int) -> None:
         self._function = function

@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The middle of the samples and where most of them lie."""
+    """The median of the samples and the range of most of them."""
 
     median: float
     p20: float

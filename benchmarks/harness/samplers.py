@@ -12,7 +12,7 @@ class Sampler(Protocol):
     """One implementation of a case."""
 
     def prepare(self, seconds: float) -> None:
-        """Runs once what is slow only the first time; from then on a sample should take about so long."""
+        """Warms up; a sample should take about `seconds` from then on."""
 
     def sample(self) -> float:
         """One sample."""
@@ -36,8 +36,7 @@ class Timed:
 
     def sample(self) -> float:
         """The seconds of one call, on average, after one that is not timed."""
-        # Nobody pays for what another leaves behind: garbage, cold caches, pages that the system took back. Everybody
-        # pays for the collections that the own garbage causes.
+        # No implementation pays for the garbage, cold caches and lost pages of another; each collects its own garbage.
         gc.collect()
         self._run(1)
         return self._run(self._calls) / self._calls
@@ -55,7 +54,7 @@ class Timed:
 
 
 def in_turn(functions: Sequence[Callable[[], Any]]) -> Timed:
-    """The time of a call where each call has other inputs than the one before, so that no cache holds them."""
+    """The time of a call whose inputs take turns, so that no cache holds them."""
     turns = itertools.cycle(functions)
     return Timed(lambda: next(turns)())
 
@@ -67,7 +66,7 @@ class Number:
         self._function = function
 
     def prepare(self, seconds: float) -> None:
-        """Nothing: what runs once only is part of the number."""
+        """Nothing: the first call is part of the number."""
 
     def sample(self) -> float:
         """The number."""

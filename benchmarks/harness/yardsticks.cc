@@ -1,4 +1,4 @@
-// What memory allows: reading arrays and writing one, with vector instructions on all cores, and nothing else.
+// The limit of memory: reads arrays and writes one, with vector instructions on all cores, and does nothing else.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 """The memory-limit yardsticks of yardsticks.cc, compiled for this machine when they are first used.
 
-Counts are those of 4-byte elements. `read` says what a sum cannot be quicker than, and `multiply` what a product
-cannot: it writes to memory that is there already, as TensorFlow does, whose allocator keeps what was freed.
+Counts are those of 4-byte elements. `read` is the limit of a sum, and `multiply` that of a product: it writes to memory
+that is mapped already, as TensorFlow does, whose allocator keeps freed memory.
 """
 
 import ctypes

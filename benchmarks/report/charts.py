@@ -80,7 +80,7 @@ _PANELS = (
 
 
 def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws the charts that the run has figures for, and returns their paths."""
+    """Draws each chart whose figures the run has, and returns the paths."""
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     paths = []
     with plt.rc_context(_STYLE):
@@ -108,7 +108,7 @@ def _find(cases: Cases, subject: str, start: str, most: int = 10_000_000) -> dic
 
 
 def _headline(cases: Cases) -> Any:
-    """Why to use it: six costs, ours beside the others."""
+    """Six costs, ours beside the others."""
     panels = [(panel, _find(cases, panel.subject, panel.case)) for panel in _PANELS]
     found = [(panel, case) for panel, case in panels if case is not None]
     if not found:
@@ -204,7 +204,7 @@ _MARKERS = {
 
 
 def _memory_limit(cases: Cases) -> Any:
-    """How far each backward pass is from what memory allows."""
+    """The distance of each backward pass from the memory limit."""
     rows = []
     for (subject, name), case in cases.items():
         for yardstick, plain in (

@@ -20,7 +20,7 @@ FIGURES = ROOT / "docs" / "figures"
 
 
 def page(text: str, run: dict[str, Any]) -> str:
-    """The text of the page, with what stands between `<!-- name -->` and `<!-- end -->` made from the results."""
+    """The text of the page, with the parts between `<!-- name -->` and `<!-- end -->` made from the results."""
     parts = {"origin": table.origin(run) + "\n", "targets": table.targets(run), "memory": table.memory(run)}
     for name, part in parts.items():
         text, found = re.subn(
@@ -32,7 +32,7 @@ def page(text: str, run: dict[str, Any]) -> str:
 
 
 def charts(text: str) -> list[pathlib.Path]:
-    """The charts that the page shows, where a run writes them."""
+    """The paths at which a run writes the charts of the page."""
     return [RESULTS / name for name in re.findall(r"!\[.*?\]\(figures/(\w+\.png)\)", text, re.DOTALL)]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..harness.names import KERNEL, YARDSTICKS
 
-# Elements that are too many for a cache.
+# The elements from which no cache holds a tensor.
 LARGE = 4_000_000
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -103,7 +103,7 @@ def _ratio(ratio: dict[str, float] | None) -> str:
 
 
 def document(run: dict[str, Any]) -> str:
-    """All of it."""
+    """The whole document."""
     return (
         f"# Benchmarks\n\n{origin(run)}\n\n"
         "Written by `make bench`. Ratios are medians over pairs of samples from the same round.\n\n"

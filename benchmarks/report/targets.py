@@ -26,7 +26,7 @@ from ..harness.names import (
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """In every case that fits, `of` over the fastest of `over` is at most `limit`."""
+    """In every matching case, `of` over the fastest of `over` is at most `limit`."""
 
     name: str
     subject: str

@@ -1,4 +1,4 @@
-"""How much longer graphs without our ops take to run for the first time, once the library is imported.
+"""The time that importing the library adds to the first run of graphs without our ops.
 
 The passes of the library see all graphs. Two processes take turns; only one of them has imported the library.
 """

@@ -1,4 +1,4 @@
-"""A `tf.function` that nobody differentiates, with a gradient that is expensive to compute: does the value alone run?
+"""Inference of a `tf.function` whose gradient is expensive to compute: only the value should run.
 
 The baseline is the function without a gradient.
 """

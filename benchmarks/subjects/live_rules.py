@@ -1,4 +1,4 @@
-"""Rules in graphs: those that call their own function, slices of a large table, and what a loop keeps for a rule."""
+"""Rules in graphs: recursive ones, slices of a large table, and the memory that a loop keeps for a rule."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How much memory `recompute_grad` saves, and what it costs: a deep chain, plain, with TensorFlow's, and with ours."""
+"""The memory that `recompute_grad` saves, and its cost: a deep chain, plain, with TensorFlow's, and with ours."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -92,7 +92,7 @@ def _error(shape: list[int], x_shape: list[int]) -> Mapping[str, Sampler | str]:
 
 
 def _results(shape: list[int], x_shape: list[int]) -> Mapping[str, Sampler | str]:
-    """How many results that differ in a bit 20 calls give."""
+    """The number of different results of 20 calls, bit by bit."""
     dy, gx = tensors(shape, shape)
     kernel = raw_gradient(dy, gx, x_shape)
     axis = _summed(shape, x_shape)

@@ -1,1 +1,1 @@
-"""Faults put into the sources, one at a time, which the tests have to notice."""
+"""Faults injected into the sources, one at a time; the tests must notice each."""

@@ -1,6 +1,6 @@
-"""Faults that somebody might make in the C++ sources, and the tests that have to notice each.
+"""Plausible faults of the C++ sources, and the tests that must notice each.
 
-It is a list; `seed_faults.py` puts them in, one at a time.
+`inject.py` injects them, one at a time.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Mutants that no test notices and none has to: each with the reason, judged by reading."""
+"""Mutants that no test notices and none needs to: each with the reason, judged by reading."""
 
 HARMLESS: dict[str, str] = {
     "_command_line.py: text = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error) -> "

@@ -1,8 +1,8 @@
-"""Puts the faults of `faults.py` into a copy of the sources, one at a time; the tests have to fail for each.
+"""Injects the faults of `cpp_faults.py` into a copy of the sources, one at a time; the tests must fail for each.
 
     python -m qa.faults.inject [--only TEXT] [--new]
 
-Each outcome goes into docs/reliability/faults.json; it fails where the tests noticed nothing.
+Each outcome goes into docs/reliability/faults.json; the program fails if the tests miss a fault.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def seed(fault: Fault, folder: pathlib.Path) -> str | None:
     if text.count(fault.right) != 1:
         raise SystemExit(
             f"qa: the fault '{fault.name}' does not fit {fault.file}; expected `{fault.right}` once, got it "
-            f"{text.count(fault.right)} times. Mend it in qa/faults/cpp_faults.py."
+            f"{text.count(fault.right)} times. Fix it in qa/faults/cpp_faults.py."
         )
     path.write_text(text.replace(fault.right, fault.wrong))
     try:
@@ -105,7 +105,7 @@ class WithoutAFault:
         self._passed: set[str] = set()
 
     def require(self, tests: Sequence[str]) -> None:
-        """Runs those that have not yet passed."""
+        """Runs the tests that have not yet passed."""
         new = sorted(set(tests) - self._passed)
         if not new:
             return
@@ -116,12 +116,12 @@ class WithoutAFault:
 
 
 def outcomes() -> dict[str, dict[str, str | None]]:
-    """Those that are kept, by the name of the fault."""
+    """The outcomes in the file, by the name of the fault."""
     return {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
 
 
 def keep(fault: Fault, noticed: str | None) -> None:
-    """Puts one outcome beside those that are there, in the order of the list."""
+    """Adds one outcome to the file, in the order of the list."""
     known = outcomes()
     known[fault.name] = {"fault": fault.name, "file": fault.file, "noticed_by": noticed}
     rows = [known[one.name] for one in FAULTS if one.name in known]
@@ -129,7 +129,7 @@ def keep(fault: Fault, noticed: str | None) -> None:
 
 
 def main() -> None:
-    """Seeds all faults, or those that the command line names."""
+    """Injects all faults, or those that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
     parser.add_argument("--new", action="store_true", help="only faults that have no outcome yet")
@@ -155,7 +155,7 @@ def main() -> None:
             print(f"{number} of {len(faults)}, {seconds} s, {fault.name}: {noticed}", file=sys.stderr, flush=True)
             keep(fault, noticed)
             missed += [fault.name] if noticed is None else []
-            build(folder)  # As it was: the next fault may have other tests, which have to pass.
+            build(folder)  # Without the fault: the next one may have other tests, which must pass.
     if missed:
         raise SystemExit(f"qa: the tests noticed nothing of: {'; '.join(missed)}")
 

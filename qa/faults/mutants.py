@@ -1,12 +1,12 @@
-"""Changes the Python modules in one place at a time; the tests have to notice.
+"""Changes the Python modules in one place at a time; the tests must notice.
 
     python -m qa.faults.mutants [--one-of 16] [--only TEXT]
 
 The operators of Cosmic Ray (https://cosmic-ray.readthedocs.io) choose places and changes: a number, a
 comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same ones in each run. The tests
 that run the line, as Coverage.py saw them (https://coverage.readthedocs.io), come first, and then all of the module's.
-Each outcome goes into docs/reliability/mutants.json, where a run that was stopped goes on. `make mutants` installs what
-it needs.
+Each outcome goes into docs/reliability/mutants.json, where a stopped run continues. `make mutants` installs its
+requirements.
 """
 
 import argparse
@@ -35,9 +35,9 @@ from .inject import copy_of_the_sources, first_failure, run
 RESULTS = ROOT / "docs" / "reliability" / "mutants.json"
 # The tests that run each line: found once, and kept until a module changes.
 COVERAGE = ROOT / "build" / "mutants"
-# So many of the tests that run a line come first: enough to notice most changes of it.
+# The number of tests of a line that run first: enough to notice most changes of it.
 FIRST = 60
-# For these, in seconds: changes make loops without end.
+# In seconds, for these tests: a change may cause an endless loop.
 TIME_LIMIT = 300
 PACKAGE = "tf_cg_ops"
 CORES = len(os.sched_getaffinity(0))
@@ -186,7 +186,7 @@ def tests_for(module: str) -> tuple[str, ...]:
 
 
 def modules() -> list[str]:
-    """All that are changed."""
+    """The modules that are changed."""
     paths = (str(path.relative_to(ROOT / PACKAGE)) for path in (ROOT / PACKAGE).rglob("*.py"))
     return sorted(path for path in paths if not path.startswith(LEFT_OUT))
 
@@ -205,7 +205,7 @@ def what_runs(text: str) -> str:
 
 
 def changed_lines(text: str, changed: str) -> tuple[int, str, str]:
-    """The number of the first line that differs, and what stood and stands there."""
+    """The number of the first line that differs, and its text before and after."""
     matcher = difflib.SequenceMatcher(None, text.splitlines(), changed.splitlines(), autojunk=False)
     _, begin, end, other, last = next(op for op in matcher.get_opcodes() if op[0] != "equal")
     strip = lambda lines: " ".join(line.strip() for line in lines)  # noqa: E731
@@ -213,7 +213,7 @@ def changed_lines(text: str, changed: str) -> tuple[int, str, str]:
 
 
 def draw(module: str, one_of: int) -> Iterator[Mutant]:
-    """Some of a module's mutants: of every so many places one, and one of the ways to change it."""
+    """Some of a module's mutants: one of every `one_of` places, with one change each."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
@@ -223,7 +223,7 @@ def draw(module: str, one_of: int) -> Iterator[Mutant]:
     places: dict[Any, list[tuple[Any, int]]] = {}
     for name in sorted(plugins.operator_names()):
         operator = plugins.get_operator(name)
-        # Those that have to be told names, and one that cannot replace a name with a dot in it.
+        # Operators that need names as arguments, and one that cannot replace a name with a dot.
         if operator.arguments() or name == "core/ExceptionReplacer":
             continue
         seen = 0
@@ -237,14 +237,14 @@ def draw(module: str, one_of: int) -> Iterator[Mutant]:
     wanted = -(-len(order) // one_of)
     for position in order:
         changed = mutate_code(text, *generator.choice(places[position]))
-        # Changes of annotations, and those that change nothing, say nothing about the tests.
+        # Changes of annotations, and those without effect, say nothing about the tests.
         if wanted and changed is not None and what_runs(changed) != what_runs(text):
             wanted -= 1
             yield Mutant(module, *changed_lines(text, changed), changed)
 
 
 def exists(test: str) -> bool:
-    """Whether there still is a test of this name."""
+    """Whether a test of this name exists."""
     file, _, function = test.partition("::")
     return f"def {function.partition('[')[0]}(" in (ROOT / "tests" / file).read_text()
 
@@ -253,7 +253,7 @@ class Coverage:
     """The tests that run each line."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        """Runs all tests in a copy of the sources, unless that was done for the same ones."""
+        """Runs all tests in a copy of the sources, unless the same sources were measured before."""
         from coverage import CoverageData
 
         files = sorted({test for module in modules() for test in tests_for(module)})
@@ -289,7 +289,7 @@ class Coverage:
 
 
 def outcome(mutant: Mutant, folder: pathlib.Path, first: list[str]) -> dict[str, Any]:
-    """Puts a mutant into a copy of the sources and runs its tests."""
+    """Runs the tests of a mutant in a copy of the sources."""
     path = folder / PACKAGE / mutant.module
     text = path.read_text()
     path.write_text(mutant.text)

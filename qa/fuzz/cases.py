@@ -11,7 +11,7 @@ from tests.support.tensors import DTYPES, random_array
 from . import shapes
 from .modes import MODES
 
-# Eager mode costs a fiftieth of what others do, since those trace.
+# Eager mode costs a fiftieth of the others, which trace.
 _MODES = ("eager",) * 4 * len(MODES) + tuple(MODES)
 
 # Sines and products of them are rounded too coarsely in other dtypes, and are no derivatives in complex ones.

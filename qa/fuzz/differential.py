@@ -1,4 +1,4 @@
-"""embed_gradient in one mode after the other against NumPy, for cases by hypothesis: as many as one likes."""
+"""embed_gradient in every mode against NumPy, for any number of cases by hypothesis."""
 
 import argparse
 import collections
@@ -18,7 +18,7 @@ from .cases import cases
 from .modes import MODES
 from .raw_ops import ROOT
 
-# A process ends after so many examples: TensorFlow keeps much of what it traces.
+# A process ends after so many examples, because TensorFlow keeps much of each trace.
 EXAMPLES_OF_A_PROCESS = 2_500
 
 SETTINGS = {

@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow runs a function of tensors that returns tensors; arrays go in and come out."""
+"""The modes in which TensorFlow runs a function of tensors; each takes and returns arrays."""
 
 import tempfile
 
@@ -28,7 +28,7 @@ def vectorized_map(run, arrays):
 
 
 def reloaded(run, arrays):
-    """A SavedModel of it."""
+    """Saves the function and runs it from the SavedModel."""
     module = tf.Module()
     specs = [tf.TensorSpec([None] * a.ndim, a.dtype) for a in arrays]
     module.run = tf.function(run, input_signature=specs, autograph=False)

@@ -1,4 +1,4 @@
-"""Calls as NodeDefs: what Python's wrappers would not let through."""
+"""Calls as NodeDefs, which may be malformed in ways that Python's wrappers refuse."""
 
 import tensorflow as tf
 
@@ -35,7 +35,7 @@ BAD = (
 
 
 def draw_mutation(chance, call):
-    """Nothing; or a change, with the attribute that it is about."""
+    """None, or a change with its attribute."""
     required = [*INFERRED[call.op], *(name for name in call.attributes if name not in DEFAULTS)]
     kind = chance.choice(("", "", "drop a default", "an attribute that the op has not", *BAD))
     does_not_fit = call.op == "CustomGradientEmbed" and call.counts[1] != call.counts[2]

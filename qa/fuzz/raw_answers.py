@@ -1,4 +1,4 @@
-"""Makes a call and compares its answer with what it must be."""
+"""Makes a call and compares its answer with the reference."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A random call of one of the ops: all of it follows from one number."""
+"""A random call of one of the ops, determined by one number."""
 
 import dataclasses
 import random
@@ -9,7 +9,7 @@ import tensorflow as tf
 from . import node_defs
 from .raw_inputs import MAKERS, NUMBERS, Handle, array_of
 
-# How many calls in a thousand are made in which way; the slow ones trace or compile something for each call.
+# The calls in a thousand that are made in each mode; the slow modes trace or compile for each call.
 SHARES = {
     "eager": 800,  # In eager mode.
     "reused": 70,  # Traced once, with unknown shapes, for all calls of the same attributes.

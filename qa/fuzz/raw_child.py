@@ -1,6 +1,6 @@
-"""Makes calls one after the other, in a process of its own, since one of them may end it.
+"""Makes calls one after the other in a process of its own, because a call may end it.
 
-Says on a pipe which call it begins, and how that ended.
+Reports on a pipe which call begins, and how it ended.
 """
 
 import argparse

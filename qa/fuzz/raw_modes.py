@@ -1,4 +1,4 @@
-"""The ways in which a call is made; each returns its outputs and, for given upstreams, its gradients.
+"""The modes in which a call is made; each returns its outputs and, for given upstreams, its gradients.
 
 Gradients are those of all differentiable outputs with respect to all differentiable inputs.
 """

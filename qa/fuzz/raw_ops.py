@@ -1,4 +1,4 @@
-"""Random calls of the ops in child processes: each has to be answered rightly, or by an exception."""
+"""Random calls of the ops in child processes: each must give the right answer or an exception."""
 
 import collections
 import contextlib
@@ -16,10 +16,10 @@ import time
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# A child ends after so many calls: traces and kernels of calls that were made stay in its memory.
+# A child ends after so many calls, because traces and kernels stay in its memory.
 CALLS_OF_A_CHILD = 20_000
 
-# After so many seconds a call counts as one that never ends. Compilers are slow on a busy machine; imports, too.
+# In seconds: a longer call counts as endless. Compilers and imports are slow on a busy machine.
 TIME_LIMIT = 60.0
 
 # The faults that the fuzzer can inject into its own calls.

@@ -1,6 +1,6 @@
 """The answers that the ops must give, decided independently: fitting shapes, and the numbers in float64.
 
-Written from the ops' documentation, by another way than cc/lib: every size is put at its distance from the right end.
+Written from the ops' documentation, by another method than cc/lib: every size stands at its distance from the right end.
 """
 
 import math
@@ -16,7 +16,7 @@ HUGE = 2**47
 
 
 class RefusedError(Exception):
-    """A call that has to raise: why, and with which exceptions beside the usual ones."""
+    """A call that must raise: the reason, and exceptions allowed beside the usual ones."""
 
     def __init__(self, why, *also):
         super().__init__(why)
@@ -49,7 +49,7 @@ def _domain(rank, axis, all_axes):
 
 
 def align(shapes, axis=(), all_axes=False):
-    """The joint shape, and each role's with as many dimensions, of shapes by role. Raises RefusedError if they do not fit."""
+    """The iteration space of shapes by role, and each shape in its rank. Raises RefusedError for a shape error."""
     fx, gx, x = (tuple(shapes[role]) for role in ROLES)
     rank = len(x)
     domain = _domain(rank, list(axis), all_axes)

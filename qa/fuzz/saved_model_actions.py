@@ -1,6 +1,6 @@
 """Actions on a mutated SavedModel, and on the same one without ops of this library, to compare.
 
-Every action ends with a result or an exception. `strip` and `inspect` promise which exceptions.
+Every action ends with a result or an exception. `strip` and `inspect` document their exceptions.
 """
 
 import shutil
@@ -19,7 +19,7 @@ PROMISED = (FileNotFoundError, NotADirectoryError, FileExistsError, ValueError, 
 
 
 class UndocumentedError(Exception):
-    """An exception of another kind, or with another message, than strip and inspect promise; or something left over."""
+    """An exception that strip and inspect do not document, by its kind or message; or a file left over."""
 
 
 def _promised(api, action):
@@ -160,7 +160,7 @@ CONTROLS = {
 
 
 def mutate(seed, number, folder):
-    """Makes the mutant of that number of the SavedModels of all bases in `folder`; returns what is known of it."""
+    """Makes the mutant of that number of the SavedModels of all bases in `folder`; returns its description."""
     rng = mutations.generator(seed, number)
     base = bases.BASES[number % len(bases.BASES)]
     model = folder / base.__name__
@@ -185,7 +185,7 @@ def mutate(seed, number, folder):
 
 
 def replace_our_ops(folder):
-    """Puts built-in ops in the places of the ops of this library: those that forward their inputs, and calls of rules."""
+    """Replaces the ops of this library with built-in ops: with identities, and with calls of rules."""
     file = folder / "saved_model.pb"
     proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta in proto.meta_graphs:
@@ -198,7 +198,7 @@ def replace_our_ops(folder):
 
 
 def _replace_in(body, library):
-    """Returns the names of the nodes that are others now."""
+    """Returns the names of the replaced nodes."""
     nodes = [node for node in body if node.op in OUTPUTS]
     calls = [call for node in nodes if (call := _replace(node, library))]
     body.extend(calls)

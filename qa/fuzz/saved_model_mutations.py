@@ -1,6 +1,6 @@
 """Mutations of a SavedModel: of the messages in its file, of their structure, and of the bytes of its files.
 
-Each mutation takes a random generator and what it changes, and returns what it did, in words.
+Each mutation takes a random generator and an object to change, and returns a description of the change.
 """
 
 import random
@@ -34,7 +34,7 @@ def functions_of(proto):
 
 
 def our_nodes(proto):
-    """Those of the library's ops, each with the function that it is in."""
+    """The nodes of the library's ops, each with its function."""
     return [(f, node) for f in functions_of(proto) for node in f.node_def if node.op in OUTPUTS]
 
 
@@ -227,7 +227,7 @@ def change_op_list(rng, proto):
 
 
 def change_structure(rng, proto):
-    """Nodes and functions: removed, doubled, renamed; inputs that dangle, are swapped, go round in a circle."""
+    """Removes, doubles and renames nodes and functions; makes inputs dangle, swaps them, makes cycles."""
     function = rng.choice([rng.choice(functions_of(proto)), rng.choice(our_nodes(proto))[0]])
     ours = [node for node in function.node_def if node.op in OUTPUTS]
     node = rng.choice(ours if ours and rng.random() < 0.6 else list(function.node_def) or [tf.compat.v1.NodeDef()])

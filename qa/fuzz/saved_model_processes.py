@@ -1,6 +1,6 @@
-"""A process of its own for each mutant, with limits of time and memory: what it did, and how it ended.
+"""A process for each mutant, with limits of time and memory, and a record of its actions and its end.
 
-They are forked from a process in which TensorFlow is imported and nothing has run yet, so that each starts at once.
+Processes are forked from one in which TensorFlow is imported and nothing has run yet, so that each starts at once.
 """
 
 import ctypes
@@ -56,7 +56,9 @@ def _child(work, log, notes):
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.setsid()  # Its children end with it.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # And it ends with the fuzzer, however that ends.
+        ctypes.CDLL(None).prctl(
+            PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # The process ends with the fuzzer, even if that is killed.
         with open(log, "w") as output, open(notes, "w") as lines:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)

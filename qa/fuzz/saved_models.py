@@ -39,7 +39,7 @@ INJECTABLE = ("abort", "hang", "leak", "wrong", "undocumented")
 
 
 def inject(kind):
-    """A fault that the fuzzer has to find."""
+    """Causes a fault that the fuzzer must find."""
     if kind == "abort":
         os.abort()
     if kind == "hang":
@@ -72,7 +72,7 @@ class Fuzzer:
         gc.freeze()  # Memory that a child does not touch is not copied for it.
 
     def prepare(self, folder):
-        """Saves the bases, and runs all actions on each: what mutants that change nothing have to give."""
+        """Saves the bases, and runs all actions on each: the expected results of neutral mutants."""
         self.bases = folder / "bases"
         self.bases.mkdir()
         self.work = folder / "work"
@@ -132,7 +132,7 @@ class Fuzzer:
 
     @staticmethod
     def _alone(folder):
-        """Leaves the mutant alone in its folder, so that what is left behind is seen."""
+        """Leaves the mutant alone in its folder, so that files left behind are seen."""
         for other in folder.parent.iterdir():
             if other != folder:
                 shutil.rmtree(other)
@@ -145,7 +145,7 @@ class Fuzzer:
         return None
 
     def _blame(self, number, ending):
-        """Whose fault it is: that of TensorFlow, if it happens without the ops of this library, too."""
+        """Whose fault it is: that of TensorFlow if it also happens without the ops of this library."""
 
         def control(tell):
             folder, _ = actions.mutate(self.seed, number, self.work / "models")

@@ -12,7 +12,7 @@ def _some_ones(choose, dims):
 
 
 def fitting_shapes(choose):
-    """Shapes of fx, gx and x, and an axis, built forwards from the broadcast shape, so that they fit."""
+    """Shapes of fx, gx and x, and an axis, derived from the broadcast shape, so that they fit."""
     x_rank = choose(RANKS)
     x_joint = [choose(SIZES) for _ in range(x_rank)]
     extra = [choose((2, 3, 1)) for _ in range(choose((0, 0, 1, 2)))]
@@ -34,7 +34,7 @@ def fitting_shapes(choose):
 
 
 def altered(choose, shape):
-    """Another shape: one that often does not fit any more."""
+    """A changed shape, which often does not fit any more."""
     shape = list(shape)
     place = choose(range(len(shape) + 1))
     kind = choose(("size", "drop", "add", "zero and far", "other", "many"))

@@ -1,4 +1,4 @@
-"""A function with custom gradients in a loop, in a conditional, and around what is computed again."""
+"""A function with custom gradients in a loop, in a conditional, and around a recomputation."""
 
 import tensorflow as tf
 

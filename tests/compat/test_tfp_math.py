@@ -14,7 +14,7 @@ from ..support.products import pairs
 from ..support.tensors import address, random_array
 from ..support.vjp_modes import VJP_MODES, tape_vjp
 
-# fx, x, and what dx is for a dy that is not uniform.
+# fx, x, and dx for a dy that is not uniform.
 ELEMENTWISE, LEADING, MEAN = "elementwise", "leading", "mean"
 SHAPES = [
     ((3,), (3,), ELEMENTWISE),

@@ -1,4 +1,4 @@
-"""Arguments and results of a decorated function that hold tensors in other ways than lists and dictionaries do."""
+"""Arguments and results that hold tensors, but are no lists or dictionaries: slices, composite tensors, objects."""
 
 import types
 

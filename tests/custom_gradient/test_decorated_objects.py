@@ -1,4 +1,4 @@
-"""Decorated functions as Python objects: what is behind them, as arguments of others, copied and pickled."""
+"""Decorated functions as Python objects: their attributes, as arguments of others, copied and pickled."""
 
 import copy
 import functools

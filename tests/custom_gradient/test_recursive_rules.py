@@ -1,4 +1,4 @@
-"""Rules that call their own function: the value ends, and so does a saved model, which has three orders."""
+"""Recursive rules: the trace ends, and a saved model has three orders."""
 
 import json
 

@@ -1,6 +1,6 @@
 """Behaviour that TensorFlow's own tests check of its decorators, with this library's in their place.
 
-Each test runs with both, where TensorFlow's passes: what is compared then is the behaviour, and not an idea of it.
+Each test also runs with TensorFlow's decorator if that passes, so that its behaviour is compared, and not an idea of it.
 The names in brackets are those of TensorFlow's tests.
 """
 

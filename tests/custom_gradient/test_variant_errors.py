@@ -1,4 +1,4 @@
-"""Wrong uses of the decorators made with custom_gradient: the messages speak of what their user wrote."""
+"""Wrong uses of custom_vjp, recompute_grad and grad_pass_through: the messages name the user's functions."""
 
 import re
 

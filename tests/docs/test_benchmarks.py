@@ -1,4 +1,4 @@
-"""The benchmarks: their arithmetic, that all of them run, and that the documentation shows what they measured."""
+"""The benchmarks: their arithmetic, that all of them run, and that the documentation shows their results."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""The examples that show something: each holds what it says, draws it, and fails where a gradient is wrong.
+"""The examples: the findings of each hold and are drawn, and each fails if a gradient is wrong.
 
-`multi_worker.py` is tested in graph/test_distribution.py, and `c_api` in graph/test_c_api.py. All of them are copied first: each file
+graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py tests `c_api`. Every file is copied first: it
 runs alone.
 """
 

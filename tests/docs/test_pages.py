@@ -1,4 +1,4 @@
-"""The pages under docs/: they build without a warning, show every public name, and what they print is what comes."""
+"""The pages under docs/ build without a warning, show every public name, and their code prints the shown output."""
 
 import inspect
 import json

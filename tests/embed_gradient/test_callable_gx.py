@@ -1,4 +1,4 @@
-"""gx as a function: when it is called, how often, and that derivatives are those of its value."""
+"""A callable gx: the time and number of its calls, and the derivatives of its value."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""The mistakes that embed_gradient sees in Python: the same exception, with its full text, in every mode."""
+"""Wrong arguments that embed_gradient refuses in Python: the same exception, with its full text, in every mode."""
 
 import types
 

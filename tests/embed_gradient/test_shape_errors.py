@@ -1,4 +1,4 @@
-"""The mistakes that show in shapes, with their full text: at the call, while tracing, and at run time."""
+"""Shape errors of embed_gradient, with their full text: at the call, while tracing, and at run time."""
 
 import re
 

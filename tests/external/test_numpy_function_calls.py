@@ -1,4 +1,4 @@
-"""How numpy_function calls the function: how often, with what, in Keras, and for how long it is kept."""
+"""Calls of the function of numpy_function: their number and arguments, in Keras, and the function's lifetime."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""The C program of examples/c_api, compiled and run: what it prints, and that what it cannot do is an error."""
+"""The C program of examples/c_api, compiled and run: its output, and errors for unsupported gradients."""
 
 import os
 import re

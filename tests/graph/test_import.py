@@ -1,4 +1,4 @@
-"""Importing the package: the version check, what it registers, what it offers."""
+"""Importing the package: the version check, its registrations, its public names."""
 
 import importlib.metadata
 import pathlib

@@ -1,4 +1,4 @@
-"""Files that somebody has changed: a gradient without Python is right or an error, and never the end of the process.
+"""Gradients without Python in malformed files: right or an error, and never the end of the process.
 
 TensorFlow is asked for the gradient of a function by the SymbolicGradient node that tf.gradients would make, each time
 after another change of the function. Numbers of inputs and outputs that fit into no memory are left out, and so are

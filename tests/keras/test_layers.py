@@ -1,4 +1,4 @@
-"""The layers, for Keras 3 and for tf_keras: what they compute and how they are saved."""
+"""The layers, for Keras 3 and for tf_keras: their values, their gradients, and saving."""
 
 import copy
 import inspect

@@ -230,7 +230,7 @@ def test_constants_do_not_need_a_function_library(rng):
     ids=["one thread", "the executor of one thread"],
 )
 def test_one_thread_is_enough(config, rng):
-    """However many kernels are ready at once, none waits for another thread."""
+    """None of many ready kernels waits for another thread."""
     calls, expected = Calls(), []
     for _ in range(40):
         a, b = random_array(rng, [30, 20]), random_array(rng, [30, 20])

@@ -1,4 +1,4 @@
-"""How many instructions the loops of the GPU kernels have: few enough that memory, not the processor, sets the speed."""
+"""The number of instructions in the loops of the GPU kernels: so few that memory limits the speed."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Some hundred random uses of embed_gradient against NumPy, and that a fault would be noticed."""
+"""Some hundred random uses of embed_gradient against NumPy, and proofs that faults are noticed."""
 
 import hypothesis
 import numpy as np

@@ -1,4 +1,4 @@
-"""20,000 random calls of the ops, and that the fuzzer notices what it is there for."""
+"""20,000 random calls of the ops, and proofs that the fuzzer finds faults."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The arithmetic under sanitizers, and faults that each of them has to find."""
+"""The arithmetic under sanitizers, and injected faults that each of them must find."""
 
 import pathlib
 import sys

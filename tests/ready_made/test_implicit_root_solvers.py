@@ -1,4 +1,4 @@
-"""Solvers, arguments and layers with implicit_root, and what it refuses."""
+"""Solvers, arguments and layers with implicit_root, and its errors."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""inspect: what it finds in a SavedModel, without running it."""
+"""The report of inspect on a SavedModel, which is not run."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""strip where it fails: what it says, and what it leaves behind, which is nothing."""
+"""Failures of strip: their messages, and that nothing is left behind."""
 
 import pathlib
 import re

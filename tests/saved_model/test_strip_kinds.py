@@ -1,4 +1,4 @@
-"""strip on every kind of SavedModel: who saved it, what it takes, what it is made into."""
+"""strip on every kind of SavedModel: by its writer, its inputs, and its use afterwards."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""Python functions that return their value with their gradient."""
+"""Python functions that return a value with its gradient."""
 
 import numpy as np
 import scipy.special

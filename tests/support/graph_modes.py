@@ -1,6 +1,6 @@
-"""More ways to get the value, the first and the second order of a function: through what TensorFlow does to graphs.
+"""More modes for the value, the first and the second order of a function: transformations of graphs by TensorFlow.
 
-Each takes and gives what the functions in modes.py do.
+Each has the signature of the functions in modes.py.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ def jacobians(function, x, dy):
 
 
 def forward_mode(function, x, dy):
-    """By ForwardAccumulator, for each direction: tangents of the value, and of the first order (forward over reverse)."""
+    """By ForwardAccumulator, for each direction: tangents of the value and of the first order (forward over reverse)."""
     x, dy = tf.constant(x), tf.constant(dy)
 
     @tf.function

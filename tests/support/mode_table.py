@@ -1,7 +1,7 @@
 """Makes docs/modes.json and docs/modes.md from the tests that carry the mark `mode_table`.
 
-The mark says which function and which mode a test is about; where it names a parameter of the test, the parameter's
-value is meant. Both files are written at the end of a run of all these tests (`pytest -m mode_table`), and of no other.
+The mark names the function and the mode of a test; the name of a parameter stands for its value. Both files are written
+at the end of a run of all these tests (`pytest -m mode_table`, `make test-all`), and of no other.
 """
 
 import json

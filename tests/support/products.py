@@ -1,4 +1,4 @@
-"""All pairs of what a test runs with, of which some are left to `make test-slow`."""
+"""All pairs of two parameters, some of which are left to `make test-slow`."""
 
 import itertools
 

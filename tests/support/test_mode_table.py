@@ -1,4 +1,4 @@
-"""The table of modes: written by a run of all the tests it is made from, in one process or in several, and by no other."""
+"""The table of modes is written by a run of all marked tests, in one process or in several, and by no other."""
 
 import json
 import re

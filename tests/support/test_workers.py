@@ -1,4 +1,4 @@
-"""How many processes `make test` starts."""
+"""The number of processes that `make test` starts."""
 
 import os
 

@@ -47,5 +47,5 @@ if __name__ == "__main__":
     import tensorflow  # noqa: F401
 
     request = serve()
-    names = become(request)  # First, so that what the compiler says of the code goes where all goes.
+    names = become(request)  # First, so that the compiler's messages are captured, too.
     exec(compile(request["code"], "<string>", "exec"), names)

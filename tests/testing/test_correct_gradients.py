@@ -1,4 +1,4 @@
-"""check_gradient on gradients that are right: of this library, of TensorFlow, and such that are meant to differ."""
+"""check_gradient on right gradients: of this library, of TensorFlow, and such that deliberately differ."""
 
 import typing
 

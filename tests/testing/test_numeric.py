@@ -1,4 +1,4 @@
-"""How well check_gradient differentiates numerically: scales, magnitudes, sizes, and what is hard to differentiate."""
+"""The accuracy of check_gradient's numeric derivatives: scales, magnitudes, sizes, and hard functions."""
 
 import numpy as np
 import pytest
