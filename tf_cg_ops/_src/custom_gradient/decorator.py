@@ -25,31 +25,32 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
         dx = grad_fn(*dy)
 
-    with one entry for each argument, flat or in their structure: a vector-Jacobian product, or whatever `grad_fn` says
-    it is. Arguments may be nested structures and may hold what is no tensor; `None` stands for no gradient. Entries for
-    arguments at the end that hold no Tensor, such as `training=True`, may be left out.
+    usually a vector-Jacobian product, with one entry for each argument, flat or in their structure. Arguments may be
+    nested structures and may hold values that are not tensors. An entry may be `None`, for no gradient. You may leave
+    out the last entries if their arguments hold no Tensor, such as `training=True`.
 
-    `grad_fn` is called where a gradient is asked for. In a graph it is also traced, with the value, into a function of
-    the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
-    conditionals, other functions and a SavedModel that a fresh process opens. The results share the buffers of `y`.
-    Second derivatives are those of the operations in `grad_fn`, and of its own decorated functions by their gradients.
+    `grad_fn` is called when a gradient is asked for. In a graph it is also traced, together with the value, into a
+    function of the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
+    conditionals, other functions and a SavedModel that a fresh process loads. The results share the buffers of `y`.
+    Second derivatives are those of the operations in `grad_fn`; decorated functions in it have their own gradients.
     `grad_fn` may call the decorated function itself; a loaded model then has derivatives up to the third order.
 
-    Below a `tf.gather` the upstream gradient is a `tf.IndexedSlices`. `dy` and its products with numbers stay slices,
-    as does a `tf.IndexedSlices` that you return; every other operator makes `dy` dense.
+    Slices. After a `tf.gather` the upstream gradient is a `tf.IndexedSlices`. `dy` and its products with numbers stay
+    slices, as does a `tf.IndexedSlices` that you return; every other operator makes `dy` dense.
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
     the variables)`.
 
-    Relation to `tf.custom_gradient`: the same contract, with one more call of `grad_fn` for each trace. Keyword
+    Memory. Tensors that `grad_fn` closes over are kept for the backward pass. A graph computes them only if a gradient
+    is taken, eager mode always does: compute inside `grad_fn` what is expensive and not needed for `y`.
+
+    Compared with `tf.custom_gradient`: the same contract, with one more call of `grad_fn` for each trace. Keyword
     arguments work in every mode and have gradients; nothing is registered and nothing leaks; number, dtype and shape of
-    the gradients are checked in every mode; a `grad_fn` that cannot be traced does not keep a model from being saved.
+    the gradients are checked in every mode; a model can be saved even if `grad_fn` cannot be traced.
 
-    What `grad_fn` reads of its surroundings is kept for it. In a graph it is computed only where a gradient is taken.
-    In eager mode it always is: compute inside `grad_fn` what is expensive and not needed for `y`.
-
-    What it does not do: check that the gradient is right, or differentiate `f` itself.
+    Nothing checks that the gradient is right (`tf_cg_ops.testing.check_gradient` does), and `f` itself is not
+    differentiated.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -65,7 +66,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     [1.0, 10.0]
 
     Args:
-      f: The function, or a method; without it, the decorator itself is returned, for use with parentheses.
+      f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
 
     Returns:
       A function with the signature of `f` that returns the `y` of `f`, in the same structure.
@@ -73,11 +74,11 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     Raises:
       TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
         them.
-      ValueError: Where a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
-        dtype or shape. An exception inside `grad_fn` is raised there, too, as it is.
-      RuntimeError: Where a gradient of a loaded SavedModel is asked for whose `grad_fn` could not be traced, or that is
-        of an order above the third.
-      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and that shows at run time only.
+      ValueError: When a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
+        dtype or shape. An exception inside `grad_fn` is raised then, too, unchanged.
+      RuntimeError: When a gradient of a loaded SavedModel is asked for: its `grad_fn` could not be traced, or the
+        derivative is of an order above the third.
+      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and its shape is known at run time only.
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
     """
@@ -92,7 +93,7 @@ def not_a_function(api: str, value: Any) -> TypeError:
     )
 
 
-# AutoGraph would look through __wrapped__, and call the function without its gradient.
+# Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
     """A decorated function or method: `run(function, args, kwargs)` computes it."""
@@ -111,7 +112,7 @@ class CustomGradient:
         self._run = run
 
     def __get__(self, instance: Any, owner: type | None = None) -> "CustomGradient":
-        """Binds a method: `self` is no argument that has a gradient."""
+        """Binds a method, so that `self` is not an argument with a gradient."""
         if instance is None or not hasattr(self._function, "__get__"):
             return self
         return CustomGradient(self.api, self._function.__get__(instance, owner), self._run)
@@ -124,7 +125,7 @@ class CustomGradient:
         return self._run(self._function, args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """By its name, as a function is pickled; by value where there is no such name (some picklers can do that)."""
+        """Pickled by name, like a function; by value if there is no such name (some picklers can do that)."""
         instance = getattr(self._function, "__self__", None)
         if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
             return getattr, (instance, self.__name__)
@@ -134,15 +135,15 @@ class CustomGradient:
         return self.__qualname__ if found is self else super().__reduce_ex__(protocol)
 
     def __tf_tracing_type__(self, context: Any) -> Any:
-        """As an argument of a tf.function it is itself, and not the function in __wrapped__."""
+        """As an argument of a tf.function, told apart by identity and not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
-        """Itself, as of a function."""
+        """Returns itself, like a function."""
         return self
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras saves where the function is, for example, the activation of a layer."""
+        """The config that Keras saves for, say, the activation of a layer."""
         return registration.function_config(self)
 
     @classmethod
