@@ -96,15 +96,17 @@ struct VectorReader {
   }
 };
 
+// The elements of a vector, of which the last along a row may be shorter.
+template <typename T, typename I>
+inline __device__ int ElementsOf(const Layout<I>& layout, const Offsets<I>& offsets) {
+  const I left = layout.innermost_size - offsets.innermost * kVectorSize<T>;
+  return left < kVectorSize<T> ? static_cast<int>(left) : kVectorSize<T>;
+}
+
 // Sums any plan: reads scalars.
 template <typename T, typename I>
 struct ScalarReader {
   using Index = I;
-
-  static inline __device__ int CountAt(const Layout<Index>& layout, Index innermost) {
-    const Index left = layout.innermost_size - innermost * kVectorSize<T>;
-    return left < kVectorSize<T> ? static_cast<int>(left) : kVectorSize<T>;
-  }
 
   static inline __device__ Sums<T> AlongRow(const Layout<Index>& layout, const Element<T>* lhs, const Element<T>* rhs,
                                             const Trips<Index>& trips) {
@@ -118,18 +120,18 @@ struct ScalarReader {
 #pragma unroll 1
     for (Index item = trips.first; item < trips.end; item += trips.stride) {
       const Offsets<Index> offsets = OffsetsOf(item, layout.steps + layout.output_loops, layout.reduction_loops);
-      const int here = count > 0 ? count : CountAt(layout, offsets.innermost);
+      const int elements = count > 0 ? count : ElementsOf<T>(layout, offsets);
       Element<T> from_lhs[kVectorSize<T>] = {}, from_rhs[kVectorSize<T>] = {};
 #pragma unroll
       for (int i = 0; i < kVectorSize<T>; ++i) {
-        if (i < here) {
+        if (i < elements) {
           from_lhs[i] = lhs[offsets.lhs + i * layout.lhs_step];
           from_rhs[i] = rhs[offsets.rhs + i * layout.rhs_step];
         }
       }
 #pragma unroll
       for (int i = 0; i < kVectorSize<T>; ++i) {
-        if (i < here) AddProductTo(sums.elements[i], from_lhs[i], from_rhs[i], layout.conjugates);
+        if (i < elements) AddProductTo(sums.elements[i], from_lhs[i], from_rhs[i], layout.conjugates);
       }
     }
     return sums;
@@ -233,8 +235,7 @@ __global__ void __launch_bounds__(kThreads)
     int count = 0;
     if (item < layout.output_items) {
       offsets = OffsetsOf(item, layout.steps, layout.output_loops);
-      const I left = layout.innermost_size - offsets.innermost * kVectorSize<T>;
-      count = left < kVectorSize<T> ? static_cast<int>(left) : kVectorSize<T>;
+      count = ElementsOf<T>(layout, offsets);
       sums = Reader::AlongColumns(layout, lhs + offsets.lhs, rhs + offsets.rhs,
                                   TripsOf<I>(layout, part, row, kThreads / layout.lanes), count);
     }

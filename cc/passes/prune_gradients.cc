@@ -111,17 +111,17 @@ class GradientOnlyInputs {
       if (!add(*edge, is_other, std::numeric_limits<int>::max())) return false;
     }
     while (num_other > 0) {
-      const auto [place, is_other] = *left.begin();
+      const auto [key, is_other] = *left.begin();
       left.erase(left.begin());
       if (is_other) --num_other;
-      Node* const node = order_[place.first];
+      Node* const node = order_[key.first];
       if (++steps_ > kMaxSteps) return false;
       if (is_other && !MayBeDropped(*node)) return false;
       if (is_other && !IsPure(*node)) {
         if (effects->insert(node).second) steps_ += kStepsOfEdge;
       } else if (!node->IsControlFlow()) {
         for (const Edge* edge : node->in_edges()) {
-          if (!add(*edge, is_other, place.first)) return false;
+          if (!add(*edge, is_other, key.first)) return false;
         }
       }
     }
@@ -167,7 +167,7 @@ class Pruner {
     for (Node* node : graph->op_nodes()) {
       if (HasCustomGradient(node->type_string())) ops.push_back(node);
       if ((IsFunctionCall(node->type_string()) || IsLoopOrConditional(node->type_string())) &&
-          !RunsByItself(node->attrs()))
+          !IsNotInlined(node->attrs()))
         callers.push_back(node);
     }
     bool pruned = false;
@@ -188,7 +188,7 @@ class Pruner {
 
   // Whether TensorFlow does not inline the function: XLA compiles it, and drops unused values, or it is called, and
   // this pass will see its graph.
-  static bool RunsByItself(const tensorflow::AttrSlice& attributes) {
+  static bool IsNotInlined(const tensorflow::AttrSlice& attributes) {
     bool is_set = false;
     for (const char* name : {"_noinline", "_XlaMustCompile"}) {
       if (tensorflow::TryGetNodeAttr(attributes, name, &is_set) && is_set) return true;
