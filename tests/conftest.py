@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from .support.mode_table import ModeTable, cells_of
+from .support.order import slowest_first
 from .support.tensors import DTYPES
 from .support.vjp_modes import VJP_MODES
 from .support.workers import number_of_workers
@@ -29,6 +30,7 @@ def pytest_xdist_auto_num_workers():
 
 
 def pytest_collection_modifyitems(items):
+    slowest_first(items)
     for item in items:
         item.user_properties.extend(cells_of(item))
 

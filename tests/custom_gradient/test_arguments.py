@@ -13,6 +13,8 @@ import tf_cg_ops as cg
 from ..support.modes import MODES, assert_orders
 from ..support.tensors import address
 
+pytestmark = pytest.mark.core
+
 X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
 
 

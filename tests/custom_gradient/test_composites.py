@@ -8,6 +8,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+pytestmark = pytest.mark.core
+
 X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
 
 

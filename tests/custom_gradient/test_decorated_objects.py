@@ -15,6 +15,8 @@ import tf_cg_ops as cg
 
 from ..support.processes import run_python
 
+pytestmark = pytest.mark.core
+
 X = tf.constant([1.0, 2.0])
 DY = tf.constant([1.0, 10.0])
 

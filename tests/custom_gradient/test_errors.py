@@ -11,6 +11,8 @@ import tf_cg_ops as cg
 
 from ..support.processes import run_python
 
+pytestmark = pytest.mark.core
+
 
 def eager(function):
     x, y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])

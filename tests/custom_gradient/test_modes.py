@@ -13,6 +13,8 @@ from ..support.modes import assert_orders, derivative, eager_orders
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
+pytestmark = pytest.mark.core
+
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 

@@ -9,6 +9,8 @@ from tf_cg_ops._src.core import library
 
 from ..support.modes import MODES, assert_orders
 
+pytestmark = pytest.mark.core
+
 CONSTANT = tf.constant([5.0, 7.0], tf.float64)
 LARGE = tf.range(200, dtype=tf.float64)  # TensorFlow captures small constants by their values.
 

@@ -12,6 +12,8 @@ import tf_cg_ops as cg
 
 from ..support.processes import run_python
 
+pytestmark = pytest.mark.core
+
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 
 

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+pytestmark = pytest.mark.core
+
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 
 

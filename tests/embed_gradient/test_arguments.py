@@ -10,6 +10,8 @@ from ..support import reference
 from ..support.tensors import random_array
 from ..support.tolerances import assert_gradient_close
 
+pytestmark = pytest.mark.core
+
 
 def vjp(function, x, dy):
     with tf.GradientTape() as tape:

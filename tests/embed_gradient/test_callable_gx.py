@@ -11,6 +11,8 @@ import tf_cg_ops as cg
 
 from ..support.tensors import random_array
 
+pytestmark = pytest.mark.core
+
 
 class Counted:
     """A function without arguments that counts its calls."""

@@ -10,6 +10,8 @@ import tf_cg_ops as cg
 
 from ..support.tensors import ones
 
+pytestmark = pytest.mark.core
+
 SUPPORTED = "float16, bfloat16, float32, float64, complex64, complex128"
 AXIS_KINDS = "expected None, an int, a sequence of ints or an integer Tensor"
 IF_STOPPED = "If it was meant for fx_gx_manually_stopped, pass it as that keyword."

@@ -10,6 +10,8 @@ from ..support.formulas import contrib_formula, embed_formula
 from ..support.modes import derivative
 from ..support.tensors import random_array
 
+pytestmark = pytest.mark.core
+
 
 def derivatives(function, args, upstreams, traced):
     """Repeated vector-Jacobian products: each order is the gradient of all of the order before, contracted.

@@ -11,6 +11,8 @@ import tf_cg_ops as cg
 from ..support.messages import CHECK_SHAPES, JACOBIAN, PER_EXAMPLE
 from ..support.tensors import ones
 
+pytestmark = pytest.mark.core
+
 # Errors that the op sees: shapes of fx, gx, x and the axis.
 SHAPES = {
     "no_axis_for_a_square_x": (

@@ -12,6 +12,8 @@ import tf_cg_ops as cg
 from ..support import reference
 from ..support.tensors import random_array
 
+pytestmark = pytest.mark.core
+
 
 @dataclass
 class Row:

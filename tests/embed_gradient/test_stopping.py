@@ -8,6 +8,8 @@ import tf_cg_ops as cg
 
 from ..support.tensors import random_array
 
+pytestmark = pytest.mark.core
+
 
 def gradients_behind(stopped, mode, rng):
     """Upstream and gradients of a graph whose fx and gx come from variables of their own, a and b."""

@@ -8,6 +8,8 @@ import tf_cg_ops as cg
 
 from ..support.tensors import address, bits, random_array
 
+pytestmark = pytest.mark.core
+
 SIGNALLING_NAN = np.uint64(0x7FF4_DEAD_BEEF_0001).view(np.float64)
 QUIET_NAN_WITH_PAYLOAD = np.uint64(0xFFF8_0000_1234_5678).view(np.float64)
 SPECIAL = np.array(

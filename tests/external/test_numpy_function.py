@@ -12,6 +12,8 @@ from ..support.black_boxes import erf
 from ..support.tensors import random_array
 from ..support.vjp_modes import VJP_MODES, eager, traced
 
+pytestmark = pytest.mark.core
+
 # XLA compiles no Python: see external/test_numpy_function_errors.py.
 WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
 

@@ -18,6 +18,8 @@ from ..support.sources import ROOT
 from ..support.tensors import random_array
 from ..support.tolerances import assert_gradient_close
 
+pytestmark = pytest.mark.core
+
 
 def jvp(function, x, tangent):
     with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:

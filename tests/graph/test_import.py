@@ -14,6 +14,8 @@ from tf_cg_ops._src.core import library
 
 from ..support.processes import run_python
 
+pytestmark = pytest.mark.core
+
 IMPORT_UNDER_ANOTHER_VERSION = """
 import sys
 import tensorflow as tf

@@ -14,6 +14,8 @@ from ..support.modes import MODES, assert_orders
 from ..support.processes import run_python
 from ..support.ready_made import READY_MADE
 
+pytestmark = pytest.mark.core
+
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}

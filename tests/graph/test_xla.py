@@ -13,6 +13,8 @@ from ..support.reference import vjp
 from ..support.tensors import DTYPES, random_array
 from ..support.tolerances import assert_gradient_close
 
+pytestmark = pytest.mark.core
+
 
 def jit(function):
     return tf.function(function, jit_compile=True, autograph=False)

@@ -25,6 +25,8 @@ from ..support.kerases import (
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
+pytestmark = pytest.mark.core
+
 # Each on an input of [batch, 3], and the shape of the value for one example.
 CALLS = {
     "embed_gradient": (lambda x: cg.embed_gradient(x, 5.0, x), [3]),

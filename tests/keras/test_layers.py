@@ -17,6 +17,8 @@ from ..support.layers import DY, LAYERS, X, value_and_gradient
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
+pytestmark = pytest.mark.core
+
 
 def assert_close(actual, value, gradient):
     np.testing.assert_allclose(actual[0], value, rtol=1e-6)

@@ -9,6 +9,8 @@ from tf_cg_ops._src.core import library
 from ..support.tensors import DTYPES, address, random_array
 from ..support.tolerances import assert_gradient_close
 
+pytestmark = pytest.mark.core
+
 # Around the length of the lanes (8) and of the tile (256) of the kernel, and past what one thread takes.
 LENGTHS = [0, 1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 257, 511, 513, 100_003]
 

@@ -5,6 +5,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library
 
+pytestmark = pytest.mark.core
+
 
 def placeholder(shape):
     """Of a shape written as "[2,?]", or "?" for an unknown rank."""

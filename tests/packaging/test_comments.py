@@ -6,6 +6,8 @@ from ..support import language
 from ..support.comments import comments, docstrings
 from ..support.sources import ROOT, source_files
 
+pytestmark = pytest.mark.core
+
 FOLDERS = ("bazel", "benchmarks", "build_ops", "examples", "qa", "tests")
 
 

@@ -11,6 +11,8 @@ from build_ops import sources
 
 from ..support.sources import ROOT, source_files
 
+pytestmark = pytest.mark.core
+
 
 def test_ruff_finds_nothing():
     subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=True)

@@ -9,6 +9,8 @@ import tf_cg_ops as cg
 from ..support.tensors import DTYPES, address, bits, random_array
 from ..support.tolerances import GRADIENT_RTOL, assert_gradient_close
 
+pytestmark = pytest.mark.core
+
 REAL = [dtype for dtype in DTYPES if not dtype.is_complex]
 
 

@@ -30,6 +30,8 @@ from ..support.sources import ROOT
 from ..support.tensors import random_array
 from ..support.vjp_modes import VJP_MODES, eager, traced
 
+pytestmark = pytest.mark.core
+
 CASES = {"coupled": (coupled, coupled_by_hand), "batched": (cubic, cubic_by_hand)}
 ALL_MODES = {**MODES, **GRAPH_MODES}
 

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -11,10 +12,13 @@ import tf_cg_ops as cg
 from ..support.processes import run_python
 from ..support.tensors import random_array
 
+pytestmark = pytest.mark.core
+
 GRADIENTS_OF_A_LOADED_MODEL = """
 import json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_cg_ops
 

@@ -8,6 +8,8 @@ import tf_cg_ops as cg
 from ..support.processes import run_python
 from .test_strip_kinds import save_with_tensorflow_1
 
+pytestmark = pytest.mark.core
+
 
 class Model(tf.Module):
     def __init__(self):

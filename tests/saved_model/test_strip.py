@@ -13,6 +13,8 @@ from ..support.stripped import assert_same, bodies_of, contents, ops_of, proto_o
 from ..support.without_library import make_site, run_without_library
 from ..support.without_python import CASES, FAILURES, MODULE
 
+pytestmark = pytest.mark.core
+
 # Everything that can be saved and gives a value; of those whose gradients fail without Python, the values.
 VALUES = CASES | {
     name: case for name, (case, _) in FAILURES.items() if name not in ("random", "assigned", "wrong_shape", "map_fn")

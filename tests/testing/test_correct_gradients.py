@@ -9,6 +9,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
+pytestmark = pytest.mark.core
+
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
 MATRIX = RNG.normal(size=[2, 3])
