@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
-from tf_cg_ops.saved_model._rewrite import OUTPUTS
+from tf_cg_ops.saved_model._replace_ops import OUTPUT_NAMES
 
 from . import saved_model_bases as bases
 from . import saved_model_mutations as mutations
@@ -199,7 +199,7 @@ def replace_our_ops(folder):
 
 def _replace_in(body, library):
     """Returns the names of the replaced nodes."""
-    nodes = [node for node in body if node.op in OUTPUTS]
+    nodes = [node for node in body if node.op in OUTPUT_NAMES]
     calls = [call for node in nodes if (call := _replace(node, library))]
     body.extend(calls)
     return {node.name for node in nodes}

@@ -8,7 +8,7 @@ import random
 import tensorflow as tf
 from google.protobuf.descriptor import FieldDescriptor
 
-from tf_cg_ops.saved_model._rewrite import OUTPUTS
+from tf_cg_ops.saved_model._replace_ops import OUTPUT_NAMES
 
 INTEGERS = (-(2**63), -(2**31), -(10**6), -2, -1, 0, 1, 2, 3, 7, 100, 10**6, 2**31 - 1, 2**31, 2**40, 2**63 - 1)
 TEXTS = (
@@ -35,7 +35,7 @@ def functions_of(proto):
 
 def our_nodes(proto):
     """The nodes of the library's ops, each with its function."""
-    return [(f, node) for f in functions_of(proto) for node in f.node_def if node.op in OUTPUTS]
+    return [(f, node) for f in functions_of(proto) for node in f.node_def if node.op in OUTPUT_NAMES]
 
 
 def _slots(message):
@@ -65,7 +65,7 @@ def _texts(rng, proto):
     functions = functions_of(proto)
     function = rng.choice(functions) if functions else None
     names = [f.signature.name for f in functions] + [node.name for node in function.node_def] if function else []
-    ops = ["Identity", "PartitionedCall", "While", "NoOp", *OUTPUTS]
+    ops = ["Identity", "PartitionedCall", "While", "NoOp", *OUTPUT_NAMES]
     return rng.choice([rng.choice(TEXTS), rng.choice(names or TEXTS), rng.choice(ops)])
 
 
@@ -222,14 +222,14 @@ def change_meta(rng, proto):
 
 def change_op_list(rng, proto):
     ops = proto.meta_graphs[0].meta_info_def.stripped_op_list.op
-    op = rng.choice([op for op in ops if op.name in OUTPUTS] or list(ops))
+    op = rng.choice([op for op in ops if op.name in OUTPUT_NAMES] or list(ops))
     return f"op list, {op.name}: {change_field(rng, op, proto)}"
 
 
 def change_structure(rng, proto):
     """Removes, doubles and renames nodes and functions; makes inputs dangle, swaps them, makes cycles."""
     function = rng.choice([rng.choice(functions_of(proto)), rng.choice(our_nodes(proto))[0]])
-    ours = [node for node in function.node_def if node.op in OUTPUTS]
+    ours = [node for node in function.node_def if node.op in OUTPUT_NAMES]
     node = rng.choice(ours if ours and rng.random() < 0.6 else list(function.node_def) or [tf.compat.v1.NodeDef()])
     what = rng.choice(
         ["drop", "twice", "rename", "op", "input", "swap", "loop", "control", "more", "function", "function twice"]
@@ -241,7 +241,7 @@ def change_structure(rng, proto):
     elif what == "rename":
         node.name = _texts(rng, proto)
     elif what == "op":
-        node.op = rng.choice([*OUTPUTS, "Identity", "IdentityN", "PartitionedCall", "While", "Unheard"])
+        node.op = rng.choice([*OUTPUT_NAMES, "Identity", "IdentityN", "PartitionedCall", "While", "Unheard"])
     elif what == "function":
         functions_of(proto).remove(function)
     elif what == "function twice":
@@ -257,7 +257,7 @@ def change_structure(rng, proto):
         rng.shuffle(inputs)
         node.input[:] = inputs
     else:
-        outputs = OUTPUTS.get(node.op, "output")
+        outputs = OUTPUT_NAMES.get(node.op, "output")
         node.input[rng.randrange(len(node.input))] = f"{node.name}:{outputs}:0"
     return f"{function.signature.name}, {node.op} {node.name[:60]!r}: {what}"
 

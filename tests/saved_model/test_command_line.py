@@ -168,8 +168,8 @@ def test_a_failed_check_is_1_and_leaves_no_target(model, tmp_path, capsys, monke
     status, out, err = main(capsys, "strip", model, tmp_path / "target")
     assert (status, out) == (1, "")
     assert err.splitlines()[-1] == (
-        "saved_model.strip: the stripped model computes something else; expected that serving_default gives what the "
-        "source gives, got another output y. Nothing was written; please report it, with the model."
+        "saved_model.strip: serving_default of the stripped model gives another output y than that of the source. Nothing "
+        "was written; please report it, with the model."
     )
     assert list(tmp_path.iterdir()) == []
 

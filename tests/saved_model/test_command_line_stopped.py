@@ -112,8 +112,8 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
 
 SIGNALLED = """
 import os, runpy, signal, sys
-from tf_cg_ops.saved_model import _compare
-_compare.compare = lambda *_: os.kill(os.getpid(), getattr(signal, number))
+from tf_cg_ops.saved_model import _compare_models
+_compare_models.compare_models = lambda *_: os.kill(os.getpid(), getattr(signal, number))
 number = sys.argv.pop(1)
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """

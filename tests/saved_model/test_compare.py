@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops.saved_model import _compare
+from tf_cg_ops.saved_model import _compare_models
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128]
 
 
 def verdict(expected, actual, again=None):
-    answers = [_compare._Answer({"output y": np.asarray(a)}) for a in (expected, expected if again is None else again)]
-    return _compare._verdict("strip", "f", *answers, _compare._Answer({"output y": np.asarray(actual)})).verdict
+    answers = [
+        _compare_models._Result({"output y": np.asarray(a)}) for a in (expected, expected if again is None else again)
+    ]
+    return _compare_models._compare_results(
+        "strip", "f", *answers, _compare_models._Result({"output y": np.asarray(actual)})
+    ).verdict
 
 
 def array(values, dtype=tf.float32):
@@ -37,7 +41,7 @@ def test_one_unit_in_the_last_place_is_rounding(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_more_than_rounding_is_an_error(dtype):
-    with pytest.raises(RuntimeError, match="got another output y"):
+    with pytest.raises(RuntimeError, match="gives another output y"):
         verdict(array([1.0, 2.0], dtype), array([1.0, 2.0 + 4.0 * eps(dtype) ** 0.75], dtype))
 
 
@@ -62,7 +66,7 @@ def test_the_sign_of_zero_counts():
     ids=["nan", "new nan", "inf", "zeros", "size", "rank", "dtype", "int", "bool", "string"],
 )
 def test_anything_else_is_an_error(expected, actual):
-    with pytest.raises(RuntimeError, match="got another output y"):
+    with pytest.raises(RuntimeError, match="gives another output y"):
         verdict(expected, actual)
 
 
@@ -76,10 +80,10 @@ def test_a_source_that_differs_from_itself_is_not_compared():
 
 
 def test_an_output_that_is_not_there_is_an_error():
-    first = _compare._Answer({"output y": array([1.0]), "output z": array([1.0])})
-    other = _compare._Answer({"output y": array([1.0])})
-    with pytest.raises(RuntimeError, match="got another output z"):
-        _compare._verdict("strip", "f", first, first, other)
+    first = _compare_models._Result({"output y": array([1.0]), "output z": array([1.0])})
+    other = _compare_models._Result({"output y": array([1.0])})
+    with pytest.raises(RuntimeError, match="gives another output z"):
+        _compare_models._compare_results("strip", "f", first, first, other)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +95,4 @@ def test_an_output_that_is_not_there_is_an_error():
 )
 def test_the_line_of_an_error_that_tells_most(text):
     """The first one, or the last one where TensorFlow begins with what it says of any error."""
-    assert _compare._describe(ValueError(text)) == "ValueError: what is wrong"
+    assert _compare_models._in_one_line(ValueError(text)) == "ValueError: what is wrong"

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops.saved_model import _calls, _compare
+from tf_cg_ops.saved_model import _compare_models, _entry_points
 
 from ..support.stripped import break_values, save_and_strip, strip
 
@@ -57,7 +57,7 @@ def test_every_function_of_every_object_is_compared(tmp_path, monkeypatch, name)
     report = save_and_strip(MODULES[name](), tmp_path, signatures={})
     assert [(c.name, c.verdict) for c in report.comparisons] == [(name, "equal, bit for bit")]
     break_values(monkeypatch)
-    message = rf"expected that {re.escape(name)} gives what the source gives, got another output"
+    message = rf"^saved_model\.strip: {re.escape(name)} of the stripped model gives another output .* than that of the source\."
     with pytest.raises(RuntimeError, match=message):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
@@ -85,12 +85,14 @@ def test_a_form_is_compared_although_another_one_takes_its_inputs(tmp_path, monk
         (".f (2)", "equal, bit for bit"),
     ]
     break_values(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"expected that \.f \(2\) gives what the source gives"):
+    with pytest.raises(
+        RuntimeError, match=r"^saved_model\.strip: \.f \(2\) of the stripped model gives another output "
+    ):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
 
 
 def test_unreachable_functions_are_reported_as_not_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(_calls, "_child", lambda owner, name: None)
+    monkeypatch.setattr(_entry_points, "_get_child", lambda parent, name: None)
     report = save_and_strip(holder(Called()), tmp_path, signatures={})
     assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
         (".held.__call__", "not compared", "it cannot be reached in the loaded model")
@@ -144,7 +146,7 @@ def save_random_choice(path, seed=None):
 def draw(monkeypatch, values):
     """Fixed results for the calls of f, in the place of random ones."""
     drawn = iter(values)
-    monkeypatch.setattr(_compare, "_named_arrays", lambda result: {"output 0": np.array(next(drawn))})
+    monkeypatch.setattr(_compare_models, "_named_arrays", lambda outputs: {"output 0": np.array(next(drawn))})
 
 
 def test_a_random_operation_that_gave_the_same_twice_is_no_error(tmp_path, monkeypatch):
@@ -158,7 +160,7 @@ def test_a_random_operation_that_gave_the_same_twice_is_no_error(tmp_path, monke
 def test_a_random_operation_with_a_seed_has_to_give_the_same(tmp_path, monkeypatch):
     save_random_choice(tmp_path / "source", seed=3)
     draw(monkeypatch, [1.0, 1.0, 0.0])
-    with pytest.raises(RuntimeError, match=r"expected that \.f gives what the source gives"):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f of the stripped model gives another output "):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
 
 
@@ -227,7 +229,7 @@ def test_each_meta_graph_takes_its_own_part_of_the_inputs(tmp_path):
         ["both of serve", "serve_it of serve", "both of train, gpu", "train_it of train, gpu"], "equal, bit for bit"
     )
     message = (
-        "saved_model.strip: inputs names no argument of both; expected some of x, z, got y. Name signatures and their "
+        "saved_model.strip: inputs names an unknown argument of both; expected one of x, z, got y. Name signatures and their "
         "arguments as the model does."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops.saved_model import _folder, _rewrite
+from tf_cg_ops.saved_model import _folder, _replace_ops
 
 from ..support.stripped import break_values, contents, ops_of, proto_of, save_and_strip
 
@@ -45,10 +45,7 @@ def test_an_existing_target_is_not_touched(source, tmp_path):
     for make in (pathlib.Path.mkdir, pathlib.Path.touch, lambda path: path.symlink_to(tmp_path / "nowhere")):
         target = tmp_path / f"target of {make.__name__}"
         make(target)
-        message = (
-            "saved_model.strip: the target is there already; expected a path that does not exist, got "
-            f"'{target}'. Name another one, or remove it first."
-        )
+        message = f"saved_model.strip: the target '{target}' exists already. Name another path, or remove it first."
         assert_fails(FileExistsError, message, source, target)
     assert_fails(FileExistsError, message.replace(str(target), str(source)), source, source)
 
@@ -90,8 +87,8 @@ def test_variables_that_are_missing(source, tmp_path, missing):
         (source / "variables").rmdir()
     file = "variables.index" if missing in ("all", "folder") else missing
     message = (
-        f"saved_model.strip: the values of the variables are missing; expected the file {file} in "
-        f"'{source / 'variables'}', got none. Copy the whole folder of the SavedModel."
+        f"saved_model.strip: values of variables are missing: there is no file {file} in '{source / 'variables'}'. Copy "
+        "the whole folder of the SavedModel."
     )
     assert_fails(FileNotFoundError, message, source, tmp_path / "target")
 
@@ -99,7 +96,7 @@ def test_variables_that_are_missing(source, tmp_path, missing):
 def test_one_of_several_files_of_variables_that_is_missing(source, tmp_path):
     (shard,) = (source / "variables").glob("variables.data-*")
     shard.rename(source / "variables" / "variables.data-00000-of-00002")
-    with pytest.raises(FileNotFoundError, match=r"expected the file variables\.data-00001-of-00002 in "):
+    with pytest.raises(FileNotFoundError, match=r"there is no file variables\.data-00001-of-00002 in "):
         cg.saved_model.strip(source, tmp_path / "target")
 
 
@@ -108,9 +105,8 @@ def test_a_source_that_cannot_be_loaded(source, tmp_path):
     (shard,) = (source / "variables").glob("variables.data-*")
     shard.write_bytes(b"")
     message = (
-        rf"saved_model\.strip: TensorFlow cannot load the source, '{re.escape(str(source))}'; expected that "
-        r"tf\.saved_model\.load takes it, got \w+: [^\n]+\. Copy the whole folder of the SavedModel, or leave the "
-        r"check out with check=False \(--no-check\)\."
+        rf"saved_model\.strip: TensorFlow cannot load the source '{re.escape(str(source))}': \w+: [^\n]+\. Copy the "
+        r"whole folder of the SavedModel, or skip the check with check=False \(--no-check\)\."
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         cg.saved_model.strip(source, tmp_path / "target")
@@ -130,30 +126,24 @@ def test_an_asset_that_is_missing(tmp_path):
     module.g = tf.function(module.table.lookup, input_signature=[tf.TensorSpec([None], tf.string)])
     tf.saved_model.save(module, tmp_path / "source")
     (tmp_path / "source" / "assets" / "words.txt").unlink()
-    with pytest.raises(ValueError, match=r"^saved_model\.strip: TensorFlow cannot load the source, .*words\.txt"):
+    with pytest.raises(ValueError, match=r"^saved_model\.strip: TensorFlow cannot load the source .*words\.txt"):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "words.txt"]
 
 
 def test_a_target_inside_of_the_source(source):
-    message = (
-        "saved_model.strip: the target lies inside of the source; expected a path outside of it, got "
-        f"'{source / 'assets' / 'target'}'. Name another one."
-    )
+    message = f"saved_model.strip: the target '{source / 'assets' / 'target'}' lies inside the source. Name a path outside of it."
     assert_fails(ValueError, message, source, source / "assets" / "target")
 
 
 def test_a_target_without_a_folder(source, tmp_path):
-    message = (
-        f"saved_model.strip: the target has no folder to lie in; expected that '{tmp_path / 'no'}' is a folder, got "
-        "none. Make it first."
-    )
+    message = f"saved_model.strip: '{tmp_path / 'no'}', the parent of the target, is not a folder. Make it first."
     assert_fails(FileNotFoundError, message, source, tmp_path / "no" / "target")
 
 
 OUTPUTS_DIFFER = (
-    "saved_model.strip: the stripped model computes something else; expected that serving_default gives what the source "
-    "gives, got another output y. Nothing was written; please report it, with the model."
+    "saved_model.strip: serving_default of the stripped model gives another output y than that of the source. Nothing "
+    "was written; please report it, with the model."
 )
 
 
@@ -183,15 +173,19 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"expected that \.step gives what the source gives, got another variable"):
+    with pytest.raises(
+        RuntimeError, match=r"^saved_model\.strip: \.step of the stripped model gives another variable "
+    ):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 
 
 def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monkeypatch):
-    outputs = dict(_rewrite.OUTPUTS, CustomGradientRule="nonsense")
-    monkeypatch.setattr(_rewrite, "OUTPUTS", outputs)
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: the stripped model fails .* tf\.saved_model\.load"):
+    outputs = dict(_replace_ops.OUTPUT_NAMES, CustomGradientRule="nonsense")
+    monkeypatch.setattr(_replace_ops, "OUTPUT_NAMES", outputs)
+    with pytest.raises(
+        RuntimeError, match=r"^saved_model\.strip: tf\.saved_model\.load fails for the stripped model, "
+    ):
         cg.saved_model.strip(source, tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
@@ -203,7 +197,7 @@ def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatc
         (target / "half").touch()
         raise error
 
-    monkeypatch.setattr(_folder, "copy_with", copy_half)
+    monkeypatch.setattr(_folder, "copy_with_graphs", copy_half)
     with pytest.raises(error):
         cg.saved_model.strip(source, tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
@@ -249,17 +243,17 @@ def test_inputs_may_be_passed(source, tmp_path):
     [
         (
             {"serving": {}},
-            "saved_model.strip: inputs names no signature; expected some of serving_default, got serving. Name "
+            "saved_model.strip: inputs names an unknown signature; expected one of serving_default, got serving. Name "
             "signatures and their arguments as the model does.",
         ),
         (
             {"serving_default": {"z": 1.0}},
-            "saved_model.strip: inputs names no argument of serving_default; expected some of x, got z. Name signatures "
+            "saved_model.strip: inputs names an unknown argument of serving_default; expected one of x, got z. Name signatures "
             "and their arguments as the model does.",
         ),
         (
             {".f": {"x": 1.0}},
-            "saved_model.strip: inputs names no signature; expected some of serving_default, got .f. Name signatures and "
+            "saved_model.strip: inputs names an unknown signature; expected one of serving_default, got .f. Name signatures and "
             "their arguments as the model does.",
         ),
     ],
@@ -270,7 +264,7 @@ def test_inputs_that_name_nothing(source, tmp_path, inputs, message):
 
 def test_inputs_where_there_is_nothing_to_name(tmp_path):
     message = (
-        "saved_model.strip: inputs names no {}; expected none, for {}, got {}. Name signatures and their arguments as the "
+        "saved_model.strip: inputs names an unknown {}; expected none, for {}, got {}. Name signatures and their arguments as the "
         "model does."
     )
     module = tf.Module()
@@ -287,7 +281,7 @@ def test_inputs_where_there_is_nothing_to_name(tmp_path):
 @pytest.mark.parametrize("x", [[[1.0, 2.0, 3.0]], "text"], ids=["shape", "dtype"])
 def test_inputs_that_the_source_refuses(source, tmp_path, x):
     with pytest.raises(
-        ValueError, match=r"^saved_model\.strip: the source refuses the inputs; expected that serving_d"
+        ValueError, match=r"^saved_model\.strip: serving_default of the source fails with the given inputs: "
     ):
         cg.saved_model.strip(source, tmp_path / "target", inputs={"serving_default": {"x": x}})
     assert not (tmp_path / "target").exists()

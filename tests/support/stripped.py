@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
-from tf_cg_ops.saved_model import _rewrite
+from tf_cg_ops.saved_model import _replace_ops
 
 
 def proto_of(path):
@@ -70,11 +70,11 @@ def assert_same(actual, expected):
 
 def break_values(monkeypatch):
     """A rewriting that forwards x instead of fx."""
-    replace = _rewrite.Rewriter._replace
+    replace = _replace_ops.OpReplacer._replace
 
     def wrong(self, node):
         if node.op == "CustomGradientEmbed":
             node.input[0], node.input[2] = node.input[2], node.input[0]
         return replace(self, node)
 
-    monkeypatch.setattr(_rewrite.Rewriter, "_replace", wrong)
+    monkeypatch.setattr(_replace_ops.OpReplacer, "_replace", wrong)

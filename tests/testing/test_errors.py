@@ -24,32 +24,31 @@ def g(x):
         (
             [X],
             {"modes": ["eager", "graph"]},
-            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got ['eager', 'graph']. Leave out what is unknown.",
+            "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got ['eager', 'graph']. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": "eager"},
-            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got 'eager'. Leave out what is unknown.",
+            "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got 'eager'. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": []},
-            "check_gradient: modes names no way to run a function; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got []. Leave out what is unknown.",
+            "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
+            "'vectorized'], got []. Pass a list of these names.",
         ),
         (
             [X],
             {"like": f, "intended_gradient": f},
-            "check_gradient: the intended gradient is declared twice; expected like or intended_gradient, got both. Leave "
-            "out one.",
+            "check_gradient: pass either like or intended_gradient, not both: each declares the intended gradient.",
         ),
         (
             [X],
             {"forward_mode": True, "intended_gradient": f},
-            "check_gradient: intended_gradient says nothing about tangents; expected like for forward_mode=True, got "
-            "intended_gradient. Pass a function with that gradient as like, or leave out forward_mode.",
+            "check_gradient: forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a "
+            "function with that gradient as like, or leave out forward_mode.",
         ),
         (
             [X],
@@ -60,32 +59,32 @@ def g(x):
         (
             [np.array([1, 2])],
             {},
-            "check_gradient: 'f' has nothing to differentiate by; expected a float or complex tensor among its arguments, "
-            "got none. Integers, bools, strings and None are passed on as they are.",
+            "check_gradient: 'f' has no float or complex tensor among its arguments to differentiate by. Integers, bools, "
+            "strings and None are passed on as they are.",
         ),
         (
             [np.array([1.0, np.inf])],
             {},
-            "check_gradient: 'x' of 'f' is not finite; expected finite numbers, got inf or nan, around which nothing can "
-            "be differentiated numerically. Pass other numbers.",
+            "check_gradient: 'x' of 'f' contains inf or nan, around which nothing can be differentiated numerically. Pass "
+            "finite numbers.",
         ),
         (
             [X],
             {"like": g},
-            "check_gradient: like returns something else than 'f'; expected tensors of shapes [[3]], got [[2]]. Return "
-            "what 'f' returns, with the gradient that is meant.",
+            "check_gradient: like returns other shapes than 'f'; expected [[3]], got [[2]]. Pass a function with the "
+            "intended gradient and outputs like those of 'f'.",
         ),
         (
             [X],
             {"intended_gradient": lambda dy, x: dy[:2]},
-            "check_gradient: intended_gradient returned other gradients than 'f' has; expected [[3]] (one for each of "
-            "'x'), got [[2]]. Return NumPy arrays of the shapes of the arguments, or None for zeros.",
+            "check_gradient: intended_gradient returned other shapes than those of the arguments of 'f'; expected [[3]] "
+            "(one for each of 'x'), got [[2]]. Return NumPy arrays of these shapes, or None for zeros.",
         ),
         (
             [X],
             {"intended_gradient": lambda dy, x: (dy, None)},
-            "check_gradient: intended_gradient returned other gradients than 'f' has; expected [[3]] (one for each of "
-            "'x'), got [[3], None]. Return NumPy arrays of the shapes of the arguments, or None for zeros.",
+            "check_gradient: intended_gradient returned other shapes than those of the arguments of 'f'; expected [[3]] "
+            "(one for each of 'x'), got [[3], None]. Return NumPy arrays of these shapes, or None for zeros.",
         ),
     ],
 )
@@ -125,9 +124,7 @@ STEP = "a number from 1e-12 to 1, or None"
 def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, error, expected):
     with pytest.raises(error) as raised:
         check_gradient(f, [X], **{option: value})
-    assert str(raised.value) == (
-        f"check_gradient: {option} is no number to check a gradient with; expected {expected}, got {value!r}. Correct it."
-    )
+    assert str(raised.value) == (f"check_gradient: {option} is invalid; expected {expected}, got {value!r}.")
 
 
 @pytest.mark.parametrize("option", ["f", "like", "intended_gradient"])
@@ -137,7 +134,7 @@ def test_an_argument_that_is_no_function_is_refused(option):
         check_gradient(args=[X], **options)
     got = "NoneType" if option == "f" else "ndarray"
     assert str(error.value) == (
-        f"check_gradient: {option} is no function; expected a callable, got {got}. Pass the function, not its value."
+        f"check_gradient: {option} is not a function; expected a callable, got {got}. Pass the function, not its value."
     )
 
 
@@ -180,8 +177,8 @@ def check_that_it_gives_another_value(noisy):
     with pytest.raises(ValueError) as error:  # noqa: PT011 The whole message is compared.
         check_gradient(noisy, [X])
     assert str(error.value) == (
-        "check_gradient: 'noisy' gives another value when it is called again; expected a function of its arguments, got "
-        "random numbers or a state. Use tf.random.stateless_uniform and the like, with a fixed seed."
+        "check_gradient: 'noisy' returns another value when it is called again: it uses random numbers or a state. Use "
+        "tf.random.stateless_uniform and the like, with a fixed seed."
     )
 
 
@@ -189,8 +186,8 @@ def test_arguments_that_are_no_list_are_refused():
     with pytest.raises(TypeError) as error:
         check_gradient(f, X)
     assert str(error.value) == (
-        "check_gradient: args holds the arguments of the function; expected a list or a tuple, got ndarray. Pass [x] for "
-        "one."
+        "check_gradient: args is no sequence of arguments; expected a list or a tuple, got ndarray. Pass [x] for one "
+        "argument."
     )
 
 
@@ -203,8 +200,9 @@ def test_arguments_that_do_not_fit_are_refused():
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
-        "check_gradient: it differentiates numerically, by many calls; expected eager mode, got a graph under construction "
-        "or tf.config.run_functions_eagerly(True). Call it outside of a tf.function, with functions that run as graphs."
+        "check_gradient: it needs eager mode for numeric differentiation, but a graph is under construction, or "
+        "tf.config.run_functions_eagerly(True) was called. Call it outside of a tf.function, with functions that run as "
+        "graphs."
     )
     with tf.Graph().as_default(), pytest.raises(RuntimeError) as error:
         check_gradient(f, [X])

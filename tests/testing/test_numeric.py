@@ -202,6 +202,6 @@ def test_no_more_than_a_tenth_of_the_derivative_drowns_in_a_large_value(offset, 
 def test_other_arguments_are_as_far_from_zero_or_a_little_nearer():
     """So that they stay where a function is defined: a logarithm, a square root of 1 - x^2."""
     x = RNG.normal(size=1000)
-    near = _references.RandomNumbers(3).near(x) / x
+    near = _references.RandomNumbers(3).move_towards_zero(x) / x
     assert 0.95 <= near.min() < 0.96
     assert 0.99 < near.max() <= 1.0

@@ -80,7 +80,7 @@ WRONG = {
     "none": (
         decorated(tf.sin, lambda dy, x: None),
         [X],
-        "The gradient is None: the value does not depend on it for TensorFlow.",
+        "The gradient is None: for TensorFlow, the value does not depend on the argument.",
     ),
     "zero": (decorated(tf.sin, lambda dy, x: tf.zeros_like(x)), [X], "The gradient is zero everywhere."),
     "uniform_only": (
@@ -205,7 +205,7 @@ def wrong_second_order(x):
 def test_a_wrong_second_order_is_found_where_the_first_is_right():
     for function, hint in (
         (wrong_second_order, "The ratio is -1 everywhere: the sign is wrong."),
-        (first_order_only, "The gradient is None: the value does not depend on it for TensorFlow."),
+        (first_order_only, "The gradient is None: for TensorFlow, the value does not depend on the argument."),
     ):
         assert not check_gradient(function, [X]).failures
         lines = message_of_failure(function, [X], second_order=True).splitlines()
@@ -314,7 +314,7 @@ NOT_LINEAR = {
     "clipped_by_norm": lambda dy, x: tf.clip_by_norm(dy, 10.0) * tf.cos(x),
 }
 NOT_LINEAR_HINT = (
-    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is meant, declare it by "
+    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass "
     "intended_gradient=."
 )
 
@@ -357,8 +357,8 @@ def test_a_missing_conj_is_named_where_the_output_is_real():
 @pytest.mark.parametrize("function", [cg.straight_through(tf.sign), cg.grad_pass_through(tf.round)])
 def test_a_straight_through_estimator_has_to_be_declared(function, x):
     assert first_line(function, [x], modes=["eager"]).endswith(
-        "The numeric derivative is zero wherever it is known: if another gradient is meant, as that of a straight-through estimator "
-        "is, declare it by like= or intended_gradient=."
+        "The numeric derivative is zero wherever it is known: if the gradient deliberately differs from it, as in a "
+        "straight-through estimator, pass like= or intended_gradient=."
     )
 
 

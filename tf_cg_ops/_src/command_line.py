@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import tf_cg_ops_cli
 from tf_cg_ops import saved_model
 from tf_cg_ops._src import demo
-from tf_cg_ops.saved_model import _inputs, _text
+from tf_cg_ops.saved_model import _inputs, _report_text
 
 
 def catch_signals() -> None:
@@ -97,15 +97,17 @@ def _redirect_to_null(stream: Any) -> None:
 def _strip(options: argparse.Namespace) -> int:
     inputs: Mapping[str, Mapping[str, Any]] | None = None
     if options.inputs is not None:
-        inputs = _inputs.read(options.inputs, options.source)
+        inputs = _inputs.read_npz(options.inputs, options.source)
     report = saved_model.strip(options.source, options.target, options.check, inputs, _print_to_stderr)
-    return _print_output("strip", _text.of_report(report), f"'{report.target}' is written")
+    return _print_output("strip", _report_text.report_lines(report), f"'{report.target}' is written")
 
 
 def _inspect(options: argparse.Namespace) -> int:
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
-    return _print_output("inspect", as_json if options.json else _text.of_gradients(found), "the model is as it was")
+    return _print_output(
+        "inspect", as_json if options.json else _report_text.gradient_table(found), "the model is as it was"
+    )
 
 
 def _run_demo(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
-"""SavedModels with embedded gradients: what is in them, and how to rid them of this library's ops."""
+"""SavedModels with embedded gradients: `inspect` lists them, `strip` removes this library's ops."""
 
-from ._compare import Comparison as Comparison
+from ._compare_models import Comparison as Comparison
 from ._inspect import EmbeddedGradient as EmbeddedGradient
 from ._inspect import inspect as inspect
 from ._strip import StripReport as StripReport

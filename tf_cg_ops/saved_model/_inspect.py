@@ -10,23 +10,27 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _damage, _folder, _prune, _refusal
+from . import _folder, _graph_errors, _malformed
+from ._graph_def import functions_in_nodes
 
 _API = "saved_model.inspect"
-_IN_THE_GRAPH = ""
 _KINDS = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
 
 
 @dataclass(frozen=True)
 class EmbeddedGradient:
-    """A value of a SavedModel that has a gradient of its own.
+    """A value of a SavedModel that has a custom gradient.
 
-    `function` is the function of the graph in which it stands (empty: in none), `node` its operation there. `kind` is
-    "embed_gradient" or "custom_gradient"; the latter stands for all that is made with it, such as `recompute_grad`, and
-    has the name of the decorated Python function in `user_function`, and in `rule_ops` the number of operations of its
-    gradient, those of what it calls included. `dtypes` and `shapes` are those of the value, an entry for each of its
-    tensors, with None for a shape of unknown rank and in the place of an unknown dimension. `error` says why there is
-    no gradient, where it could not be traced.
+    Attributes:
+      function: The function of the graph that holds it; empty if the graph itself does.
+      node: Its operation there.
+      kind: "embed_gradient" or "custom_gradient", which includes all that is made with it, such as `recompute_grad`.
+      user_function: For "custom_gradient": the name of the decorated Python function.
+      dtypes: The dtype of each tensor of the value.
+      shapes: The shape of each tensor of the value; None for an unknown rank or dimension.
+      inputs_with_gradients: The number of inputs that have a gradient.
+      rule_ops: For "custom_gradient": the number of operations of the gradient, with those of called functions.
+      error: The reason if there is no gradient, since it could not be traced; else empty.
     """
 
     function: str
@@ -44,11 +48,11 @@ class EmbeddedGradient:
 def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     """Lists the embedded gradients of a SavedModel: values `h = fx` that have a derivative `gx` or a gradient rule.
 
-    The model is neither loaded nor run; shapes are those that TensorFlow infers from its graphs.
+    The model is neither loaded nor run; TensorFlow infers the shapes from its graphs.
 
     Relation to `saved_model_cli show`: that shows signatures, and of the graphs only the names of their ops.
 
-    What it does not do: tell which of the gradients a call would use.
+    Limits: it does not tell which of the gradients a call uses.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -70,21 +74,21 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     Raises:
       FileNotFoundError: There is no SavedModel.
       NotADirectoryError: `path` is a file.
-      ValueError: The SavedModel cannot be read, is broken, or needs ops that are not registered.
+      ValueError: The SavedModel cannot be read, is malformed, or needs ops that are not registered.
     """
     path = pathlib.Path(path)
-    proto = _folder.read(_API, path)
-    with _refusal.of_graphs(_API, path):
-        return [found for meta_graph in proto.meta_graphs for found in _in_graph(meta_graph.graph_def)]
+    proto = _folder.read_saved_model(_API, path)
+    with _graph_errors.raised_as_value_error(_API, path):
+        return [found for meta_graph in proto.meta_graphs for found in _find_in_graph(meta_graph.graph_def)]
 
 
-def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
-    _damage.check(graph_def)
+def _find_in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
+    _malformed.check_graph(graph_def)
     library = {function.signature.name: function for function in graph_def.library.function}
     holders = [name for name, function in library.items() if any(node.op in _KINDS for node in function.node_def)]
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    bodies = [(_IN_THE_GRAPH, graph_def)]
-    with _import(only_functions).as_default():  # What a call returns stands in the called function.
+    bodies = [("", graph_def)]
+    with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
         bodies += [(name, tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
     for function, body in bodies:
         nodes = [node for node in body.node if node.op in _KINDS]
@@ -97,7 +101,7 @@ def _in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
 
 
 def _import(graph_def: Any) -> tf.Graph:
-    """A graph, in which TensorFlow knows shapes as far as they show without running it."""
+    """The graph, with the shapes that TensorFlow infers."""
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
     return graph
@@ -121,12 +125,12 @@ def _describe(function: str, node: Any, op: tf.Operation, library: dict[str, Any
 
 
 def _count_ops(function: str, library: dict[str, Any]) -> int:
-    """The operations of a function and of all that it names, each function counted once."""
+    """The number of operations of a function and of all functions that it names, each counted once."""
     seen: set[str] = set()
     pending = [function]
     while pending:
         name = pending.pop()
         if name not in seen:
             seen.add(name)
-            pending += _prune.functions_named_by(library[name].node_def, library)
+            pending += functions_in_nodes(library[name].node_def, library)
     return sum(len(library[name].node_def) for name in seen)

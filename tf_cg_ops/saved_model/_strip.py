@@ -1,4 +1,4 @@
-"""`strip`: a SavedModel without the ops of this library."""
+"""`strip`: writes a SavedModel without the ops of this library."""
 
 import os
 import pathlib
@@ -10,17 +10,23 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _compare, _damage, _folder, _inputs, _meta_graph, _refusal
+from . import _compare_models, _folder, _graph_errors, _inputs, _malformed, _strip_meta_graph
 
 _API = "saved_model.strip"
 
 
 @dataclass(frozen=True)
 class StripReport:
-    """What `strip` did.
+    """The changes that `strip` made.
 
-    `replaced` counts the replaced operations by their op; `host_functions` names the operations that call back into the
-    Python process in which the model was made; `comparisons` is None where the check was turned off.
+    Attributes:
+      source: The folder of the source.
+      target: The folder that was written.
+      replaced: The number of replaced operations of each op.
+      nodes_dropped: The number of dropped operations.
+      functions_dropped: The number of dropped functions.
+      host_functions: The operations that call Python functions of the process that made the model.
+      comparisons: The results of the check; None if it was turned off.
     """
 
     source: str
@@ -29,7 +35,7 @@ class StripReport:
     nodes_dropped: int
     functions_dropped: int
     host_functions: list[str]
-    comparisons: list[_compare.Comparison] | None
+    comparisons: list[_compare_models.Comparison] | None
 
 
 @tf_internal.autograph_artifact
@@ -40,32 +46,10 @@ def strip(
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> StripReport:
-    """Writes a SavedModel to `target` that computes what the one at `source` computes, without ops of this library.
+    """Copies the SavedModel at `source` to `target` without ops of this library.
 
-    The values are those of the source, h = fx for each embedded gradient; with it,
-
-        dx = sum_to_shape_of_x(dy * conj(gx))
-
-    is kept only where a saved function computes it itself, as a saved training step does: as stock operations. All
-    signatures, functions, variables, assets and further files are kept; what only gradients read is dropped, except
-    for what a loop, a conditional or another function is given for them. The result loads where this library is not
-    installed, and can be frozen and converted to TensorFlow Lite.
-
-    The check loads both and calls each signature, and each function of the root object and its parts, on the same
-    inputs: those that are passed, or small ones that fit their input specs. Values, and the variables afterwards, have
-    to be the same bits, or differ by no more than rounding where TensorFlow orders or fuses operations in another way;
-    the report says which. It also says what was not compared: where the source refuses inputs that are made up, gives
-    other values each time, or gives what is no value, such as a dataset. What runs while a model is loaded, such as the
-    filling of a table, is compared by what is computed from it.
-
-    Nothing is at `target` before all is done, and nothing if it fails.
-
-    Relation to `tf.saved_model.save`: that traces a model from Python; here the saved graphs are rewritten, and no
-    Python code of the model is needed.
-
-    What it does not do: keep custom gradients for those who differentiate the stripped model. A tape finds the
-    derivatives of what computed the values, which the custom gradient was there to replace. Checks of the shapes of
-    gradients at run time are dropped, too.
+    The copy has the same values, h = fx for each embedded gradient. It loads without this library, and you can freeze
+    it and convert it to TensorFlow Lite.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -84,56 +68,83 @@ def strip(
 
     Args:
       source: The folder of a SavedModel.
-      target: The folder that is made. Its parent has to be there.
-      check: Whether to run and compare both.
-      inputs: For signatures by name, their arguments by name: Tensors or what converts to the dtypes of the signature.
-        Arguments that are left out are made up. Where there are several meta graphs, each takes what it has.
+      target: The folder to write. Its parent must exist.
+      check: Whether to run and compare both models.
+      inputs: The inputs of the check: signatures by name, and in each the arguments by name, as Tensors or values that
+        convert to the dtypes of the signature. Missing arguments are made up. Of several meta graphs, each takes the
+        signatures that it has.
       progress: Called with a line of text before each step.
 
     Returns:
       A StripReport.
 
     Raises:
-      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the target has no
-        parent.
+      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the parent of
+        `target` is not a folder.
       NotADirectoryError: `source` is a file.
-      FileExistsError: There is something at `target`.
-      ValueError: The SavedModel cannot be read, is broken, or cannot be loaded for the check; `target` lies inside of
-        `source`; `inputs` names what is not there, or the source refuses them.
-      RuntimeError: The stripped model fails, or computes something else.
+      FileExistsError: `target` exists.
+      ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
+        `source`; `inputs` names an unknown signature or argument, or the source fails with them.
+      RuntimeError: The stripped model fails, or computes other values.
+
+    Kept: all signatures, functions, variables, assets and further files. The gradient
+
+        dx = sum_to_shape_of_x(dy * conj(gx))
+
+    is kept, as built-in operations, only if a saved function computes it itself, for example a saved training step.
+
+    Dropped: the nodes that only gradients read, except for the inputs of loops, conditionals and called functions; and
+    the checks of shapes of gradients at run time. A tape around the stripped model finds the derivatives of the
+    operations that computed the values, without custom gradients: do not train it further.
+
+    The check loads both models, and calls each signature, and each function of the root object and its parts, on the
+    same inputs: yours, or small ones that fit the input specs. Values, and the variables afterwards, must be equal bit
+    for bit, or up to rounding, since TensorFlow may order or fuse operations in another way; the report says which. It
+    also names those that could not be compared: the source fails with made-up inputs, returns other values each time,
+    or returns no values, but for example a dataset. Functions that run while a model is loaded, for example to fill a
+    table, are compared only by the values that use the table.
+
+    `target` is complete or does not exist: it is written beside it and renamed at the end.
+
+    Relation to `tf.saved_model.save`: that traces a model from Python. `strip` rewrites the saved graphs and needs no
+    Python code of the model.
     """
-    with tf.init_scope():  # Whatever function is being traced around the call.
+    with tf.init_scope():  # Outside of a function that is being traced.
         return _strip(pathlib.Path(source), pathlib.Path(target), check, inputs or {}, progress or (lambda _: None))
 
 
 def _strip(
-    source: pathlib.Path, target: pathlib.Path, check: bool, inputs: _compare.Inputs, tell: Callable[[str], None]
+    source: pathlib.Path,
+    target: pathlib.Path,
+    check: bool,
+    inputs: _compare_models.Inputs,
+    progress: Callable[[str], None],
 ) -> StripReport:
-    tell(f"reading {source}")
-    proto = _folder.read(_API, source)
+    progress(f"reading {source}")
+    proto = _folder.read_saved_model(_API, source)
     _folder.check_target(_API, source, target)
     _folder.check_variables(_API, source, proto)
     _inputs.check_names(_API, proto, inputs)
-    changes = _meta_graph.Changes()
-    with _refusal.of_graphs(_API, source):
+    changes = _strip_meta_graph.Changes()
+    with _graph_errors.raised_as_value_error(_API, source):
         for meta_graph in proto.meta_graphs:
-            _damage.check(meta_graph.graph_def)
-            _meta_graph.strip(meta_graph, changes, tell)
+            _malformed.check_graph(meta_graph.graph_def)
+            _strip_meta_graph.strip_meta_graph(meta_graph, changes, progress)
     comparisons = None
-    with _folder.becoming(target) as unfinished:
-        tell(f"writing {target}")
+    with _folder.staging_folder(target) as staged:
+        progress(f"writing {target}")
         if changes.replaced:
-            _folder.copy_with(_API, source, unfinished, proto)
+            _folder.copy_with_graphs(_API, source, staged, proto)
         else:
-            _folder.copy(source, unfinished)
+            _folder.copy(source, staged)
         if check and not changes.replaced:
-            comparisons = [_compare.Comparison("all", _compare.NOT_COMPARED, "nothing was changed")]
+            comparisons = [_compare_models.Comparison("all", _compare_models.NOT_COMPARED, "nothing was changed")]
         elif check:
             comparisons = []
             for meta_graph in proto.meta_graphs:
                 tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
-                comparisons += _compare.compare(_API, source, unfinished, meta_graph, tags, inputs, tell)
-    hosts = [name for meta_graph in proto.meta_graphs for name in _meta_graph.host_functions(meta_graph)]
+                comparisons += _compare_models.compare_models(_API, source, staged, meta_graph, tags, inputs, progress)
+    hosts = [name for meta_graph in proto.meta_graphs for name in _strip_meta_graph.host_functions(meta_graph)]
     return StripReport(
         source=str(source),
         target=str(target),

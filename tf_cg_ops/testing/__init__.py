@@ -1,4 +1,4 @@
-"""Is this gradient right? Custom gradients against numeric differentiation, in every way TensorFlow runs a function."""
+"""Checks custom gradients against numeric differentiation, in every mode in which TensorFlow runs a function."""
 
 from ._check import check_gradient as check_gradient
 from ._report import Comparison as Comparison

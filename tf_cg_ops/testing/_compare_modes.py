@@ -1,4 +1,4 @@
-"""Values, gradients and tangents as each mode computes them, compared with what they should be."""
+"""Compares the values, gradients and tangents of each mode with their references."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _errors, _hints, _modes
+from . import _hints, _modes
 from ._exceptions import in_one_line
-from ._problem import Arrays, Problem, tensors_of, wide
-from ._references import RandomNumbers, names_of_values
-from ._report import Comparison, Reference, Tolerances, compare, exactly
+from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
+from ._references import RandomNumbers, value_names
+from ._report import Comparison, Reference, Tolerances, compare_with_reference, exact_reference
 
-# How many different arguments and upstreams a batch has.
+# The number of different arguments and upstreams in a batch.
 _BATCH = 3
-# Gradients whose multiples neither overflow nor underflow in float64, nor are numbers in between likely to.
-_LEAST, _MOST = 1e-280, 1e280
+# Between these, multiples of gradients neither overflow nor underflow in float64, and intermediate results hardly.
+_MIN_MAGNITUDE, _MAX_MAGNITUDE = 1e-280, 1e280
 
-# Says what a wrong derivative is instead.
+# Returns the likely mistake in wrong numbers, or an empty string.
 Hint = Callable[[Reference, np.ndarray], str]
 
 
 class ModeComparisons:
-    """The comparisons of one `check_gradient`, and the last exception that a mode failed with."""
+    """The comparisons of one `check_gradient`, and the last exception of a mode."""
 
     def __init__(self, modes: Sequence[str], tolerances: Tolerances) -> None:
         self.comparisons: list[Comparison] = []
@@ -31,122 +31,142 @@ class ModeComparisons:
         self._modes = modes
         self._tolerances = tolerances
 
-    def gradients(
+    def compare_gradients(
         self,
         order: str,
-        problem: Problem,
-        meant: Problem | None,
+        function: FlatFunction,
+        intended: FlatFunction | None,
         upstream: Arrays,
         references: list[Reference],
         numbers: RandomNumbers,
     ) -> None:
-        """The gradients and, at first order, the values. In a batch, all but the first are compared to eager mode.
+        """Compares the gradients and, at first order, the values; of a batch, the first with the references.
 
-        `meant` is the function whose gradient is meant, if there is one: for hints.
+        `intended` is the function whose gradient is intended, if there is one: for hints.
         """
-        count = len(problem.values)
+        count = len(function.values)
 
-        def function(tensors: list[tf.Tensor]) -> _modes.Computed:
-            outputs, others, gradients = problem.gradients(tensors[:count], tensors[count:])
+        def run(tensors: list[tf.Tensor]) -> _modes.Results:
+            outputs, others, gradients = function.gradients(tensors[:count], tensors[count:])
             return gradients, outputs + others
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
-            place = references.index(reference)
-            # What another mode agrees with is known well enough.
-            is_known = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
-            text = _hints.from_numbers(reference, references if order == "first" else [], gradient, is_known)
-            if not text and meant is not None:
-                text = _hints.from_upstreams(problem, meant, upstream, place, reference, gradient)
-            return text or _hints.from_ratio(reference, gradient)
+            # If another mode agrees with the reference, it is right.
+            is_trusted = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
+            text = _hints.hint_from_numbers(reference, references if order == "first" else [], gradient, is_trusted)
+            if not text and intended is not None:
+                argument = references.index(reference)
+                text = _hints.hint_from_upstreams(function, intended, upstream, argument, reference, gradient)
+            return text or _hints.hint_from_ratio(reference, gradient)
 
-        inputs = [tensors_of(problem.values + upstream)]
+        inputs = [to_tensors(function.values + upstream)]
         for _ in range(1, _BATCH):
-            near = [numbers.near(x) for x in problem.values]
-            inputs.append(tensors_of(near + [numbers.like(dy) for dy in upstream]))
-        outputs, others = problem.call(inputs[0][:count])
+            values = [numbers.move_towards_zero(x) for x in function.values]
+            inputs.append(to_tensors(values + [numbers.draw_like(dy) for dy in upstream]))
+        outputs, others = function.call(inputs[0][:count])
         for mode in self._modes:
             try:
-                results = _modes.run(mode, function, inputs)
-                in_eager_mode = [_modes.run("eager", function, [own])[0] for own in inputs[1 : len(results)]]
+                results = _modes.run(mode, run, inputs)
+                eager_results = [_modes.run("eager", run, [tensors])[0] for tensors in inputs[1 : len(results)]]
             except Exception as error:
-                self.raised(mode, order, problem.names, error)
+                self.add_exception(mode, order, function.names, error)
                 continue
             gradients, values = results[0]
             if order == "first":
-                self._values(mode, values, outputs + others)
+                self._compare_values(mode, values, outputs + others)
             for reference, gradient in zip(references, gradients, strict=True):
                 self._compare(mode, order, reference, gradient, hint)
-            if meant is not None and order == "first" and mode == self._modes[0]:
-                self._linearity(mode, function, problem, upstream, references, gradients)
-            for k, ((gradients, _), (expected, _)) in enumerate(zip(results[1:], in_eager_mode, strict=True), start=1):
-                for own, gradient, in_eager in zip(references, gradients, expected, strict=True):
-                    array = np.zeros(own.shape, own.dtype.as_numpy_dtype) if in_eager is None else wide(in_eager)
-                    reference = exactly(
-                        f"{own.name}, {k + 1} of {len(results)} in a batch", array, own.dtype, "eager mode"
-                    )
-                    self._compare(mode, order, reference, gradient, None)
+            if intended is not None and order == "first" and mode == self._modes[0]:
+                self._compare_multiples(mode, run, function, upstream, references, gradients)
+            self._compare_rest_of_batch(mode, order, references, results[1:], eager_results)
 
-    def _linearity(
+    def _compare_rest_of_batch(
         self,
         mode: str,
-        function: Callable[[list[tf.Tensor]], _modes.Computed],
-        problem: Problem,
+        order: str,
+        references: list[Reference],
+        results: list[_modes.Results],
+        eager_results: list[_modes.Results],
+    ) -> None:
+        """Compares the gradients of all but the first of a batch with eager mode."""
+        for k, ((gradients, _), (expected, _)) in enumerate(zip(results, eager_results, strict=True), start=2):
+            for first, gradient, in_eager_mode in zip(references, gradients, expected, strict=True):
+                if in_eager_mode is None:
+                    array = np.zeros(first.shape, first.dtype.as_numpy_dtype)
+                else:
+                    array = to_double_precision(in_eager_mode)
+                name = f"{first.name}, {k} of {len(results) + 1} in a batch"
+                self._compare(mode, order, exact_reference(name, array, first.dtype, "eager mode"), gradient, None)
+
+    def _compare_multiples(
+        self,
+        mode: str,
+        run: Callable[[list[tf.Tensor]], _modes.Results],
+        function: FlatFunction,
         upstream: Arrays,
         references: list[Reference],
         gradients: list[Any],
     ) -> None:
-        """Only what is not linear in the upstream is reported, and not what is wrong already."""
+        """Compares the gradients for multiples of the upstream; adds the nonlinear ones that are not wrong already."""
         wrong = {c.name for c in self.comparisons if c.mode == mode and c.order == "first" and not c.passed}
         for factor in _hints.FACTORS:
             tolerances = Tolerances(self._tolerances.rtol, self._tolerances.atol * max(factor, 1.0))
-            scaled = tensors_of(problem.values + [factor * dy for dy in upstream])
+            inputs = to_tensors(function.values + [factor * dy for dy in upstream])
             try:
-                ((found, _),) = _modes.run(mode, function, [scaled] * (_BATCH if mode == "vectorized" else 1))[:1]
+                ((multiples, _),) = _modes.run(mode, run, [inputs] * (_BATCH if mode == "vectorized" else 1))[:1]
             except Exception as error:
-                self.raised(mode, "first", problem.names, error)
+                self.add_exception(mode, "first", function.names, error)
                 return
-            for own, gradient, multiple in zip(references, gradients, found, strict=True):
-                if gradient is None or own.name in wrong:
+            for original, gradient, multiple in zip(references, gradients, multiples, strict=True):
+                if gradient is None or original.name in wrong:
                     continue
-                array = wide(gradient).ravel()[own.elements]
-                if not _LEAST < np.max(np.abs(array), initial=0.0) < _MOST:
+                array = to_double_precision(gradient).ravel()[original.elements]
+                if not _MIN_MAGNITUDE < np.max(np.abs(array), initial=0.0) < _MAX_MAGNITUDE:
                     continue
-                estimate = dataclasses.replace(own.estimate, value=array).times(factor)
-                name = f"{own.name}, for an upstream {factor:g} times as large"
-                reference = Reference(name, own.shape, own.dtype, "linear in the upstream", own.elements, estimate)
-                self._compare(mode, "first", reference, multiple, lambda *_: _errors.HINT_NOT_LINEAR, tolerances)
+                estimate = dataclasses.replace(original.estimate, value=array).multiply(factor)
+                reference = Reference(
+                    f"{original.name}, for an upstream {factor:g} times as large",
+                    original.shape,
+                    original.dtype,
+                    "linear in the upstream",
+                    original.elements,
+                    estimate,
+                )
+                self._compare(mode, "first", reference, multiple, lambda *_: _hints.NOT_LINEAR, tolerances)
                 if self.comparisons[-1].passed:
                     self.comparisons.pop()
 
-    def _values(self, mode: str, values: Sequence[tf.Tensor], expected: Sequence[tf.Tensor]) -> None:
-        for name, value, eager in zip(names_of_values(len(expected)), values, expected, strict=True):
-            self._compare(mode, "value", exactly(name, wide(eager), eager.dtype, "eager mode"), value, None)
+    def _compare_values(self, mode: str, values: Sequence[tf.Tensor], expected: Sequence[tf.Tensor]) -> None:
+        for name, value, in_eager_mode in zip(value_names(len(expected)), values, expected, strict=True):
+            array = to_double_precision(in_eager_mode)
+            reference = exact_reference(name, array, in_eager_mode.dtype, "eager mode")
+            self._compare(mode, "value", reference, value, None)
 
-    def tangents(self, problem: Problem, directions: Arrays, references: list[Reference]) -> None:
-        """The tangents of the outputs, in the modes that have forward mode."""
-        count = len(problem.values)
+    def compare_tangents(self, function: FlatFunction, directions: Arrays, references: list[Reference]) -> None:
+        """Compares the tangents of the outputs, in the modes that have forward mode."""
+        count = len(function.values)
 
-        def function(tensors: list[tf.Tensor]) -> _modes.Computed:
+        def run(tensors: list[tf.Tensor]) -> _modes.Results:
             with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
-                outputs, _ = problem.call(tensors[:count])
+                outputs, _ = function.call(tensors[:count])
             return [accumulator.jvp(output) for output in outputs], outputs
 
         def hint(reference: Reference, tangent: np.ndarray) -> str:
-            return _hints.from_numbers(reference, [], tangent, False) or _hints.from_ratio(reference, tangent)
+            return _hints.hint_from_numbers(reference, [], tangent, False) or _hints.hint_from_ratio(reference, tangent)
 
         for mode in self._modes:
             if mode not in _modes.FORWARD_MODES:
                 continue
             try:
-                ((found, _),) = _modes.run(mode, function, [tensors_of(problem.values + directions)])
+                ((tangents, _),) = _modes.run(mode, run, [to_tensors(function.values + directions)])
             except Exception as error:
-                self.raised(mode, "tangent", [reference.name for reference in references], error)
+                self.add_exception(mode, "tangent", [reference.name for reference in references], error)
                 continue
-            for reference, tangent in zip(references, found, strict=True):
+            for reference, tangent in zip(references, tangents, strict=True):
                 self._compare(mode, "tangent", reference, tangent, hint)
 
-    def raised(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
-        """An exception is a failure of its mode, and no reason not to look at the others."""
+    def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
+        """Adds an exception as a failure of its mode; the other modes are still compared."""
         where = (mode, order, ", ".join(names))
         self.comparisons.append(Comparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error
@@ -161,8 +181,8 @@ class ModeComparisons:
         tolerances: Tolerances | None = None,
     ) -> None:
         is_none = actual is None
-        array = np.zeros(reference.shape) if is_none else wide(actual)
-        comparison = compare(
+        array = np.zeros(reference.shape) if is_none else to_double_precision(actual)
+        comparison = compare_with_reference(
             reference,
             array,
             reference.dtype if is_none else actual.dtype,
@@ -173,11 +193,9 @@ class ModeComparisons:
             is_none=is_none,
         )
         if hint is not None and not comparison.passed and not comparison.problem:
-            with np.errstate(all="ignore"):
-                text = (
-                    ("The gradient is None: the value does not depend on it for TensorFlow.")
-                    if is_none
-                    else hint(reference, array)
-                )
+            text = "The gradient is None: for TensorFlow, the value does not depend on the argument."
+            if not is_none:
+                with np.errstate(all="ignore"):
+                    text = hint(reference, array)
             comparison = dataclasses.replace(comparison, hint=text)
         self.comparisons.append(comparison)

@@ -1,21 +1,26 @@
-"""What a wrong gradient is instead: the mistakes that its numbers give away."""
+"""Recognizes common mistakes in the numbers of a wrong gradient."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from . import _errors
-from ._numeric import Differentiation, along_direction
-from ._problem import Arrays, Problem, tensors_of, wide, zeros_for_none
+from ._flat_function import Arrays, FlatFunction, replace_none_by_zeros, to_double_precision, to_tensors
+from ._numeric import NumericDerivatives, directional_derivatives
 from ._report import Reference
 
 _CLOSE = 1e-4
-# Multiples of the upstream at which a gradient that is not linear in it shows.
+# Multiples of the upstream that show whether a gradient is linear in it.
 FACTORS = (1e3, 1e-3)
 
+NOT_LINEAR = (
+    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass "
+    "intended_gradient=."
+)
+_CONJUGATED = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
 
-def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray, is_known: bool) -> str:
-    """What the numbers alone say, and whether the reference is known well enough, if that is not clear already."""
+
+def hint_from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray, is_trusted: bool) -> str:
+    """A hint from the numbers alone; unless the reference is trusted, it may be that the reference is uncertain."""
     actual, expected = gradient.ravel()[reference.elements], reference.estimate.value
     if not np.all(np.isfinite(actual)):
         return "The gradient is not finite."
@@ -23,69 +28,80 @@ def from_numbers(reference: Reference, others: Sequence[Reference], gradient: np
         return "The function itself is not finite around the argument: pass other numbers."
     if not np.any(actual):
         return "The gradient is zero everywhere."
-    flat = expected == 0
-    if np.any(flat & (actual != 0)) and np.all(flat | (reference.estimate.error > 0.01 * np.abs(expected))):
+    is_zero = expected == 0
+    if np.any(is_zero & (actual != 0)) and np.all(is_zero | (reference.estimate.error > 0.01 * np.abs(expected))):
         return (
-            "The numeric derivative is zero wherever it is known: if another gradient is meant, as that of a "
-            "straight-through estimator is, declare it by like= or intended_gradient=."
+            "The numeric derivative is zero wherever it is known: if the gradient deliberately differs from it, as in "
+            "a straight-through estimator, pass like= or intended_gradient=."
         )
     for other in others:
         same_shape = other is not reference and other.shape == reference.shape
-        if same_shape and _equal(actual, other.estimate.value) and np.any(other.estimate.value):
+        if same_shape and _is_close(actual, other.estimate.value) and np.any(other.estimate.value):
             return f"It is the gradient with respect to '{other.name}': the gradients may be in the wrong order."
-    differ = np.abs(actual - expected)
-    if not is_known and np.any((differ > 1e-7 * reference.estimate.scale) & (differ < 100 * reference.estimate.error)):
-        worst = float(np.max(reference.estimate.error))
-        return _errors.HINT_UNCERTAIN.format(error=f"{worst:.1e}")
+    errors, uncertainty = np.abs(actual - expected), reference.estimate.error
+    if not is_trusted and np.any((errors > 1e-7 * reference.estimate.scale) & (errors < 100 * uncertainty)):
+        return (
+            f"The numeric derivative itself is uncertain by {float(np.max(uncertainty)):.1e}: there may be a kink "
+            "nearby, it may drown in the rounding of a larger value, or the function computes in a lower precision "
+            "than float64. Pass other numbers, or step and rtol."
+        )
     return ""
 
 
-def from_ratio(reference: Reference, gradient: np.ndarray) -> str:
-    """What the ratio says."""
+def hint_from_ratio(reference: Reference, gradient: np.ndarray) -> str:
+    """A hint if the gradient is a multiple of the reference."""
     actual, expected = gradient.ravel()[reference.elements], reference.estimate.value
     ratio = np.vdot(expected, actual) / max(np.vdot(expected, expected).real, np.finfo(float).tiny)
-    if _equal(actual, ratio * expected):
-        number = ratio.real if abs(np.imag(ratio)) < _CLOSE else ratio
-        if abs(number - 1) > _CLOSE:
-            return (
-                ("The ratio is -1 everywhere: the sign is wrong.")
-                if abs(number + 1) < _CLOSE
-                else _errors.HINT_FACTOR.format(factor=f"{number:.5g}")
-            )
+    if _is_close(actual, ratio * expected):
+        factor = ratio.real if abs(np.imag(ratio)) < _CLOSE else ratio
+        if abs(factor + 1) < _CLOSE:
+            return "The ratio is -1 everywhere: the sign is wrong."
+        if abs(factor - 1) > _CLOSE:
+            return f"The ratio is {factor:.5g} everywhere: a factor is wrong."
     return ""
 
 
-def from_upstreams(
-    problem: Problem, meant: Problem, upstream: Arrays, argument: int, reference: Reference, gradient: np.ndarray
+def hint_from_upstreams(
+    function: FlatFunction,
+    intended: FlatFunction,
+    upstream: Arrays,
+    argument: int,
+    reference: Reference,
+    gradient: np.ndarray,
 ) -> str:
-    """What the gradient is for other upstreams, in eager mode, if it is as wrong there."""
+    """A hint from the gradients for other upstreams, if the gradient is as wrong in eager mode.
 
-    def of(dys: Arrays) -> np.ndarray:
-        _, _, found = problem.gradients(tensors_of(problem.values), tensors_of(dys))
-        return wide(zeros_for_none(found, tensors_of(problem.values))[argument]).ravel()[reference.elements]
+    `intended` is the function whose gradient is intended.
+    """
+
+    def gradient_for(dys: Arrays) -> np.ndarray:
+        _, _, gradients = function.gradients(to_tensors(function.values), to_tensors(dys))
+        gradient = replace_none_by_zeros(gradients, to_tensors(function.values))[argument]
+        return to_double_precision(gradient).ravel()[reference.elements]
 
     expected, actual = reference.estimate.value, gradient.ravel()[reference.elements]
-    if _equal(actual, expected) or not _equal(of(upstream), actual):
+    if _is_close(actual, expected) or not _is_close(gradient_for(upstream), actual):
         return ""
-    if np.iscomplexobj(actual) and _equal(np.conj(actual), expected):
-        return _errors.HINT_CONJ  # The outputs are real.
-    if any(np.iscomplexobj(dy) for dy in upstream) and _equal(np.conj(of([np.conj(dy) for dy in upstream])), expected):
-        return _errors.HINT_CONJ
-    if _equal(of([2 * dy for dy in upstream]), actual):
+    if np.iscomplexobj(actual) and _is_close(np.conj(actual), expected):
+        return _CONJUGATED  # The outputs are real.
+    is_complex = any(np.iscomplexobj(dy) for dy in upstream)
+    if is_complex and _is_close(np.conj(gradient_for([np.conj(dy) for dy in upstream])), expected):
+        return _CONJUGATED
+    if _is_close(gradient_for([2 * dy for dy in upstream]), actual):
         return "It does not depend on the upstream: multiply by dy."
     ones = [np.ones_like(dy) for dy in upstream]
-    uniform = Differentiation(meant, ones).by_elements(argument, reference.elements)
-    if sum(dy.size for dy in upstream) > 1 and _equal(of(ones), uniform.value):
+    uniform = NumericDerivatives(intended, ones).partial_derivatives(argument, reference.elements)
+    if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(ones), uniform.value):
         return "It is right for a uniform upstream only: it is not a vector-Jacobian product."
     if len(upstream) == 1 and upstream[0].size == actual.size and reference.direction is None:
-        directions = [np.zeros_like(x) for x in problem.values]
-        directions[argument] = upstream[0].reshape(reference.shape).astype(problem.values[argument].dtype)
-        if _equal(along_direction(meant, directions)[0].value, actual):
+        directions = [np.zeros_like(x) for x in function.values]
+        directions[argument] = upstream[0].reshape(reference.shape).astype(function.values[argument].dtype)
+        if _is_close(directional_derivatives(intended, directions)[0].value, actual):
             return "It is the Jacobian times the upstream: the Jacobian is transposed."
-    if any(not _equal(of([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
-        return _errors.HINT_NOT_LINEAR
+    if any(not _is_close(gradient_for([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
+        return NOT_LINEAR
     return ""
 
 
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.size > 0 and bool(np.max(np.abs(one - other)) <= _CLOSE * np.max(np.abs(other)))
+def _is_close(actual: np.ndarray, expected: np.ndarray) -> bool:
+    return actual.size > 0 and bool(np.max(np.abs(actual - expected)) <= _CLOSE * np.max(np.abs(expected)))

@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow runs a function, each with what comes out of it."""
+"""The modes in which TensorFlow runs a function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,24 +8,22 @@ import tensorflow as tf
 MODES = ("eager", "function", "xla", "vectorized")
 FORWARD_MODES = ("eager", "function")
 
-# What a function computes: derivatives, each of which may be None, and values.
-Computed = tuple[list[Any], list[tf.Tensor]]
+# Derivatives, each of which may be None, and values.
+Results = tuple[list[Any], list[tf.Tensor]]
 
 
-def run(
-    mode: str, function: Callable[[list[tf.Tensor]], Computed], inputs: Sequence[list[tf.Tensor]]
-) -> list[Computed]:
-    """What the function computes of the first inputs, or of all of them if the mode makes one call of them."""
-    absent: list[bool] = []
+def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Sequence[list[tf.Tensor]]) -> list[Results]:
+    """The results for the first inputs; in the mode "vectorized", which takes them as one batch, for all inputs."""
+    is_none: list[bool] = []
 
-    def without_none(tensors: list[tf.Tensor]) -> Computed:
+    def without_none(tensors: list[tf.Tensor]) -> Results:
         derivatives, values = function(tensors)
-        absent[:] = [derivative is None for derivative in derivatives]
+        is_none[:] = [derivative is None for derivative in derivatives]
         return [derivative for derivative in derivatives if derivative is not None], values
 
-    def with_none(computed: Computed) -> Computed:
-        remaining = iter(computed[0])
-        return [None if is_none else next(remaining) for is_none in absent], computed[1]
+    def with_none(results: Results) -> Results:
+        remaining = iter(results[0])
+        return [None if none else next(remaining) for none in is_none], results[1]
 
     if mode == "vectorized":
         stacked = [tf.stack(tensors) for tensors in zip(*inputs, strict=True)]

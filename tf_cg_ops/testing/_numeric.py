@@ -1,7 +1,7 @@
-"""Numeric differentiation that knows how far it can be trusted.
+"""Numeric differentiation with an estimate of its error.
 
-Central differences with Richardson extrapolation (L. F. Richardson, 1911), at steps from a hundredth of the argument
-downwards until they agree, and upwards where rounding is in the way.
+Central differences with Richardson extrapolation (L. F. Richardson, 1911): the steps start at a hundredth of the
+argument and shrink until the derivatives agree; if rounding prevents that, larger steps follow.
 """
 
 import dataclasses
@@ -9,30 +9,34 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ._problem import Arrays, Problem
+from ._flat_function import Arrays, FlatFunction
 
-# The golden ratio, of which no two powers are commensurable: no period fits all steps.
+# The golden ratio: its powers are incommensurable, so that no period of a function fits all steps.
 _RATIO = (5**0.5 - 1) / 2
-# What rounding makes of a derivative, for values and steps of 1.
+# The error of a numeric derivative through rounding, for values and steps of 1.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# Relative steps below which a function that computes in float32 may seem constant.
-_RESOLUTION = 5e-7
-# Estimates that agree so well are taken at once; else the steps that agree best are.
-_GOOD = 1e-8
-# What rounding makes of an analytic derivative, for values and arguments of 1; for smaller arguments it makes more, but
-# below a millionth it is not forgiven: nothing would be wrong for a tiny argument.
+# A function that computes in float32 may seem constant for smaller relative steps.
+_FLOAT32_RESOLUTION = 5e-7
+# A relative error at which no further steps are tried; otherwise the steps that agree best count.
+_ACCURATE = 1e-8
+# The error of an analytic derivative through rounding, for values and arguments of 1. It grows as arguments get
+# smaller, but not below a millionth: otherwise nothing would be wrong for a tiny argument.
 _NOISE = 64 * float(np.finfo(np.float64).eps)
-_SMALLEST = 1e-6
-# An error so far below the largest derivative of an argument does not matter.
+_SMALLEST_ARGUMENT = 1e-6
+# An error this small, relative to the largest derivative of an argument, does not matter.
 _NEGLIGIBLE = 1e-11
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Derivatives, how far they may be off, and the size of their terms before they cancel.
+    """Derivatives and their errors.
 
-    `rounding` is what the rounding of the value makes of the numeric derivative, at the step that was chosen, and
-    `noise` what it makes of an analytic derivative.
+    Attributes:
+      value: The derivatives.
+      error: Their estimated errors.
+      scale: The sizes of their terms before they cancel.
+      rounding: The error of the numeric derivative through the rounding of the value, at the chosen step.
+      noise: The error of an analytic derivative through the rounding of the value.
     """
 
     value: np.ndarray
@@ -41,21 +45,21 @@ class Estimate:
     rounding: np.ndarray
     noise: np.ndarray
 
-    def times(self, factor: float) -> "Estimate":
-        """Of quantities that are so many times as large."""
+    def multiply(self, factor: float) -> "Estimate":
+        """The estimate for quantities that are so many times as large."""
         return Estimate(*(factor * part for part in dataclasses.astuple(self)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How much quantities changed, net, and how large the changes are that cancel in it."""
+    """The net changes of quantities, and the sizes of the changes before they cancel."""
 
     net: np.ndarray
     size: np.ndarray
 
 
-@np.errstate(all="ignore")  # What overflows is not finite, and known by that.
-def derivative(
+@np.errstate(all="ignore")  # An overflow is not finite, and recognized by that.
+def estimate_derivative(
     change: Callable[[float], Change],
     magnitude: np.ndarray,
     unit: float,
@@ -64,18 +68,18 @@ def derivative(
 ) -> Estimate:
     """The derivative at t=0 of quantities that change by `change(t)`, for a t of about the size `unit`.
 
-    Net changes at +-h, +-rh and +-r^2 h are odd and even in part. The odd parts give the derivative; the error is what
-    the last extrapolation changed, plus what the even parts differ from those of a smooth function: a kink at t=0, and
-    a peak that the steps straddle, show there only. `magnitude` is the size of the values, which round off.
+    Net changes at +-h, +-rh and +-r^2 h have odd and even parts. The odd parts give the derivative. Its error is the
+    change by the last extrapolation, plus the difference of the even parts from those of a smooth function: only there,
+    a kink at t=0 shows, or a peak that the steps straddle. `magnitude` is the size of the values, which are rounded.
     """
     best: Estimate | None = None
-    noise = _NOISE * magnitude / max(unit, _SMALLEST)
+    noise = _NOISE * magnitude / max(unit, _SMALLEST_ARGUMENT)
     for h in _steps(unit, step):
         sizes = [h, h * _RATIO, h * _RATIO**2]
         plus, minus = [change(size) for size in sizes], [change(-size) for size in sizes]
         odd = [(p.net - m.net) / (2 * size) for p, m, size in zip(plus, minus, sizes, strict=True)]
         even = [p.net + m.net for p, m in zip(plus, minus, strict=True)]
-        square = _RATIO**2  # Each extrapolation takes the next even power of h out.
+        square = _RATIO**2  # Each extrapolation removes the next even power of h.
         coarse, fine = (odd[1] - square * odd[0]) / (1 - square), (odd[2] - square * odd[1]) / (1 - square)
         value = (fine - square**2 * coarse) / (1 - square**2)
         not_smooth = np.abs(square**3 * even[0] - (square**2 + square) * even[1] + even[2]) / h
@@ -83,24 +87,27 @@ def derivative(
         error = np.abs(value - fine) + not_smooth + rounding
         error = np.where(np.isfinite(error), error, np.inf)
         scale = np.maximum(plus[2].size, minus[2].size) / sizes[2]
-        found = Estimate(value, error, scale, rounding, noise)
-        best = found if best is None else _better_of(best, found, below_resolution=h < _RESOLUTION * unit)
-        if np.all(np.isfinite(best.error) & (best.error <= np.maximum(_GOOD * best.scale, negligible))):
+        estimate = Estimate(value, error, scale, rounding, noise)
+        if best is None:
+            best = estimate
+        else:
+            best = _choose_better(best, estimate, below_resolution=h < _FLOAT32_RESOLUTION * unit)
+        if np.all(np.isfinite(best.error) & (best.error <= np.maximum(_ACCURATE * best.scale, negligible))):
             break
     assert best is not None
     return best
 
 
-def _better_of(one: Estimate, other: Estimate, below_resolution: bool) -> Estimate:
-    better = other.error < one.error
-    if below_resolution:  # Where nothing changes for so small steps, larger ones that saw something are right.
-        better &= (other.scale > 0) | (one.error > 0.01 * one.scale)
-    pairs = zip(dataclasses.astuple(one), dataclasses.astuple(other), strict=True)
-    return Estimate(*(np.where(better, new, old) for old, new in pairs))
+def _choose_better(best: Estimate, new: Estimate, below_resolution: bool) -> Estimate:
+    is_better = new.error < best.error
+    if below_resolution:  # If nothing changes for so small a step, a larger one that saw a change is right.
+        is_better &= (new.scale > 0) | (best.error > 0.01 * best.scale)
+    pairs = zip(dataclasses.astuple(best), dataclasses.astuple(new), strict=True)
+    return Estimate(*(np.where(is_better, new_part, best_part) for best_part, new_part in pairs))
 
 
 def _steps(unit: float, step: float | None) -> list[float]:
-    """Steps in the order in which they are tried; `step` is relative."""
+    """The steps in the order in which they are tried; `step` is relative."""
     if step is not None:
         return [step * unit]
     smaller = [10.0**-k * unit for k in range(2, 10)]
@@ -110,105 +117,106 @@ def _steps(unit: float, step: float | None) -> list[float]:
     return smaller + larger
 
 
-def unit_of(x: np.ndarray) -> np.ndarray:
-    """The size that each element has; zeros have the typical one."""
+def element_sizes(x: np.ndarray) -> np.ndarray:
+    """The absolute value of each element; the typical one for zeros."""
     size = np.abs(x)
-    return np.where(size > 0, size, typical_of(x))
+    return np.where(size > 0, size, typical_size(x))
 
 
-def typical_of(x: np.ndarray) -> float:
-    """The size of most elements: zeros do not count."""
+def typical_size(x: np.ndarray) -> float:
+    """The root mean square of the elements that are not zero."""
     nonzero = x[x != 0]
-    return float(size_of(nonzero) / np.sqrt(nonzero.size)) if nonzero.size else 1.0
+    return float(norm(nonzero) / np.sqrt(nonzero.size)) if nonzero.size else 1.0
 
 
-def change_of(outputs: Arrays, center: Arrays) -> Arrays:
-    """What is the same infinity at both places did not change."""
+def changes_of(outputs: Arrays, center: Arrays) -> Arrays:
+    """The differences between the outputs and those at the center; 0 between equal infinities."""
     with np.errstate(invalid="ignore"):
         return [np.where(y == y0, 0.0, y - y0) for y, y0 in zip(outputs, center, strict=True)]
 
 
-def size_of(terms: np.ndarray) -> np.ndarray:
-    """The Euclidean norm, whatever the numbers' magnitude."""
+def norm(terms: np.ndarray) -> np.ndarray:
+    """The Euclidean norm, without overflow or underflow."""
     largest = np.max(np.abs(terms), initial=0.0)
     if largest == 0 or not np.isfinite(largest):
         return np.asarray(largest)
     return np.asarray(largest * np.sqrt(np.sum(np.abs(terms / largest) ** 2)))
 
 
-class Differentiation:
-    """Derivatives of Re sum(conj(dy) * f), which TensorFlow's gradient is, by elements and along a direction."""
+class NumericDerivatives:
+    """The derivatives of Re sum(conj(dy) * f), which are TensorFlow's gradient, by elements and along directions."""
 
-    def __init__(self, problem: Problem, upstream: Arrays) -> None:
-        self._problem = problem
+    def __init__(self, function: FlatFunction, upstream: Arrays) -> None:
+        self._function = function
         self._upstream = upstream
-        self._center = problem.outputs(problem.values)
-        self._magnitude = size_of(self._contract(finite_part(self._center), np.abs))
+        self._center = function.outputs(function.values)
+        self._magnitude = norm(self._contract(finite_part(self._center), np.abs))
 
     def _contract(self, arrays: Arrays, part: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         terms = [part(np.conj(dy) * array).ravel() for dy, array in zip(self._upstream, arrays, strict=True)]
         return np.concatenate(terms)
 
-    def by_elements(self, argument: int, elements: np.ndarray) -> Estimate:
-        """By these elements of one argument; by real and imaginary parts of complex ones."""
-        x = self._problem.values[argument]
-        units = unit_of(x).ravel()
-        found: list[Estimate] = []
+    def partial_derivatives(self, argument: int, elements: np.ndarray) -> Estimate:
+        """The derivatives by these elements of an argument; by the real and imaginary parts of complex ones."""
+        x = self._function.values[argument]
+        units = element_sizes(x).ravel()
+        estimates: list[Estimate] = []
         largest = 0.0
         for element in elements:
             parts = []
             for direction in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
                 change = self._change_along_element(argument, int(element), direction)
                 unit, negligible = float(units[element]), _NEGLIGIBLE * largest
-                parts.append(derivative(change, self._magnitude, unit, self._problem.step, negligible))
+                parts.append(estimate_derivative(change, self._magnitude, unit, self._function.step, negligible))
                 largest = max(largest, float(parts[-1].scale))
             value = parts[0].value + 1j * parts[1].value if len(parts) == 2 else parts[0].value
             rest = [
                 np.asarray(sum(getattr(p, name) for p in parts)) for name in ("error", "scale", "rounding", "noise")
             ]
-            found.append(Estimate(value, *rest))
-        columns = zip(*(dataclasses.astuple(estimate) for estimate in found), strict=True)
-        return Estimate(*(np.array(column) for column in columns)) if found else Estimate(*[np.zeros(0)] * 5)
+            estimates.append(Estimate(value, *rest))
+        columns = zip(*(dataclasses.astuple(estimate) for estimate in estimates), strict=True)
+        return Estimate(*(np.array(column) for column in columns)) if estimates else Estimate(*[np.zeros(0)] * 5)
 
     def _change_along_element(self, argument: int, element: int, direction: complex) -> Callable[[float], Change]:
         def change(t: float) -> Change:
-            moved = self._problem.values[argument].copy()
+            moved = self._function.values[argument].copy()
             moved.reshape(-1)[element] += t * direction
             return self._change(argument, moved)
 
         return change
 
-    def along(self, argument: int, direction: np.ndarray) -> Estimate:
-        """By all elements of one argument together."""
-        x = self._problem.values[argument]
+    def directional_derivative(self, argument: int, direction: np.ndarray) -> Estimate:
+        """The derivative along a direction of all elements of an argument."""
+        x = self._function.values[argument]
 
         def change(t: float) -> Change:
             return self._change(argument, x + t * direction)
 
-        return derivative(change, self._magnitude, 1.0, self._problem.step)
+        return estimate_derivative(change, self._magnitude, 1.0, self._function.step)
 
     def _change(self, argument: int, moved: np.ndarray) -> Change:
-        values = list(self._problem.values)
+        values = list(self._function.values)
         values[argument] = moved
-        terms = self._contract(change_of(self._problem.outputs(values), self._center), np.real)
-        return Change(np.asarray(np.sum(terms)), size_of(terms))
+        terms = self._contract(changes_of(self._function.outputs(values), self._center), np.real)
+        return Change(np.asarray(np.sum(terms)), norm(terms))
 
 
-def along_direction(problem: Problem, directions: Arrays) -> list[Estimate]:
+def directional_derivatives(function: FlatFunction, directions: Arrays) -> list[Estimate]:
     """The derivative of each output along a direction of all arguments."""
-    center = problem.outputs(problem.values)
+    center = function.outputs(function.values)
     magnitude = np.concatenate([np.abs(y).ravel() for y in finite_part(center)])
 
     def change(t: float) -> Change:
-        moved = [x + t * v for x, v in zip(problem.values, directions, strict=True)]
-        net = np.concatenate([part.ravel() for part in change_of(problem.outputs(moved), center)])
+        moved = [x + t * v for x, v in zip(function.values, directions, strict=True)]
+        net = np.concatenate([part.ravel() for part in changes_of(function.outputs(moved), center)])
         return Change(net, np.abs(net))
 
-    joint = derivative(change, magnitude, 1.0, problem.step)
+    estimate = estimate_derivative(change, magnitude, 1.0, function.step)
     splits = np.cumsum([y.size for y in center])[:-1]
-    return [Estimate(*parts) for parts in zip(*(np.split(a, splits) for a in dataclasses.astuple(joint)), strict=True)]
+    parts_by_output = zip(*(np.split(part, splits) for part in dataclasses.astuple(estimate)), strict=True)
+    return [Estimate(*parts) for parts in parts_by_output]
 
 
 def finite_part(arrays: Arrays) -> Arrays:
-    """With zeros in the place of infinities, which have no size."""
+    """The arrays with zeros for infinities and nan, which have no size."""
     return [np.where(np.isfinite(array), array, 0.0) for array in arrays]

@@ -1,4 +1,4 @@
-"""What was compared with what, and how close it is."""
+"""Comparisons of numbers with their references, and the report of them."""
 
 import dataclasses
 from typing import Any
@@ -6,40 +6,55 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _errors
+from ._flat_function import API
 from ._numeric import Estimate
-from ._problem import API
 
-# How much of the numeric derivative's own error is forgiven. What is forgiven is never more than the tolerance for the
-# largest element: a derivative that is hardly known does not pass.
-_TRUST = 10.0
-# The rounding of a large value may hide as much of the largest derivative, and no more.
-_KNOWN = 0.1
+# The multiple of the numeric derivative's own error that is tolerated, up to the tolerance of the largest element: an
+# uncertain derivative does not pass.
+_TOLERATED_ERRORS = 10.0
+# The largest part of the largest derivative that the rounding of a large value may hide.
+_MAX_HIDDEN = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What is expected of one argument or output: at some elements of it, or at all."""
+    """The expected numbers of one argument or output, at some or all of its elements.
+
+    `source` names the method that they come from. `direction` has a number for each element, and
+    `directional_derivative` is the expected sum of its products with the gradient.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: tf.DType
-    # What it was found by.
     source: str
     elements: np.ndarray
     estimate: Estimate
-    # Numbers for all elements, and the sum of their products with the gradient that is expected.
     direction: np.ndarray | None = None
-    along: Estimate | None = None
+    directional_derivative: Estimate | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The worst element of one argument or output, in one mode: where, what was expected there, and what came.
+    """The worst element of one argument or output, in one mode.
 
-    `order` is "value", "first", "second" or "tangent". `tolerance` is the error that would pass at that element, and
-    `ratio` is `analytic / numeric`. `problem` says what there is instead of numbers: an exception, if one was
-    `raised`, or a wrong shape.
+    Attributes:
+      mode: The mode of TensorFlow.
+      order: "value", "first", "second" or "tangent".
+      name: The name of the argument or output.
+      passed: Whether all elements are within their tolerances.
+      checked: The number of elements that were compared.
+      size: The number of all elements.
+      element: The index of the worst element.
+      analytic: The number that TensorFlow computed there.
+      numeric: The number that was expected there.
+      error: Their difference.
+      tolerance: The largest error that would pass there.
+      is_none: Whether the gradient is None, which counts as zeros.
+      source: The method that the expected number comes from.
+      problem: The exception or the wrong shape, if there are no numbers; else empty.
+      hint: The likely mistake, if it is recognized.
+      raised: Whether `problem` is an exception.
     """
 
     mode: str
@@ -61,13 +76,13 @@ class Comparison:
 
     @property
     def ratio(self) -> complex:
-        """What the numbers differ by."""
+        """`analytic / numeric`."""
         return self.analytic / self.numeric if self.numeric else (1.0 if self.analytic == 0 else float("inf"))
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientReport:
-    """What `check_gradient` found. `str()` of it is a table."""
+    """The comparisons of `check_gradient`. `str()` of it is a table."""
 
     function: str
     comparisons: list[Comparison]
@@ -84,12 +99,12 @@ class GradientReport:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([f"gradients of '{self.function}'", *(line.rstrip() for line in lines)])
 
-    def text_of_failures(self) -> str:
-        """A message for each failure, and the table."""
+    def failure_text(self) -> str:
+        """A message for each failure, followed by the table."""
         return "\n".join([*(self._message(failure) for failure in self.failures), str(self)])
 
     def _message(self, failure: Comparison) -> str:
-        what = {
+        quantity = {
             "value": f"the value of '{self.function}' ({failure.name})",
             "first": f"the gradient of '{self.function}' with respect to '{failure.name}'",
             "second": f"the second-order gradient of '{self.function}' with respect to '{failure.name}'",
@@ -97,16 +112,16 @@ class GradientReport:
         }[failure.order]
         if failure.raised:
             return (
-                f"{API}: {what} could not be computed in mode '{failure.mode}'; expected numbers, got "
+                f"{API}: {quantity} could not be computed in mode '{failure.mode}'; expected numbers, got "
                 f"{failure.problem}. Leave the mode out by modes=[...] if TensorFlow cannot run the function in "
                 "it."
             )
         if failure.problem:
-            return f"{API}: {what} is wrong in mode '{failure.mode}'; {failure.problem}"
+            return f"{API}: {quantity} is wrong in mode '{failure.mode}'; {failure.problem}"
         text = (
-            f"{API}: {what} is wrong in mode '{failure.mode}'; expected {show(failure.numeric)} ("
+            f"{API}: {quantity} is wrong in mode '{failure.mode}'; expected {format_number(failure.numeric)} ("
             f"{failure.source}) at element {failure.element}, got "
-            f"{'None' if failure.is_none else show(failure.analytic)} (ratio {show(failure.ratio)}; "
+            f"{'None' if failure.is_none else format_number(failure.analytic)} (ratio {format_number(failure.ratio)}; "
             f"{failure.checked} of {failure.size} elements checked)."
         )
         return f"{text} {failure.hint}".rstrip()
@@ -123,36 +138,36 @@ def _row(comparison: Comparison) -> tuple[str, ...]:
         f"{comparison.error:.1e}",
         f"{comparison.tolerance:.1e}",
         comparison.element,
-        "None" if comparison.is_none else show(comparison.analytic),
-        show(comparison.numeric),
-        show(comparison.ratio),
+        "None" if comparison.is_none else format_number(comparison.analytic),
+        format_number(comparison.numeric),
+        format_number(comparison.ratio),
         state,
     )
 
 
-def show(number: complex) -> str:
-    """A number for a message."""
+def format_number(number: complex) -> str:
+    """The number with nine digits."""
     return f"{number:.9g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerances:
-    """How far from its reference a number may be."""
+    """The largest differences from a reference that pass."""
 
     rtol: float
     atol: float
 
     def of(self, estimate: Estimate) -> np.ndarray:
-        """One tolerance for each element: relative to the terms that make it, and to what is known of it."""
+        """A tolerance for each element: relative to the size of its terms, plus the errors of the reference."""
         relative = np.where(np.isfinite(estimate.value), self.rtol * estimate.scale, 0.0)
-        forgiven = np.minimum(_TRUST * estimate.error, np.max(relative, initial=0.0))
-        rounding = np.minimum(estimate.rounding, _KNOWN * np.max(estimate.scale, initial=0.0))
+        own_error = np.minimum(_TOLERATED_ERRORS * estimate.error, np.max(relative, initial=0.0))
+        rounding = np.minimum(estimate.rounding, _MAX_HIDDEN * np.max(estimate.scale, initial=0.0))
         is_constant = bool(np.all(estimate.scale <= estimate.rounding))
         noise = estimate.noise if is_constant else np.minimum(estimate.noise, np.max(relative, initial=0.0))
-        return self.atol + relative + forgiven + rounding + noise
+        return self.atol + relative + own_error + rounding + noise
 
 
-def compare(
+def compare_with_reference(
     reference: Reference,
     actual: np.ndarray,
     dtype: tf.DType,
@@ -160,19 +175,15 @@ def compare(
     nonfinite_may_agree: bool,
     **where: Any,
 ) -> Comparison:
-    """The worst element. Numbers that are not finite are wrong, but in values, where both may be."""
+    """Finds the worst element. Numbers that are not finite are wrong, unless both may agree on them, as values may."""
     where = {"name": reference.name, "source": reference.source, **where}
     if dtype != reference.dtype or actual.shape != reference.shape:
-        kinds = {"expected": _kind(reference.dtype, reference.shape), "got": _kind(dtype, actual.shape)}
-        return Comparison(passed=False, problem=_errors.CHECK_KIND.format(**kinds), **where)
-    numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
-    allowed = tolerances.of(reference.estimate)
-    labels = [str([int(i) for i in np.unravel_index(e, reference.shape)]) for e in reference.elements]
-    if reference.direction is not None and reference.along is not None:
-        terms = np.real(np.conj(actual) * reference.direction)
-        numbers, expected = np.append(numbers, np.sum(terms)), np.append(expected, reference.along.value)
-        allowed = np.append(allowed, tolerances.of(reference.along))
-        labels.append("all, along a random direction")
+        problem = (
+            f"expected {_dtype_and_shape(reference.dtype, reference.shape)}, got "
+            f"{_dtype_and_shape(dtype, actual.shape)}. Gradients have the dtype and the shape of the argument."
+        )
+        return Comparison(passed=False, problem=problem, **where)
+    numbers, expected, allowed, labels = _select_elements(reference, actual, tolerances)
     where.update(checked=reference.elements.size, size=actual.size)
     if not numbers.size:
         return Comparison(passed=True, **where)
@@ -185,24 +196,40 @@ def compare(
     return Comparison(
         passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
         element=labels[worst],
-        analytic=_number(numbers[worst]),
-        numeric=_number(expected[worst]),
+        analytic=_to_python_number(numbers[worst]),
+        numeric=_to_python_number(expected[worst]),
         error=float(errors[worst]),
         tolerance=float(allowed[worst]),
         **where,
     )
 
 
-def _number(value: Any) -> complex:
+def _select_elements(
+    reference: Reference, actual: np.ndarray, tolerances: Tolerances
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """The actual and the expected numbers that are compared, their tolerances and their labels."""
+    numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
+    allowed = tolerances.of(reference.estimate)
+    labels = [str([int(i) for i in np.unravel_index(e, reference.shape)]) for e in reference.elements]
+    if reference.direction is not None and reference.directional_derivative is not None:
+        terms = np.real(np.conj(actual) * reference.direction)
+        numbers = np.append(numbers, np.sum(terms))
+        expected = np.append(expected, reference.directional_derivative.value)
+        allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
+        labels.append("all, along a random direction")
+    return numbers, expected, allowed, labels
+
+
+def _to_python_number(value: Any) -> complex:
     return complex(value) if np.iscomplexobj(value) else float(value)
 
 
-def _kind(dtype: tf.DType, shape: tuple[int, ...]) -> str:
+def _dtype_and_shape(dtype: tf.DType, shape: tuple[int, ...]) -> str:
     return f"{dtype.name} of shape {list(shape)}"
 
 
-def exactly(name: str, value: np.ndarray, dtype: tf.DType, source: str) -> Reference:
-    """A reference that is known to the last digits."""
+def exact_reference(name: str, value: np.ndarray, dtype: tf.DType, source: str) -> Reference:
+    """A reference that is exact but for its last digits."""
     flat = value.ravel()
     size = np.where(np.isfinite(flat), np.abs(flat), 0.0)
     zeros = np.zeros(flat.size)

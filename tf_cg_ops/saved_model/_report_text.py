@@ -1,14 +1,14 @@
-"""What the command line shows of reports and findings."""
+"""The text that the command line prints for reports and findings."""
 
 from collections.abc import Sequence
 
-from . import _compare
+from . import _compare_models
 from ._inspect import EmbeddedGradient
 from ._strip import StripReport
 
 
-def of_report(report: StripReport) -> str:
-    """One line for each thing that was done or found."""
+def report_lines(report: StripReport) -> str:
+    """The report of `strip` as text: a line for each thing that was done or found."""
     replaced = ", ".join(f"{number} {op}" for op, number in report.replaced.items())
     lines = [("replaced", replaced or "0 operations: the model holds none of this library, and was copied as it is")]
     if report.replaced:
@@ -19,7 +19,7 @@ def of_report(report: StripReport) -> str:
     elif not report.comparisons:
         lines.append(("compared", "nothing: there is nothing that could be called"))
     else:
-        lines += [("compared", _of_comparison(comparison)) for comparison in report.comparisons]
+        lines += [("compared", _comparison_text(comparison)) for comparison in report.comparisons]
     for host in report.host_functions:
         lines.append(("attention", f"{host} calls Python, and fails outside of the process that made the model"))
     lines.append(("written", report.target))
@@ -30,25 +30,25 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _of_comparison(comparison: _compare.Comparison) -> str:
-    detail = f" ({comparison.detail})" if comparison.verdict == _compare.ROUNDING else ""
-    detail = f": {comparison.detail}" if comparison.verdict == _compare.NOT_COMPARED else detail
+def _comparison_text(comparison: _compare_models.Comparison) -> str:
+    detail = f" ({comparison.detail})" if comparison.verdict == _compare_models.ROUNDING else ""
+    detail = f": {comparison.detail}" if comparison.verdict == _compare_models.NOT_COMPARED else detail
     return f"{comparison.name}: {comparison.verdict}{detail}"
 
 
-def of_gradients(found: Sequence[EmbeddedGradient]) -> str:
-    """A table with a row for each embedded gradient, and the errors below it."""
+def gradient_table(found: Sequence[EmbeddedGradient]) -> str:
+    """The findings of `inspect` as a table: a row for each embedded gradient, and the errors below it."""
     if not found:
         return "The model holds no embedded gradients."
     head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
-    rows = [head, *(_row(gradient) for gradient in found)]
+    rows = [head, *(_table_row(gradient) for gradient in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     errors = [f"{gradient.node}: {gradient.error}" for gradient in found if gradient.error]
     return "\n".join([*lines, *(["", *errors] if errors else [])])
 
 
-def _row(gradient: EmbeddedGradient) -> tuple[str, ...]:
+def _table_row(gradient: EmbeddedGradient) -> tuple[str, ...]:
     values = zip(gradient.dtypes, gradient.shapes, strict=True)
     rule = "" if gradient.rule_ops is None else _count(gradient.rule_ops, "operation")
     return (
@@ -56,11 +56,11 @@ def _row(gradient: EmbeddedGradient) -> tuple[str, ...]:
         gradient.node,
         gradient.kind,
         gradient.user_function,
-        ", ".join(dtype + _of_shape(shape) for dtype, shape in values),
+        ", ".join(dtype + _shape_text(shape) for dtype, shape in values),
         str(gradient.inputs_with_gradients),
         "error, see below" if gradient.error else rule,
     )
 
 
-def _of_shape(shape: tuple[int | None, ...] | None) -> str:
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     return "[...]" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"

@@ -1,6 +1,6 @@
-"""Replaces the ops of this library in the protos of a SavedModel by stock ops with the same values.
+"""Replaces the ops of this library in the protos of a SavedModel by built-in ops with the same values.
 
-Every op is replaced in its place and keeps its name, so that what refers to it by name stays right.
+The new op has the name of the old one, so that references by name stay right.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.ops import composed
 
-# Each op, and what the body of a function calls its output. The ops that stand in their places call it "output".
-OUTPUTS = {
+# The name of each op's output in the body of a function. The ops that replace them call it "output".
+OUTPUT_NAMES = {
     "CustomGradientBarrier": "outputs",
     "CustomGradientCheckShape": "checked",
     "CustomGradientEmbed": "h",
@@ -21,76 +21,76 @@ OUTPUTS = {
 }
 
 
-def holds_our_ops(graph_def: Any) -> bool:
+def has_library_ops(graph_def: Any) -> bool:
     """Whether a graph, or a function in its library, has a node to replace."""
-    nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
-    return any(node.op in OUTPUTS for body in nodes for node in body)
+    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    return any(node.op in OUTPUT_NAMES for body in bodies for node in body)
 
 
-class Rewriter:
-    """Replaces ops, counts them, and makes the functions that the new ones call."""
+class OpReplacer:
+    """Replaces ops, counts them, and defines the functions that the new ops call."""
 
     def __init__(self, taken_names: Collection[str]) -> None:
         self.replaced: Counter[str] = Counter()
         self.functions: dict[str, Any] = {}
         self._taken_names = taken_names
-        self._names: dict[Any, str] = {}
+        self._function_names: dict[Any, str] = {}  # By dtypes and attributes of the op.
 
-    def graph(self, graph_def: Any) -> set[str]:
-        """Replaces in the nodes of a graph; returns the names of the nodes that were read for gradients alone."""
-        return {name for node in graph_def.node if node.op in OUTPUTS for name in self._replace(node)}
+    def replace_in_graph(self, graph_def: Any) -> set[str]:
+        """Replaces the nodes of a graph; returns the names of the nodes that the new ones do not read."""
+        return {name for node in graph_def.node if node.op in OUTPUT_NAMES for name in self._replace(node)}
 
-    def function(self, function: Any) -> bool:
-        """Replaces in the body of a function, references included; returns whether there was anything to replace."""
-        renamed = {}
+    def replace_in_function(self, function: Any) -> bool:
+        """Replaces the nodes of a function and the references to them; returns whether there were any."""
+        old_outputs = {}
         for node in function.node_def:
-            if node.op in OUTPUTS:
-                renamed[node.name] = OUTPUTS[node.op]
+            if node.op in OUTPUT_NAMES:
+                old_outputs[node.name] = OUTPUT_NAMES[node.op]
                 self._replace(node)
 
-        def rename(reference: str) -> str:
+        def rename_output(reference: str) -> str:
             name, _, output = reference.partition(":")
-            if name not in renamed or not output:
+            if name not in old_outputs or not output:
                 return reference
-            return f"{name}:output{output.removeprefix(renamed[name])}"
+            return f"{name}:output{output.removeprefix(old_outputs[name])}"
 
-        if renamed:
+        if old_outputs:
             for node in function.node_def:
-                node.input[:] = [rename(reference) for reference in node.input]
-            for returned, reference in list(function.ret.items()):  # An iteration may see what is put in meanwhile.
-                function.ret[returned] = rename(reference)
-        return bool(renamed)
+                node.input[:] = [rename_output(reference) for reference in node.input]
+            for returned, reference in list(function.ret.items()):  # A copy: the loop changes it.
+                function.ret[returned] = rename_output(reference)
+        return bool(old_outputs)
 
     def _replace(self, node: Any) -> set[str]:
-        """Replaces one node; returns the names of the nodes whose values are read no more."""
+        """Replaces one node; returns the names of the nodes that the new one does not read."""
         self.replaced[node.op] += 1
         data = [reference for reference in node.input if not reference.startswith("^")]
         controls = [reference for reference in node.input if reference.startswith("^")]
         attributes = {name: value for name, value in node.attr.items() if name.startswith("_")}
         if node.op == "CustomGradientEmbedGrad":
-            kept = data
-            attributes |= self._call(node)
+            read = data
+            attributes |= self._call_attributes(node)
             new_op = "PartitionedCall"
         else:
-            types = _types_of_values(node)
-            kept = data[: len(types)]
+            types = _forwarded_types(node)
+            read = data[: len(types)]
             if node.op == "CustomGradientBarrier":
-                waits = {"^" + reference.partition(":")[0]: None for reference in data[len(types) :]}
-                controls = list(dict.fromkeys([*controls, *waits]))
+                waits_for = {"^" + reference.partition(":")[0]: None for reference in data[len(types) :]}
+                controls = list(dict.fromkeys([*controls, *waits_for]))
             if len(types) == 1:
                 new_op, attributes["T"] = "Identity", _attribute(type=types[0])
             else:
                 new_op, attributes["T"] = "IdentityN", _types_attribute(types)
-        new = tf.compat.v1.NodeDef(op=new_op, name=node.name, device=node.device, input=[*kept, *controls])
+        new = tf.compat.v1.NodeDef(op=new_op, name=node.name, device=node.device, input=[*read, *controls])
         for name, value in attributes.items():
             new.attr[name].CopyFrom(value)
         if node.HasField("experimental_debug_info"):
             new.experimental_debug_info.CopyFrom(node.experimental_debug_info)
         node.CopyFrom(new)
-        return {reference.partition(":")[0] for reference in data[len(kept) :]}
+        return {reference.partition(":")[0] for reference in data[len(read) :]}
 
-    def _call(self, node: Any) -> dict[str, Any]:
-        """The attributes of a call that computes what a CustomGradientEmbedGrad did."""
+    def _call_attributes(self, node: Any) -> dict[str, Any]:
+        """The attributes of a PartitionedCall with the value of a CustomGradientEmbedGrad."""
         dtype = tf.as_dtype(node.attr["T"].type)
         shape_dtype = tf.as_dtype(node.attr["Tshape"].type) if "Tshape" in node.attr else tf.int64
         attributes = {
@@ -100,17 +100,17 @@ class Rewriter:
             "all_axes": node.attr["all_axes"].b,
         }
         key = (dtype, shape_dtype, *attributes.values())
-        if key not in self._names:
-            self._names[key] = self._define(dtype, shape_dtype, attributes)
+        if key not in self._function_names:
+            self._function_names[key] = self._define_function(dtype, shape_dtype, attributes)
         call = tf.compat.v1.AttrValue()
-        call.func.name = self._names[key]
+        call.func.name = self._function_names[key]
         return {
             "f": call,
             "Tin": _types_attribute([dtype.as_datatype_enum, dtype.as_datatype_enum, shape_dtype.as_datatype_enum]),
             "Tout": _types_attribute([dtype.as_datatype_enum]),
         }
 
-    def _define(self, dtype: tf.DType, shape_dtype: tf.DType, attributes: dict[str, Any]) -> str:
+    def _define_function(self, dtype: tf.DType, shape_dtype: tf.DType, attributes: dict[str, Any]) -> str:
         specs = [tf.TensorSpec(None, dtype), tf.TensorSpec(None, dtype), tf.TensorSpec([None], shape_dtype)]
 
         def embed_grad(lhs: tf.Tensor, rhs: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
@@ -119,15 +119,15 @@ class Rewriter:
         traced = tf.function(embed_grad, input_signature=specs, autograph=False).get_concrete_function()
         definition = type(traced.function_def)()
         definition.CopyFrom(traced.function_def)
-        names = (f"embed_grad_of_stock_ops_{i}" for i in range(len(self.functions) + len(self._taken_names) + 1))
+        names = (f"embed_grad_of_built_in_ops_{i}" for i in range(len(self.functions) + len(self._taken_names) + 1))
         name = next(name for name in names if name not in self._taken_names and name not in self.functions)
         definition.signature.name = name
         self.functions[name] = definition
         return name
 
 
-def _types_of_values(node: Any) -> list[int]:
-    """The dtypes of what the op hands on."""
+def _forwarded_types(node: Any) -> list[int]:
+    """The dtypes of the inputs that the op forwards."""
     for name in ("Tresults", "Tvalues"):
         if name in node.attr:
             return list(node.attr[name].list.type)

@@ -1,33 +1,36 @@
-"""How far the outputs of two models are apart: not by a bit, by rounding, or by more."""
+"""Measures how far the outputs of two models are apart: not by a bit, by rounding, or by more."""
 
 import numpy as np
 import tensorflow as tf
 
 
-def between(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> tuple[str, float]:
-    """Where two sets of arrays differ most, and by how many times what rounding explains; 0 where no bit differs."""
+def largest_difference(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> tuple[str, float]:
+    """The name of the arrays that differ most, and their difference as a multiple of what rounding explains.
+
+    0 means that no bit differs.
+    """
     if expected.keys() != actual.keys():
         return ", ".join(sorted(expected.keys() ^ actual.keys())), float("inf")
-    differences = {name: _of_arrays(expected[name], actual[name]) for name in expected}
-    where = max(differences, key=lambda name: differences[name], default="")
-    return where, differences.get(where, 0.0)
+    differences = {name: _difference(expected[name], actual[name]) for name in expected}
+    largest = max(differences, key=lambda name: differences[name], default="")
+    return largest, differences.get(largest, 0.0)
 
 
-def _of_arrays(expected: np.ndarray, actual: np.ndarray) -> float:
+def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
     if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return float("inf")
     if expected.dtype == object or not (_tf_dtype(expected).is_floating or _tf_dtype(expected).is_complex):
         return 0.0 if np.array_equal(expected, actual) else float("inf")
-    same = _rows_of_bytes(expected) == _rows_of_bytes(actual)
-    differ = ~(same.all(axis=1) | (np.isnan(expected) & np.isnan(actual)).ravel())
+    same_bits = _rows_of_bytes(expected) == _rows_of_bytes(actual)
+    differ = ~(same_bits.all(axis=1) | (np.isnan(expected) & np.isnan(actual)).ravel())
     if not differ.any():
         return 0.0
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    a, b = expected.astype(wide).ravel(), actual.astype(wide).ravel()
+    double = np.complex128 if np.iscomplexobj(expected) else np.float64
+    a, b = expected.astype(double).ravel(), actual.astype(double).ravel()
     if not (np.isfinite(a[differ]).all() and np.isfinite(b[differ]).all()):
         return float("inf")
     largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
-    # Between the unit of the last place and its square root: what sums of many terms lose in another order.
+    # Between the unit in the last place and its square root: sums of many terms lose as much in another order.
     rounding = largest * float(np.spacing(np.abs(np.ones([], expected.dtype)))) ** 0.75
     if rounding == 0.0:
         return float("inf")

@@ -1,0 +1,231 @@
+"""Runs two SavedModels on the same inputs and compares their outputs and the variables that they write."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from . import _inputs
+from ._entry_points import EntryPoint, find_entry_points
+from ._output_difference import largest_difference
+
+EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
+
+_RANDOM = "the source gives other outputs each time, as random operations do"
+
+Inputs = Mapping[str, Mapping[str, Any]]
+
+# Lines that TensorFlow writes around a message.
+_NOISE = re.compile(
+    r"Graph execution error|Detected at node|<stack traces|\[\[|\d+ (root|successful|derived) |You may be trying"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of one signature or function of the source and of the target.
+
+    `verdict` is "equal, bit for bit", "equal up to rounding" or "not compared"; `detail` gives the reason.
+    """
+
+    name: str
+    verdict: str
+    detail: str = ""
+
+
+@dataclass
+class _Result:
+    """The outputs and variables after a run, by name, or the error; and the inputs, if they were accepted."""
+
+    values: dict[str, np.ndarray]
+    error: str = ""
+    inputs: Any = None
+    first_try: bool = True  # With the first inputs that were made up.
+
+
+def compare_models(
+    api: str,
+    source: pathlib.Path,
+    target: pathlib.Path,
+    meta_graph: Any,
+    tags: str,
+    inputs: Inputs,
+    progress: Callable[[str], None],
+) -> list[Comparison]:
+    """Compares all signatures and functions of a meta graph; raises RuntimeError where outputs differ.
+
+    `tags` is appended to their names, to tell those of several meta graphs apart.
+    """
+    inputs = _inputs.select_for_meta_graph(meta_graph, inputs)
+    load = functools.partial(_Loaded, meta_graph=meta_graph, progress=progress)
+    try:
+        first = load(source, "source").run_all(api, inputs, {})
+        if not all(result.first_try for result in first.values()):  # A failed run may have changed the model.
+            first |= load(source, "source with accepted inputs").run_all(api, inputs, first)
+        reloaded = load(source, "source again")
+        again = reloaded.run_all(api, inputs, first)
+    except _LoadError as error:
+        raise ValueError(
+            f"{api}: TensorFlow cannot load the source '{source}': {error}. Copy the whole folder of the SavedModel, "
+            "or skip the check with check=False (--no-check)."
+        ) from error
+    try:
+        other = load(target, "target").run_all(api, inputs, first)
+    except _LoadError as error:
+        raise _target_fails(api, "tf.saved_model.load", str(error)) from error
+    return [
+        _compare_results(
+            api, name + tags, first[name], again.get(name), other.get(name), reloaded.entry_points[name].is_random
+        )
+        for name in first
+    ]
+
+
+def _target_fails(api: str, name: str, error: str) -> RuntimeError:
+    return RuntimeError(
+        f"{api}: {name} fails for the stripped model, but not for the source: {error}. Nothing was written; please "
+        "report it, with the model."
+    )
+
+
+class _LoadError(Exception):
+    """The error of tf.saved_model.load, in one line."""
+
+
+class _Loaded:
+    """A freshly loaded model: every run starts with the same variables."""
+
+    def __init__(self, path: pathlib.Path, label: str, meta_graph: Any, progress: Callable[[str], None]) -> None:
+        try:
+            loaded = tf.saved_model.load(str(path), tags=list(meta_graph.meta_info_def.tags))
+        except Exception as error:
+            raise _LoadError(_in_one_line(error).rstrip(".")) from error
+        self._loaded = loaded  # Functions do not keep variables alive.
+        self.entry_points = find_entry_points(loaded, meta_graph.object_graph_def)
+        self._progress = lambda text: progress(f"checking: {label}, {text}")
+
+    def run_all(self, api: str, inputs: Inputs, earlier: dict[str, _Result]) -> dict[str, _Result]:
+        """Runs all entry points, with the inputs of an earlier result if there is one; not those that failed then."""
+        results = {}
+        for i, (name, entry_point) in enumerate(self.entry_points.items()):
+            if name in earlier and earlier[name].error:
+                continue
+            self._progress(f"{name} ({i + 1} of {len(self.entry_points)})")
+            if name in earlier:
+                results[name] = _run(entry_point, earlier[name].inputs)
+            elif name in inputs:
+                results[name] = _run_with(entry_point, inputs[name])
+                if results[name].error and results[name].inputs is None:
+                    error = results[name].error.rstrip(".")
+                    raise ValueError(
+                        f"{api}: {name} of the source fails with the given inputs: {error}. Pass inputs that the "
+                        "signature takes."
+                    )
+            else:
+                results[name] = _try_sizes(entry_point)
+        return results
+
+
+def _try_sizes(entry_point: EntryPoint) -> _Result:
+    """Runs with made-up inputs; takes the first size of unknown dimensions that succeeds."""
+    if entry_point.function is None:
+        return _Result({}, "it cannot be reached in the loaded model")
+    errors: list[str] = []
+    for size in _inputs.SIZES:
+        try:
+            inputs = _inputs.generate((entry_point.args, entry_point.kwargs), size)
+        except (TypeError, ValueError) as error:
+            errors.append(_in_one_line(error))
+            continue
+        result = _run(entry_point, inputs)
+        if result.inputs is not None:
+            return dataclasses.replace(result, first_try=not errors)
+        errors.append(result.error)
+    return _Result({}, f"it refuses inputs made from its input specs: {errors[0]}", first_try=False)
+
+
+def _run_with(entry_point: EntryPoint, arguments: Mapping[str, Any]) -> _Result:
+    """Runs with the user's keyword arguments; makes up those that are missing."""
+    try:
+        kwargs = {**_inputs.generate(entry_point.kwargs, 1), **_inputs.convert(entry_point.kwargs, arguments)}
+    except (TypeError, ValueError) as error:
+        return _Result({}, _in_one_line(error))
+    return _run(entry_point, (entry_point.args, kwargs))
+
+
+def _run(entry_point: EntryPoint, inputs: Any) -> _Result:
+    """Runs, and then restores the variables: no other run depends on this one."""
+    args, kwargs = inputs
+    before = [variable.read_value() for variable in entry_point.variables]
+    try:
+        outputs = entry_point.function(*args, **kwargs) if entry_point.function else None
+    except Exception as error:  # A model may raise anything: the report shows it.
+        return _Result({}, _in_one_line(error))
+    else:
+        return _to_result(outputs, entry_point.variables, inputs)
+    finally:
+        for variable, value in zip(entry_point.variables, before, strict=True):
+            variable.assign(value)
+
+
+def _to_result(outputs: Any, variables: Sequence[tf.Variable], inputs: Any) -> _Result:
+    try:
+        values = _named_arrays(outputs)
+        for variable in variables:
+            values[f"variable {variable.name}"] = variable.numpy()
+    except Exception as error:
+        return _Result({}, f"its output cannot be compared: {_in_one_line(error)}", inputs)
+    return _Result(values, inputs=inputs)
+
+
+def _named_arrays(outputs: Any) -> dict[str, np.ndarray]:
+    parts = outputs.items() if isinstance(outputs, Mapping) else [("", outputs)]
+    leaves = [(name, tf.nest.flatten(part, expand_composites=True)) for name, part in parts]
+    return {
+        f"output {name or i}" if len(tensors) == 1 else f"output {name} {i}".replace("  ", " "): np.asarray(t)
+        for name, tensors in leaves
+        for i, t in enumerate(t.numpy() if tf.is_tensor(t) else t for t in tensors)
+        if t is not None
+    }
+
+
+def _in_one_line(error: Exception) -> str:
+    """The type and the first line of an error, or its last line that is no noise if the first is."""
+    text = re.sub(r"\{\{function_node \S+?\}\} ", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    without_noise = [line for line in lines if not _NOISE.match(line)] or lines
+    line = lines[0] if lines[0] == without_noise[0] else without_noise[-1]
+    return f"{type(error).__name__}: {line}"
+
+
+def _compare_results(
+    api: str,
+    name: str,
+    first: _Result,
+    again: _Result | None,
+    other: _Result | None,
+    is_random: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    if first.error:
+        return Comparison(name, NOT_COMPARED, first.error)
+    if again is None or again.error or largest_difference(first.values, again.values)[1] > 1:
+        return Comparison(name, NOT_COMPARED, _RANDOM)
+    if other is None or other.error:
+        raise _target_fails(api, name, other.error.rstrip(".") if other else "it does not exist")
+    differing, difference = largest_difference(first.values, other.values)
+    if difference == 0:
+        return Comparison(name, EQUAL)
+    if difference <= 1:
+        return Comparison(name, ROUNDING, "TensorFlow may fuse and order operations in another way")
+    if is_random():  # Two runs may agree by chance, for example dropout of few elements.
+        return Comparison(name, NOT_COMPARED, _RANDOM)
+    raise RuntimeError(
+        f"{api}: {name} of the stripped model gives another {differing} than that of the source. Nothing was written; "
+        "please report it, with the model."
+    )
