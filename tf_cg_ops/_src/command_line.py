@@ -105,9 +105,8 @@ def _strip(options: argparse.Namespace) -> int:
 def _inspect(options: argparse.Namespace) -> int:
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
-    return _print_output(
-        "inspect", as_json if options.json else _report_text.gradient_table(found), "the model is as it was"
-    )
+    output = as_json if options.json else _report_text.gradient_table(found)
+    return _print_output("inspect", output, "the model is as it was")
 
 
 def _run_demo(options: argparse.Namespace) -> int:

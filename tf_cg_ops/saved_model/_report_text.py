@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from tf_cg_ops._src.core.text import count
+
 from . import _compare_models
 from ._inspect import EmbeddedGradient
 from ._strip import StripReport
@@ -12,7 +14,7 @@ def report_lines(report: StripReport) -> str:
     replaced = ", ".join(f"{number} {op}" for op, number in report.replaced.items())
     lines = [("replaced", replaced or "0 operations: the model holds none of this library, and was copied as it is")]
     if report.replaced:
-        nodes, functions = _count(report.nodes_dropped, "operation"), _count(report.functions_dropped, "function")
+        nodes, functions = count(report.nodes_dropped, "operation"), count(report.functions_dropped, "function")
         lines.append(("dropped", f"{nodes} and {functions} that served gradients"))
     if report.comparisons is None:
         lines.append(("compared", "nothing: the check was turned off"))
@@ -24,10 +26,6 @@ def report_lines(report: StripReport) -> str:
         lines.append(("attention", f"{host} calls Python, and fails outside of the process that made the model"))
     lines.append(("written", report.target))
     return "\n".join(f"{label:<9}  {text}" for label, text in lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _comparison_text(comparison: _compare_models.Comparison) -> str:
@@ -50,7 +48,7 @@ def gradient_table(found: Sequence[EmbeddedGradient]) -> str:
 
 def _table_row(gradient: EmbeddedGradient) -> tuple[str, ...]:
     values = zip(gradient.dtypes, gradient.shapes, strict=True)
-    rule = "" if gradient.rule_ops is None else _count(gradient.rule_ops, "operation")
+    rule = "" if gradient.rule_ops is None else count(gradient.rule_ops, "operation")
     return (
         gradient.function or "(graph)",
         gradient.node,

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
+
 from ._flat_function import API, Arguments, Arrays, FlatFunction, to_tensors
 from ._numeric import Estimate, NumericDerivatives, directional_derivatives, element_sizes, typical_size
 from ._report import Reference, exact_reference
@@ -119,11 +121,10 @@ def intended_gradients(
     )
     if not fits:
         expected, got = [_show_shape(x.shape) for x in function.values], [_show_shape(shape) for shape in shapes]
-        names = ", ".join(repr(name) for name in function.names)
         raise ValueError(
             f"{API}: intended_gradient returned other shapes than those of the arguments of '{function_name}'; "
-            f"expected {expected} (one for each of {names}), got {got}. Return NumPy arrays of these shapes, or None "
-            "for zeros."
+            f"expected {expected} (one for each of {text.quoted(function.names)}), got {got}. Return NumPy arrays of "
+            "these shapes, or None for zeros."
         )
     arrays = [
         np.zeros_like(x) if g is None else np.asarray(g, x.dtype)

@@ -53,7 +53,7 @@ class FunctionCall:
         graph = traced.get_concrete_function(specs).graph
         api = getattr(self._function, "api", self._function.__name__)
         function = unqualified_name(self._function)
-        variables = ", ".join(repr(variable.name) for variable in graph.trainable_variables)
+        variables = text.quoted(variable.name for variable in graph.trainable_variables)
         if variables:  # The model would silently neither train nor save them.
             raise ValueError(
                 f"{api}: '{function}' reads trainable variables, of which a functional model would not know; expected "

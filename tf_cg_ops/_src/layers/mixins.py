@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core.convert import to_real
+from tf_cg_ops._src.core.text import quoted
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.keras.registration import function_config, function_from_config
 from tf_cg_ops._src.ready_made.clip import clip_gradient, to_limit
@@ -364,10 +365,9 @@ class StraightThrough(_Layer):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(function, str) and function not in _FUNCTIONS:
-            known = ", ".join(map(repr, _FUNCTIONS))
             raise ValueError(
-                f"layers.StraightThrough: the function is not known by this name; expected one of {known}, or a "
-                f"function, got {function!r}. Pass the function itself."
+                "layers.StraightThrough: the function is not known by this name; expected one of "
+                f"{quoted(_FUNCTIONS)}, or a function, got {function!r}. Pass the function itself."
             )
         to_derivative(surrogate, slope)
         self._function, self._surrogate, self._slope = function, surrogate, float(slope)
