@@ -20,7 +20,7 @@ def get_lib() -> str:
     Returns:
       The absolute path of the shared library, a str.
 
-    Relation to TensorFlow: `tf.sysconfig.get_lib()` returns the folder of TensorFlow's own libraries; this returns a
+    Compared with TensorFlow: `tf.sysconfig.get_lib()` returns the folder of TensorFlow's own libraries; this returns a
     file of `tf_cg_ops`.
     """
     return str(library.PATH)
@@ -58,7 +58,7 @@ def gpu_kernels() -> str:
       "built and usable", or the reason why the kernels cannot run, a str: the library was built without nvcc, there is
       no driver or it is too old, there is no GPU, or the library has no code for one of the GPUs.
 
-    Relation to TensorFlow: `tf.sysconfig.get_build_info()` tells how TensorFlow was built; this also asks the driver.
+    Compared with TensorFlow: `tf.sysconfig.get_build_info()` tells how TensorFlow was built; this also asks the driver.
     """
     why_no_gpu_kernels = ctypes.CDLL(get_lib()).tf_cg_ops_why_no_gpu_kernels
     why_no_gpu_kernels.restype = ctypes.c_char_p

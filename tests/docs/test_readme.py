@@ -76,7 +76,7 @@ def test_the_examples_of_the_docstring_run(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_docstring_has_every_section(name):
     function = PUBLIC[name]
-    sections = ["Relation to ", "Returns:"]
+    sections = ["Compared with ", "Returns:"]
     if not name.startswith("sysconfig."):
         sections += ["Args:", "Raises:"]
     for section in sections:
@@ -85,7 +85,7 @@ def test_the_docstring_has_every_section(name):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_docstring_of_a_layer_has_every_section(name):
-    for section in ("Relation to ", "Args:", "Call arguments:"):
+    for section in ("Compared with ", "Args:", "Call arguments:"):
         assert section in LAYERS[name].__doc__
 
 

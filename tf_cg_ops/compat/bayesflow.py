@@ -58,7 +58,7 @@ def custom_gradient(
       TypeError: As `tf_cg_ops.embed_gradient`.
       tf.errors.InvalidArgumentError: As ValueError, if the shapes are known at run time only.
 
-    Relation to TensorFlow: the signature, shapes and derivatives are those of
+    Compared with TensorFlow: the signature, shapes and derivatives are those of
     `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6). Here the value is `fx` bit for bit, also where
     `x` or `gx` is not finite, and no data moves if `fx` has the shape of the result. `tf_cg_ops.embed_gradient` also
     takes a derivative for each element of an event.

@@ -56,7 +56,7 @@ def custom_gradient(
       TypeError: As `tf_cg_ops.embed_gradient`.
       tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that is known at run time only.
 
-    Relation to TensorFlow Probability: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the
+    Compared with TensorFlow Probability: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the
     table if `dy` is uniform, as under `reduce_sum`; otherwise it is wrong in the first two rows. Here the value is `fx`
     bit for bit, also where `x` or `gx` is not finite.
 

@@ -50,7 +50,7 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
 
     The model is neither loaded nor run; TensorFlow infers the shapes from its graphs.
 
-    Relation to `saved_model_cli show`: that shows signatures, and of the graphs only the names of their ops.
+    Compared with `saved_model_cli show`: that shows signatures, and of the graphs only the names of their ops.
 
     Limits: it does not tell which of the gradients a call uses.
 

@@ -106,7 +106,7 @@ def strip(
 
     `target` is complete or does not exist: it is written beside it and renamed at the end.
 
-    Relation to `tf.saved_model.save`: that traces a model from Python. `strip` rewrites the saved graphs and needs no
+    Compared with `tf.saved_model.save`: that traces a model from Python. `strip` rewrites the saved graphs and needs no
     Python code of the model.
     """
     with tf.init_scope():  # Outside of a function that is being traced.

@@ -127,7 +127,7 @@ def check_gradient(
     single one. Along it, each element moves by about its own size, or by a hundredth of the typical size if that is
     more and does not leave the domain of `f` or cross a kink.
 
-    Relation to `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager mode
+    Compared with `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager mode
     only, and leaves the comparison to the caller.
     """
     check_options(f, modes, like, intended_gradient, forward_mode)

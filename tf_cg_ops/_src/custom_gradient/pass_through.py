@@ -15,7 +15,7 @@ from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunctio
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
-    Relation to `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
+    Compared with `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

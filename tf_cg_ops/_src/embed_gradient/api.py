@@ -99,7 +99,7 @@ def embed_gradient(
     `embed_gradient` does not differentiate `gx` (unless `fx_gx_manually_stopped`) and does not verify it: use
     `tf_cg_ops.testing.check_gradient`.
 
-    Relation to TensorFlow: `tf.custom_gradient` takes a function instead of values, as `tf_cg_ops.custom_gradient`
+    Compared with TensorFlow: `tf.custom_gradient` takes a function instead of values, as `tf_cg_ops.custom_gradient`
     does; its second derivative is that of `grad_fn`. TensorFlow Probability's `tfp.math.custom_gradient` and TensorFlow
     1's `tf.contrib.bayesflow.custom_grad.custom_gradient` take the same arguments as `embed_gradient` and compute
     `fx + gx * (x - stop_gradient(x))`, which is `nan` where `x` or `gx` is not finite. `tf_cg_ops.compat` has both with

@@ -90,7 +90,7 @@ class _Layer:
 class EmbedGradient(_Layer):
     """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
 
-    Relation to `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in functional
+    Compared with `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in functional
     models, too.
 
     >>> import keras
@@ -197,7 +197,7 @@ class GradientReversal(_GradientFactor):
     pass a factor with each call. A number becomes a weight that is not trained and is saved with the others. A Variable
     is loaded as a number.
 
-    Relation to `tf_cg_ops.reverse_gradient`: the same formula and errors.
+    Compared with `tf_cg_ops.reverse_gradient`: the same formula and errors.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -231,7 +231,7 @@ class GradientScale(_GradientFactor):
 
     The factor can change without retracing, as in `GradientReversal`.
 
-    Relation to `tf_cg_ops.scale_gradient`: the same formula and errors.
+    Compared with `tf_cg_ops.scale_gradient`: the same formula and errors.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -260,7 +260,7 @@ class GradientClip(_Layer):
 
     The limit can change without retracing, as the factor of `GradientReversal`: assign to `layer.limit`.
 
-    Relation to `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` clips the gradients
+    Compared with `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` clips the gradients
     of weights, after they are summed.
 
     >>> import tensorflow as tf
@@ -333,7 +333,7 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 class StraightThrough(_Layer):
     """Applies a function that has no useful derivative, with the derivative of a surrogate.
 
-    Relation to `tf_cg_ops.straight_through`: the same surrogates and errors.
+    Compared with `tf_cg_ops.straight_through`: the same surrogates and errors.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
