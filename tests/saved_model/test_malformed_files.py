@@ -255,8 +255,8 @@ def test_a_target_that_is_a_link_to_the_source_or_not_empty(source, tmp_path):
     (tmp_path / "full" / "file").write_text("mine")
     before = tree(tmp_path)
     for name in ("link", "full"):
-        refused(lambda name=name: cg.saved_model.strip(source, tmp_path / name), FileExistsError, "is there already")
-    refused(lambda: cg.saved_model.strip(source, tmp_path / "link" / "target"), ValueError, "inside of the source")
+        refused(lambda name=name: cg.saved_model.strip(source, tmp_path / name), FileExistsError, "exists already")
+    refused(lambda: cg.saved_model.strip(source, tmp_path / "link" / "target"), ValueError, "inside the source")
     assert tree(tmp_path) == before
 
 

@@ -30,7 +30,7 @@ def _random_value(spec: Any, size: int, rng: np.random.Generator) -> Any:
         dense = _random_tensor(tf.TensorSpec(spec.shape, spec.dtype), size, rng)
         return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype)
     if isinstance(spec, tf.SparseTensorSpec):
-        return tf.sparse.from_random_tensor(_random_tensor(tf.TensorSpec(spec.shape, spec.dtype), size, rng))
+        return tf.sparse.from_dense(_random_tensor(tf.TensorSpec(spec.shape, spec.dtype), size, rng))
     if isinstance(spec, tf.TypeSpec):
         raise TypeError(f"no values can be made up for {spec}")
     return spec
