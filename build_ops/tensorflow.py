@@ -52,7 +52,7 @@ def build_info() -> str:
     """The text of _build_info.py: what the op library was compiled against, for the check at import."""
     distribution, version = installed_tensorflow()
     return (
-        '"""What the op library beside this file was compiled against; written by the build."""\n\n'
+        '"""The TensorFlow that the op library beside this file was compiled against; written by the build."""\n\n'
         f'TENSORFLOW_DISTRIBUTION = "{distribution}"\n'
         f'TENSORFLOW_VERSION = "{version}"\n'
     )
