@@ -90,8 +90,8 @@ class _Layer:
 class EmbedGradient(_Layer):
     """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
 
-    Compared with `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in functional
-    models, too.
+    Compared with `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in
+    functional models, too.
 
     >>> import keras
     >>> import tensorflow as tf
