@@ -128,12 +128,20 @@ def check_gradient(
     more and does not leave the domain of `f` or cross a kink.
 
     Compared with `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager
-    mode only, and leaves the comparison to the caller. """ check_options(f, modes, like, intended_gradient,
-    forward_mode) check_numbers(rtol, atol, step, seed, max_elements) arguments = Arguments(f, args, kwargs) name =
-    text.name_of(f) function = arguments.flatten_function(f, step) values = _differentiable_values(name, function)
-    numbers = RandomNumbers(seed) upstream = [numbers.draw_like(value) for value in values] intended = function if
-    like is not None: intended = arguments.flatten_function(like, step) _check_shapes_of_like(name, intended,
-    values)
+    mode only, and leaves the comparison to the caller.
+    """
+    check_options(f, modes, like, intended_gradient, forward_mode)
+    check_numbers(rtol, atol, step, seed, max_elements)
+    arguments = Arguments(f, args, kwargs)
+    name = text.name_of(f)
+    function = arguments.flatten_function(f, step)
+    values = _differentiable_values(name, function)
+    numbers = RandomNumbers(seed)
+    upstream = [numbers.draw_like(value) for value in values]
+    intended = function
+    if like is not None:
+        intended = arguments.flatten_function(like, step)
+        _check_shapes_of_like(name, intended, values)
 
     if intended_gradient is None:
         references = numeric_gradients(intended, upstream, numbers, max_elements)
