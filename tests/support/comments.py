@@ -1,7 +1,8 @@
-"""The comments and docstrings of a Python file."""
+"""The comments and docstrings of a Python file, and the comments of a C++ or CUDA file."""
 
 import ast
 import io
+import re
 import tokenize
 
 
@@ -26,3 +27,16 @@ def docstrings(text):
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     return [(node.body[0].lineno, docstring) for node in nodes if (docstring := ast.get_docstring(node))]
+
+
+def cpp_comments(text):
+    """Pairs of a line number and a comment or a text of an op's `.Doc`; `//` on consecutive lines is one comment."""
+    blocks = re.compile(
+        r"(?:^[ \t]*//[^\n]*\n)+|(?<=\S)[ \t]+//[^\n]*|/\*.*?\*/|R\"doc\(.*?\)doc\"", re.MULTILINE | re.DOTALL
+    )
+    found = []
+    for block in blocks.finditer(text):
+        plain = re.sub(r"^R\"doc\(|\)doc\"$", "", block.group().strip())
+        plain = re.sub(r"^[ \t]*(?://+|/\*+|\*+/?)[ \t]?|\*/$", "", plain, flags=re.MULTILINE)
+        found.append((text.count("\n", 0, block.start()) + 1, plain.strip()))
+    return found

@@ -81,7 +81,7 @@ def custom_gradient(
         lambda: tf.gather(dynamic_axis.shape_of(x), tf.constant(batch_dims, tf.int64)),
     )
     if gx.shape.rank >= x.shape.rank:
-        # Here gx aligns with the batch dimensions, whatever its rank.
+        # Here a gx of any rank aligns with the batch dimensions.
         num_leading = gx.shape.rank - len(batch_dims)
         for dimension in event_dims:
             gx = tf.expand_dims(gx, num_leading + dimension)

@@ -119,7 +119,7 @@ class WordingWithoutGradientFunction(Wording):
         self._differentiated = differentiated
 
     def subject(self, function: str) -> str:
-        """The gradient, whatever computes it."""
+        """The gradient, for ops of which nobody knows the API."""
         return f"the gradient of '{function}'"
 
     def not_traced(self, function: str, error: str) -> str:
