@@ -43,7 +43,7 @@ def raw_ops(found: dict[str, Any]) -> str:
 
 def differential(found: dict[str, Any]) -> str:
     """How many examples there were of each kind."""
-    rows = [[kind.replace("regime ", "mode "), number(count)] for kind, count in sorted(found["counts"].items())]
+    rows = [[kind, number(count)] for kind, count in sorted(found["counts"].items())]
     return table(["kind", "examples"], rows) + f"\n\nFailures: {len(found['failures'])}."
 
 

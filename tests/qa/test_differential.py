@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from qa.fuzz import derivatives, differential
 from qa.fuzz.cases import Case, cases
-from tf_cg_ops import _gradients
+from tf_cg_ops._src.ops import trilinear_form
 
 from ..support import reference
 
@@ -55,12 +55,12 @@ def test_a_reference_that_is_wrong_is_noticed(monkeypatch):
 @pytest.mark.parametrize("order", [2, 3])
 def test_a_derivative_that_is_missing_is_noticed(order, monkeypatch):
     """As if gx had none where it is not stopped: then mixed derivatives are missing, from the second order on."""
-    right = _gradients._gradient_of_form
+    right = trilinear_form.gradient
 
     def without_gx(wrt, *args, **kwargs):
         return right(wrt, *args, **kwargs) * (0.0 if wrt == "gx" else 1.0)
 
-    monkeypatch.setattr(_gradients, "_gradient_of_form", without_gx)
+    monkeypatch.setattr(trilinear_form, "gradient", without_gx)
     with pytest.raises(AssertionError, match=r"gradient \d, eager"):
         differential.check(Case(**vars(CASE) | {"order": order}))
 
