@@ -14,8 +14,6 @@ from ..support.products import pairs
 from ..support.tensors import address, random_array
 from ..support.vjp_modes import VJP_MODES, tape_vjp
 
-pytestmark = pytest.mark.core
-
 
 def test_the_signature_is_that_of_the_contrib_function():
     parameters = inspect.signature(custom_gradient).parameters

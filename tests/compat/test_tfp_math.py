@@ -14,8 +14,6 @@ from ..support.products import pairs
 from ..support.tensors import address, random_array
 from ..support.vjp_modes import VJP_MODES, tape_vjp
 
-pytestmark = pytest.mark.core
-
 # fx, x, and dx for a dy that is not uniform.
 ELEMENTWISE, LEADING, MEAN = "elementwise", "leading", "mean"
 SHAPES = [

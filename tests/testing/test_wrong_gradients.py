@@ -11,8 +11,6 @@ from tf_cg_ops.testing import check_gradient
 
 from ..support.formulas import tfp_formula
 
-pytestmark = pytest.mark.core
-
 RNG = np.random.default_rng(11)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
 Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
