@@ -224,7 +224,7 @@ def test_a_right_shape_that_shows_at_run_time_only(jit_compile):
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "recompute_grad", "grad_pass_through"])
 def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
-    with pytest.raises(TypeError, match=rf"^{decorator}: it decorates functions; .* got an EagerTensor. Pass"):
+    with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor. Pass"):
         getattr(cg, decorator)(tf.constant(1.0))
 
 

@@ -210,8 +210,8 @@ DECORATIONS = {
     "no_function": (
         lambda: cg.numpy_function(3),
         TypeError,
-        "numpy_function: it decorates functions; expected a function or another callable, got an int. Pass the function "
-        "itself, and its arguments to what comes back.",
+        "numpy_function: cannot decorate this value; expected a function or another callable, got an int. Pass "
+        "the function itself, and its arguments to what comes back.",
     ),
     "no_spec": (
         lambda: cg.numpy_function(f, [3]),

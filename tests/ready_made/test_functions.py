@@ -356,8 +356,8 @@ WRONG = {
     "no function": (
         lambda: cg.straight_through(V),
         TypeError,
-        "straight_through: it decorates functions; expected a function or another callable, got an EagerTensor. Pass the "
-        "function itself, and its arguments to what comes back.",
+        "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
+        "the function itself, and its arguments to what comes back.",
     ),
     "a first argument of integers": (
         lambda: cg.straight_through(tf.sign)(tf.constant([1, 2])),

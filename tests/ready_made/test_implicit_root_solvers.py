@@ -308,15 +308,15 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
     [
         (
             lambda: cg.implicit_root(3, f),
-            "implicit_root: it decorates functions; expected a function or another callable",
+            "implicit_root: cannot decorate this value; expected a function or another callable",
         ),
         (
             lambda: cg.implicit_root(f, 3),
-            "implicit_root: it decorates functions; expected a function or another callable",
+            "implicit_root: cannot decorate this value; expected a function or another callable",
         ),
         (
             lambda: cg.implicit_root(f, f, linear_solve=3),
-            "implicit_root: it decorates functions; expected a function or",
+            "implicit_root: cannot decorate this value; expected a function or",
         ),
         (
             lambda: cg.implicit_root(f, f, batched=1),

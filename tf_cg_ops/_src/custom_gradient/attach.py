@@ -118,7 +118,7 @@ def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     leaves = tf.nest.flatten(value)
     if dispatch.package_of_keras_tensors(leaves):  # They came in a closure, or in an object.
         raise TypeError(
-            f"{api}: '{name}' computes with KerasTensors that are not among its arguments as far as can be seen, "
+            f"{api}: '{name}' computes with KerasTensors, which are not among its arguments, "
             "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
             "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
         )

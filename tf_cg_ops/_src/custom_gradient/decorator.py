@@ -88,7 +88,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 def not_a_function(api: str, value: Any) -> TypeError:
     """The error for a decorated value that cannot be called."""
     return TypeError(
-        f"{api}: it decorates functions; expected a function or another callable, got {text.describe_type(value)}. "
+        f"{api}: cannot decorate this value; expected a function or another callable, got {text.describe_type(value)}. "
         "Pass the function itself, and its arguments to what comes back."
     )
 

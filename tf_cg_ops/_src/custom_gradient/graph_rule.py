@@ -174,8 +174,8 @@ def _check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     function = tf_internal.find_function(op.graph, name)
     if function is None:
         raise ValueError(
-            f"CustomGradientRule: the gradient rule is not there; expected a function named '{name}' in the "
-            "graph, got none. Import the functions of a graph with its nodes."
+            f"CustomGradientRule: the graph does not hold the gradient rule; expected a function named '{name}' in "
+            "it, got none. Import the functions of a graph with its nodes."
         )
     signature = tf_internal.function_def_of(function).signature
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]

@@ -66,7 +66,7 @@ class _Wording(WordingWithoutGradientFunction):
 
     def wrong_structure(self, function: str, argument: str, expected: int, got: int) -> str:
         return (
-            f"{self.api}: '{function}' returned another kind of value than {argument}; expected "
+            f"{self.api}: '{function}' returned a value that does not hold as many tensors as {argument}; expected "
             f"{text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Use custom_gradient for it."
         )
 

@@ -80,9 +80,9 @@ class Wording:
     def wrong_structure(self, function: str, argument: str, expected: int, got: int) -> str:
         """A gradient does not hold as many tensors as its input."""
         return (
-            f"{self.api}: {self.subject(function)} returned a gradient of another kind than {argument}; expected "
-            f"{text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Return a gradient with the structure "
-            "of the input."
+            f"{self.api}: {self.subject(function)} returned a gradient that does not hold as many tensors as "
+            f"{argument}; expected {text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Return a "
+            "gradient with the structure of the input."
         )
 
     def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
