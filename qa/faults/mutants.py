@@ -109,7 +109,7 @@ TESTING = (
 TESTS = {
     "__init__.py": ("graph/test_import.py", "keras/test_functional_models.py"),
     "__main__.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
-    "_src/memory/captured_tensors.py": ("memory/test_recompute_captures.py", "custom_gradient/test_variants.py"),
+    "_src/memory/recompute_grad.py": ("memory/test_recompute_captures.py", "custom_gradient/test_variants.py"),
     "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR),
     "_src/command_line.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
     "_src/core/convert.py": (*EMBED, *DECORATOR),

@@ -244,17 +244,21 @@ def test_the_same_tensor_as_an_argument_and_in_the_closure():
         np.testing.assert_allclose(dx, 2.0 * DY * X)
 
 
-def test_unwatched_captures_are_no_inputs():
-    """Constants and closed-over Tensors without a tape."""
-    from tf_cg_ops._src.memory import captured_tensors
+def test_integers_that_the_function_reads_stay_constants():
+    """So that shapes made of them are known while tracing."""
+    shape, shapes = tf.constant([2, 1]), []
 
-    w, mask = tf.constant([3.0, 4.0]), tf.constant([1, 0])
-    function = lambda x: x * w * tf.cast(mask, tf.float32)  # noqa: E731
+    @cg.recompute_grad
+    def function(x):
+        x = tf.reshape(x, shape)
+        shapes.append(x.shape)
+        return x * x
+
     with tf.GradientTape() as tape:
         tape.watch(X)
-        assert captured_tensors.find_watched_captures(function) == []
-        tape.watch(w)
-        assert [t is w for t in captured_tensors.find_watched_captures(function)] == [True]
+        y = function(X)
+    np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY[:, None]), 2.0 * X * DY)
+    assert shapes == [[2, 1]]
 
 
 def test_a_saved_model_has_the_gradient_in_a_fresh_process(tmp_path):

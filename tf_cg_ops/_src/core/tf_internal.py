@@ -286,3 +286,17 @@ def find_gradient_function(op: Any) -> Any:
         return ops.get_gradient_function(op)
     except LookupError:
         return None
+
+
+# Only the AtomicFunction has the graph that it was made of, with the Python gradients of its ops.
+def graph_of_function(function: Any) -> Any:
+    """The graph of a function that a graph holds."""
+    return function.graph
+
+
+# The attributes of these ops name functions; their graphs, with the Python gradients of the ops inside, stand beside.
+def control_flow_graphs(op: Any) -> list[Any]:
+    """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
+    if op.type in ("While", "StatelessWhile"):
+        return [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
+    return list(cond_v2.get_func_graphs(op))

@@ -20,11 +20,12 @@ class GradFnWithCaptures:
     """A `grad_fn` that also has gradients with respect to tensors that the function closes over.
 
     `function(*dys, variables=...)` returns a pair: the answer of an ordinary `grad_fn`, and one gradient for each of
-    the captures.
+    the captures. `variables` are those that the function reads, which a cached trace does not read again.
     """
 
     function: Callable[..., tuple[Any, Sequence[Any]]]
     captures: list[tf.Tensor]
+    variables: list[tf.Variable]
 
     def __call__(self, *dys: Any, variables: Sequence[tf.Variable] = ()) -> tuple[Any, Sequence[Any]]:
         """The pair that the function returns."""
@@ -73,7 +74,7 @@ def call_with_gradient(
         return value
 
     backward = _backward(grad_fn, checks, variables, outputs, components)
-    flat_outputs = _attach(wording, name, flat_outputs, flat_inputs, backward)
+    flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))
@@ -103,7 +104,8 @@ def _call(
         operations = session_graph.get_operations()[num_operations:]
         refuse_reference_variables(wording.api, text.name_of(user_function), operations, arguments)
     value, grad_fn = result
-    return value, grad_fn, captured_variables(watcher.watched_variables(), arguments.values)
+    watched = grad_fn.variables if isinstance(grad_fn, GradFnWithCaptures) else watcher.watched_variables()
+    return value, grad_fn, captured_variables(watched, arguments.values)
 
 
 def _session_graph() -> Any:
@@ -153,7 +155,7 @@ def _backward(
     return backward
 
 
-def _attach(
+def attach(
     wording: Wording,
     name: str,
     outputs: list[tf.Tensor],

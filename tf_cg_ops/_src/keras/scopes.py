@@ -44,3 +44,16 @@ def _set(scopes: tuple[Any, ...] | None) -> None:
             value = next(values)
             if state is not None:
                 setattr(state, attribute, value)
+
+
+def of_trace() -> tuple[Any, ...]:
+    """What a trace of Keras layers depends on beside their arguments: the scopes, and whether they train."""
+    return current(), _training()
+
+
+def _training() -> Any:
+    keras3, keras2 = sys.modules.get(_KERAS3[0]), sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    call = vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx") if keras3 is not None else None
+    training3 = getattr(call, "training", None)
+    training2 = keras2.call_context().training if keras2 is not None else None
+    return training3, training2

@@ -1,18 +1,22 @@
 """`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
 
+import contextlib
+import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
-from tf_cg_ops._src.memory.captured_tensors import GraphCaptureWatcher, find_watched_captures
-
-_WORDING = WordingWithoutGradientFunction("recompute_grad")
+from tf_cg_ops._src.embed_gradient.api import embed_gradient
+from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.memory.forward_pass import WORDING
+from tf_cg_ops._src.memory.replay import Replay
 
 
 @tf_internal.autograph_artifact
@@ -55,115 +59,187 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
       ValueError: When a gradient is asked for, as `custom_gradient`. Errors of the recomputation come unchanged.
     """
-
-    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-            captures: list[tf.Tensor] = []
-            watcher = None if tf.executing_eagerly() else GraphCaptureWatcher()
-            if watcher is None and tf_internal.could_possibly_record():
-                captures = find_watched_captures(function)
-            with tf_internal.stop_recording():
-                value = function(*args, **kwargs)
-            if watcher is not None:
-                captures = watcher.captures()
-
-            def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                return _recomputed_gradients(function, args, kwargs, dys, variables, captures)
-
-            return value, GradFnWithCaptures(grad_fn, captures)
-
-        return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
-
-    return CustomGradient("recompute_grad", f, run)
+    return CustomGradient("recompute_grad", f, _run)
 
 
-def _recomputed_gradients(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    dys: Sequence[Any],
-    variables: Sequence[tf.Variable],
-    captures: Sequence[tf.Tensor],
-) -> Any:
-    """The answer of a `grad_fn`, and the gradients with respect to the captures."""
-    # The barrier makes the recomputation wait for the upstream gradient, and keeps a graph from merging it with the
-    # first computation.
-    upstream = [tensor for gradient in dys for tensor in pytree.tensors_for_gradients(gradient)]
-    args, kwargs = pytree.map_tensors((list(args), kwargs), lambda t: library.custom_gradient_barrier(t, upstream))
-    leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
-    sources = [leaf for leaf in leaves if pytree.tensors_for_gradients(leaf)]
-    # Tapes know the tf.Variable behind a Variable of Keras.
-    sources = [leaf if (v := as_variable(leaf)) is None else v for leaf in sources]
-    if tf.executing_eagerly() and not tapes.new_tapes_record():
-        gradients = _gradients_in_graph(function, args, kwargs, dys, variables, captures)
-    else:
-        graph = tf.compat.v1.get_default_graph()
-        captures = [tf_internal.capture(graph, tensor) for tensor in captures]
-        with tf.GradientTape() as tape:
-            tape.watch([*sources, *captures])
-            outputs = _recompute_outputs(function, args, kwargs, len(dys))
-        targets = [(output, dy) for output, dy in zip(outputs, dys, strict=True) if tf.is_tensor(output)]
-        gradients = tape.gradient(
-            [output for output, _ in targets],
-            [*sources, *variables, *captures],
-            output_gradients=[dy for _, dy in targets],
-        )
-    by_source = iter(gradients)
-    by_argument = [next(by_source) if pytree.tensors_for_gradients(leaf) else None for leaf in leaves]
-    by_variable = [next(by_source) for _ in variables]
-    return (by_argument, by_variable) if variables else by_argument, list(by_source)
+def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if tf.executing_eagerly() and not tf_internal.could_possibly_record():
+        return function(*args, **kwargs)
+
+    def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
+        call = _TracedCall.of(function, args, kwargs)
+        tensors = _tensors_in((args, kwargs))
+        with tf_internal.stop_recording():
+            outputs, residuals = call.replay.forward(tensors)
+
+        def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+            return call.gradients(function, args, kwargs, residuals, dys, variables)
+
+        return call.pack(outputs), GradFnWithCaptures(grad_fn, call.differentiable_captures, call.variables)
+
+    return call_with_gradient(with_grad_fn, args, kwargs, wording=WORDING, user_function=function)
 
 
-def _recompute_outputs(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], num_outputs: int
-) -> list[Any]:
-    """The flat outputs of a second call; ValueError if their number is not that of the first."""
-    outputs = tf.nest.flatten(function(*args, **kwargs))
-    if len(outputs) != num_outputs:
-        raise ValueError(
-            f"recompute_grad: '{text.name_of(function)}' returned another structure when it was computed again; "
-            f"expected {text.count(num_outputs, 'output')}, got {len(outputs)}. Make it a function of its arguments "
-            "alone."
-        )
-    return outputs
+class _TracedCall:
+    """A function traced for arguments of one signature."""
 
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        arguments = (list(args), kwargs)
+        tensors = _tensors_in(arguments)
+        self._value: Any = None
 
-def _gradients_in_graph(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    dys: Sequence[Any],
-    variables: Sequence[tf.Variable],
-    captures: Sequence[tf.Tensor],
-) -> list[Any]:
-    """The gradients with respect to the differentiable leaves, the variables and the captures.
+        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            remaining = list(tensors)
+            args, kwargs = pytree.map_tensors(arguments, lambda old: [remaining.pop(0) for _ in old])
+            value = function(*args, **kwargs)
+            flat = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
+            self._value = tf.nest.pack_sequence_as(value, flat)
+            return _tensors_in(self._value)
 
-    For forward mode in eager mode, where no tape records.
-    """
+        with tf_internal.VariableWatcher() as watcher:
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+            self.replay = Replay(text.name_of(function), flat_function, specs)
+        self.variables = list(watcher.watched_variables())
+        self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
-    @tf.function(autograph=False)
-    def traced(args: Sequence[Any], kwargs: dict[str, Any], dys: Sequence[Any]) -> list[Any]:
-        outputs = _recompute_outputs(function, args, kwargs, len(dys))
-        targets = [pytree.tensors_for_gradients(output) for output in outputs]
-        upstream = [pytree.tensors_for_gradients(gradient) for gradient in dys]
+    def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
+        """The value of the function."""
+        return pytree.map_tensors(self._value, lambda _: outputs)
+
+    def gradients(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        residuals: Sequence[tf.Tensor],
+        dys: Sequence[Any],
+        variables: Sequence[tf.Variable],
+    ) -> Any:
+        """The answer of a `grad_fn`, and the gradients with respect to the captures."""
+        upstream = [
+            tensor
+            for gradient in dys
+            for tensor in pytree.tensors_for_gradients(slices.to_dense(gradient))
+            if tf_internal.is_trainable(tensor)
+        ]
         leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
-        sources = [tensors for leaf in leaves if (tensors := pytree.tensors_for_gradients(leaf))]
-        graph = tf.compat.v1.get_default_graph()
-        captures_in_graph = [tf_internal.capture(graph, tensor) for tensor in captures]
-        gradients = tf.gradients(
-            [tensor for tensors in targets for tensor in tensors],
-            [*(tensor for tensors in sources for tensor in tensors), *variables, *captures_in_graph],
-            [tensor for tensors in upstream for tensor in tensors],
+        arguments = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
+        handles = {id(variable.handle): variable for variable in [*variables, *arguments]}
+        # Derivatives of higher order go from a value that was read to its variable.
+        reads = [handles.get(id(handle)) for handle in self.replay.read_handles]
+        residuals = [r if v is None else _read_of(v, r) for r, v in zip(residuals, reads, strict=True)]
+        tensors, captures = _tensors_in((args, kwargs)), self.replay.captures
+        values = [*tensors, *captures, *residuals]
+        if not tf.executing_eagerly():
+            # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
+            # with the forward pass.
+            values = list(library.custom_gradient_barrier(values, upstream)) if values else values
+        gradients = self.replay.backward(
+            values[: len(tensors) + len(captures)], values[len(tensors) + len(captures) :], upstream
         )
-        return [slices.to_dense(gradient) for gradient in gradients]
+        by_capture = gradients[len(tensors) : len(tensors) + len(captures)]
+        by_residual = gradients[len(tensors) + len(captures) :]
+        by_tensor: dict[int, list[Any]] = {}
+        for tensor, gradient in zip(tensors, gradients, strict=False):
+            by_tensor.setdefault(id(tensor), []).append(gradient)
 
-    # A concrete function stays a graph under tf.config.run_functions_eagerly.
-    flat_gradients = iter(traced.get_concrete_function(args, kwargs, dys)(args, kwargs, dys))
-    leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
-    components = [(leaf, tensors) for leaf in leaves if (tensors := pytree.tensors_for_gradients(leaf))]
-    gradients = [
-        gradient[0] if len(tensors) == 1 else pytree.replace_tensors([leaf], [tensors], gradient)[0]
-        for leaf, tensors in components
-        for gradient in [[next(flat_gradients) for _ in tensors]]
-    ]
-    return gradients + list(flat_gradients)
+        def of_variable(variable: tf.Variable) -> Any:
+            found = [
+                g for g, v in zip(by_residual, reads, strict=True) if v is not None and v.handle is variable.handle
+            ]
+            return _sum([gradient for gradient in found if gradient is not None])
+
+        def of_leaf(leaf: Any) -> Any:
+            variable = as_variable(leaf)
+            if variable is not None:
+                return of_variable(variable)
+            parts = pytree.tensors_for_gradients(leaf)
+            found = [by_tensor[id(part)].pop(0) if id(part) in by_tensor else None for part in parts]
+            if len(found) <= 1 or all(gradient is None for gradient in found):
+                return found[0] if found else None
+            return pytree.replace_tensors([leaf], [parts], found)[0]
+
+        by_argument = [of_leaf(leaf) for leaf in leaves]
+        answer = (by_argument, [of_variable(v) for v in variables]) if variables else by_argument
+        return answer, [g for g, t in zip(by_capture, captures, strict=True) if tf_internal.is_trainable(t)]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_TracedCall":
+        """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
+        if not tf.executing_eagerly():
+            return cls(function, args, kwargs)
+        calls = _calls_of(function)
+        key = _signature_of(args, kwargs)
+        if key not in calls:
+            calls[key] = cls(function, args, kwargs)
+        return calls[key]
+
+
+_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _calls_of(function: Callable[..., Any]) -> dict[Any, Any]:
+    """The traces of a function in eager mode, kept as long as the function, or as the object of a method."""
+    with contextlib.suppress(TypeError):  # An object without a weak reference or a hash.
+        if isinstance(function, types.MethodType):
+            return _calls.setdefault(function.__self__, {}).setdefault(function.__func__, {})
+        return _calls.setdefault(function, {}).setdefault(None, {})
+    return {}
+
+
+def _signature_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What a trace depends on: the structure of the arguments, the specs of Tensors, other values, and the scopes."""
+    leaves = tf.nest.flatten((list(args), kwargs))
+    structure = repr(tf.nest.map_structure(lambda _: 0, (list(args), kwargs)))
+    return structure, scopes.of_trace(), *map(_key_of_leaf, leaves)
+
+
+def _key_of_leaf(leaf: Any) -> Any:
+    variable = as_variable(leaf)
+    if variable is not None:
+        return "variable", _Identity(leaf)
+    if tf.is_tensor(leaf):
+        return tf.type_spec_from_value(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return "array", str(leaf.dtype), leaf.shape, leaf.tobytes()
+    if isinstance(leaf, (str, bytes, int, float, complex, bool, type(None))):
+        return type(leaf), leaf
+    return _Identity(leaf)
+
+
+class _Identity:
+    """Equal for the same object only, which it keeps."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _read_of(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
+    if tf.executing_eagerly() and not tf_internal.could_possibly_record():
+        return value
+    return embed_gradient(value, tf.ones([], value.dtype), tf.convert_to_tensor(variable))
+
+
+def _sum(gradients: list[Any]) -> Any:
+    if len(gradients) <= 1:
+        return gradients[0] if gradients else None
+    return tf.add_n([slices.to_dense(gradient) for gradient in gradients])
+
+
+def _tensors_in(structure: Any) -> list[tf.Tensor]:
+    """The Tensors of a structure, those of composites too, in the order of `pytree.map_tensors`."""
+    found: list[tf.Tensor] = []
+
+    def note(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        found.extend(tensors)
+        return tensors
+
+    pytree.map_tensors(structure, note)
+    return found

@@ -1,0 +1,139 @@
+"""A traced function as two: its forward pass, which keeps what its stateful ops returned, and its gradient.
+
+The gradient computes everything else again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.memory.forward_pass import ForwardPass
+from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+
+# Stateful ops that are computed again: they only check, or have no state.
+_CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
+
+
+class Replay:
+    """A function of Tensors, traced once; `forward` computes it and `backward` its gradient."""
+
+    def __init__(self, name: str, function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
+        self._name = name
+        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        self._trace = traced.graph
+        arguments = self._trace.inputs[: len(specs)]
+        # Each capture with its tensor in the trace. Handles stay captures; floats in constants may have gradients.
+        captures = [
+            (outside, inside)
+            for outside, inside in self._trace.captures
+            if inside.dtype != tf.resource and (inside.op.type != "Const" or tf_internal.is_trainable(inside))
+        ]
+        self.captures = [outside for outside, _ in captures]
+        handles = [(inside, outside) for outside, inside in self._trace.captures if inside.dtype == tf.resource]
+        self._inputs = [*arguments, *(inside for _, inside in captures)]
+        forward_pass = ForwardPass()
+        self._outputs: list[tf.Tensor] = []
+
+        def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
+            copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *handles], forward_pass)
+            copy.operations([op for op in self._trace.get_operations() if op.op_def.is_stateful])
+            self._outputs = [tf.identity(output) for output in copy.tensors(self._trace.outputs)]
+            self._forward_inputs = list(inputs)
+            self._residuals = self._find_residuals()
+            return [*self._outputs, *self._residuals]
+
+        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, self._inputs))
+        # The handles of the variables that the kept values were read from.
+        handle_of = {id(value): handle for handle, value in forward_pass.reads}
+        self.read_handles = [handle_of.get(id(residual)) for residual in self._residuals]
+        self._backward: Any = None
+
+    def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The outputs, and the residuals: what `backward` needs beside the arguments."""
+        results = self._forward(*tensors, *self.captures)
+        return results[: len(self._outputs)], results[len(self._outputs) :]
+
+    def backward(self, tensors: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
+        """The gradients with respect to the arguments, the captures and the residuals; None where there is none."""
+        if self._backward is None:
+            self._trace_backward()
+        return self._backward(*tensors, *residuals, *dys)
+
+    def _find_residuals(self) -> list[tf.Tensor]:
+        """What stateful ops return and the outputs depend on."""
+        residuals: dict[int, tf.Tensor] = {}
+        inputs = set(map(id, self._forward_inputs))
+        seen: set[int] = set()
+        waiting = list(self._outputs)
+        while waiting:
+            tensor = waiting.pop()
+            op = tensor.op
+            if id(tensor) in seen or id(tensor) in inputs:
+                continue
+            seen.add(id(tensor))
+            if op.type in control_flow.TYPES:
+                self._refuse_stateful_ops(op)
+            elif _reads_state(op):
+                self._refuse_gradient(op)
+                residuals[id(tensor)] = tensor
+                continue
+            waiting.extend(op.inputs)
+        return list(residuals.values())
+
+    def _refuse_stateful_ops(self, op: Any) -> None:
+        """Raises an error if the outputs of a loop or branch depend on an op that cannot be computed again."""
+        for function in control_flow.functions_of(op):
+            waiting, seen = list(function.outputs), set()
+            while waiting:
+                inner = waiting.pop().op
+                if id(inner) in seen:
+                    continue
+                seen.add(id(inner))
+                if inner.type in control_flow.TYPES:
+                    self._refuse_stateful_ops(inner)
+                elif _reads_state(inner):
+                    raise NotImplementedError(
+                        f"recompute_grad: '{self._name}' has a stateful op in a loop or branch that the gradient "
+                        f"cannot compute again; expected random ops and reads of variables that the loop does not "
+                        f"write, got '{inner.name}' of type {inner.type}. Run it before the loop and pass its "
+                        "results to the loop."
+                    )
+                waiting.extend(inner.inputs)
+
+    def _refuse_gradient(self, op: Any) -> None:
+        """Raises an error if a stateful op has a gradient of its own, which would be lost."""
+        tensors = [t for t in op.inputs if t.dtype != tf.resource]
+        differentiable = any(map(tf_internal.is_trainable, tensors)) and any(map(tf_internal.is_trainable, op.outputs))
+        if differentiable and tf_internal.find_gradient_function(op) is not None:
+            raise NotImplementedError(
+                f"recompute_grad: '{self._name}' has a stateful op with a gradient, which the gradient cannot compute "
+                f"again; expected stateful ops without gradients, got '{op.name}' of type {op.type}. Call it outside "
+                "of the recomputed function, or use numpy_function."
+            )
+
+    def _trace_backward(self) -> None:
+        targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
+        kept = [*self._forward_inputs, *self._residuals]
+
+        def backward(*inputs: tf.Tensor) -> list[Any]:
+            values, dys = inputs[: len(kept)], inputs[len(kept) :]
+            copy = GraphCopy(zip(kept, values, strict=True), pure=True)
+            outputs = copy.tensors(targets)
+            sources = [value for value in values if tf_internal.is_trainable(value)]
+            gradients = iter(tf.gradients(outputs, sources, grad_ys=dys))
+            return [next(gradients) if tf_internal.is_trainable(value) else None for value in values]
+
+        specs = [_spec(tensor) for tensor in (*kept, *targets)]
+        self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
+
+
+def _reads_state(op: Any) -> bool:
+    is_stateful = op.op_def.is_stateful or any(tensor.dtype == tf.resource for tensor in op.inputs)
+    return is_stateful and op.type not in _CHECKS
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)

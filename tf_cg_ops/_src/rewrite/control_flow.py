@@ -1,0 +1,128 @@
+"""Calls, loops and conditionals of a traced graph, made again from the copied functions that they name."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+
+if TYPE_CHECKING:
+    from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+
+CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
+LOOPS = frozenset(["While", "StatelessWhile"])
+CONDITIONALS = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
+TYPES = CALLS | LOOPS | CONDITIONALS
+TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"])
+
+
+def functions_of(op: Any) -> list[Any]:
+    """The graphs of the functions that a call, a loop or a conditional names; a loop's condition comes first."""
+    if op.type in CALLS:
+        return [tf_internal.graph_of_function(tf_internal.find_function(op.graph, op.get_attr("f").name))]
+    return tf_internal.control_flow_graphs(op)
+
+
+def inputs_of_functions(op: Any) -> list[Any]:
+    """The inputs of the op that its functions get."""
+    return list(op.inputs)[1:] if op.type in CONDITIONALS else list(op.inputs)
+
+
+def copy(
+    copy: "GraphCopy",
+    op: Any,
+    inputs: list[tf.Tensor],
+    iteration_scope: Callable[[tf.Tensor], AbstractContextManager[None]] | None = None,
+) -> Sequence[tf.Tensor]:
+    """The outputs of the op in the default graph.
+
+    The functions of a loop run in the scope for the number of the iteration, if there is one; the loop counts it.
+    """
+    if op.type in CALLS:
+        (body,) = functions_of(op)
+        return _run(copy, body, inputs)
+    if op.type in LOOPS:
+        return _copy_loop(copy, op, inputs, iteration_scope)
+    return _copy_conditional(copy, op, inputs)
+
+
+def _run(copy: "GraphCopy", function: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Copies a function into the default graph, with its side effects."""
+    inside = copy.inside(zip(function.inputs, inputs, strict=True))
+    if not copy.pure:
+        inside.operations([op for op in function.get_operations() if op.op_def.is_stateful])
+    return inside.tensors(function.outputs)
+
+
+def loop_invariant_inputs(body: Any) -> list[int]:
+    """The positions of the inputs that a body returns as they are."""
+    return [
+        i for i, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)) if _source(after) is before
+    ]
+
+
+def _source(tensor: Any) -> Any:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _copy_loop(
+    copy: "GraphCopy",
+    op: Any,
+    inputs: list[tf.Tensor],
+    iteration_scope: Callable[[tf.Tensor], AbstractContextManager[None]] | None,
+) -> Sequence[tf.Tensor]:
+    condition, body = functions_of(op)
+    invariant = set(loop_invariant_inputs(body))
+    varying = [i for i in range(len(inputs)) if i not in invariant]
+    counter = [] if iteration_scope is None else [tf.constant(0)]
+
+    def run(function: Any, loop_vars: Sequence[Any]) -> list[Any]:
+        values = list(inputs)  # Those that do not vary are captured.
+        for i, value in zip(varying, loop_vars[len(counter) :], strict=True):
+            values[i] = value
+        if iteration_scope is None:
+            return _run(copy, function, values)
+        with iteration_scope(loop_vars[0]):
+            return _run(copy, function, values)
+
+    def copied_body(*loop_vars: Any) -> list[Any]:
+        outputs = run(body, loop_vars)
+        return [*(number + 1 for number in loop_vars[: len(counter)]), *(outputs[i] for i in varying)]
+
+    outputs = tf.while_loop(
+        lambda *loop_vars: tf.reshape(run(condition, loop_vars)[0], []),
+        copied_body,
+        [*counter, *(inputs[i] for i in varying)],
+        shape_invariants=[*(number.shape for number in counter), *(body.inputs[i].shape for i in varying)],
+        parallel_iterations=op.get_attr("parallel_iterations"),
+        maximum_iterations=_maximum_iterations(inputs[1]) if 1 in invariant else None,
+    )
+    results = list(inputs)
+    for i, output in zip(varying, outputs[len(counter) :], strict=True):
+        results[i] = output
+    return results
+
+
+def _maximum_iterations(tensor: tf.Tensor) -> Any:
+    """The second input of a loop that tf.while_loop made. XLA must know it to differentiate the loop."""
+    if tensor.dtype != tf.int32 or tensor.shape.rank != 0:
+        return None
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return int(value) if value >= 0 else None  # TensorFlow has -1 for no maximum.
+    return tf.where(tensor < 0, tf.int32.max, tensor)
+
+
+def _copy_conditional(copy: "GraphCopy", op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def copied(branch: Any) -> Callable[[], list[Any]]:
+        # TensorFlow takes no branch without outputs.
+        return lambda: [tf.constant(0), *_run(copy, branch, inputs[1:])]
+
+    branches = [copied(branch) for branch in functions_of(op)]
+    if "Case" in op.type:
+        return tf.switch_case(inputs[0], branches)[1:]
+    return tf.cond(inputs[0], *branches)[1:]

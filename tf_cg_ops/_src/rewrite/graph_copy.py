@@ -1,0 +1,119 @@
+"""Computes tensors of a traced graph once more, in the default graph, op by op."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.rewrite import control_flow
+
+# Returns the outputs that stand for those of an op, given its copied inputs; None to copy the op as it is.
+Replace = Callable[["GraphCopy", Any, list[tf.Tensor]], Sequence[Any] | None]
+
+# They belong to the place of an op in its old graph.
+_ATTRIBUTES_OF_THE_PLACE = frozenset(["_class", "_output_shapes"])
+
+
+class GraphCopy:
+    """The tensors of a graph that are computed again.
+
+    Args:
+      values: Pairs of a tensor of the old graph and the tensor that stands for it: there the copying ends.
+      replace: Decides for each op what stands for its outputs.
+      pure: Leaves out side effects, and the order of ops that have some.
+    """
+
+    def __init__(self, values: Iterable[tuple[Any, Any]], replace: Replace | None = None, pure: bool = False) -> None:
+        # By identity, with the old tensor: it lives as long as its entry.
+        self._values = {id(old): (old, new) for old, new in values}
+        self._operations: dict[int, tuple[Any, list[Any]]] = {}
+        self.replace = replace
+        self.pure = pure
+
+    def inside(self, values: Iterable[tuple[Any, Any]]) -> "GraphCopy":
+        """The copy of a function that an op of this graph calls."""
+        return GraphCopy(values, self.replace, self.pure)
+
+    def __getitem__(self, tensor: Any) -> Any:
+        return self._values[id(tensor)][1]
+
+    def __contains__(self, tensor: Any) -> bool:
+        return id(tensor) in self._values
+
+    def tensors(self, tensors: Sequence[Any]) -> list[Any]:
+        """Copies what computes these tensors."""
+        self.operations([tensor.op for tensor in tensors if tensor not in self])
+        return [self[tensor] for tensor in tensors]
+
+    def operations(self, operations: Iterable[Any]) -> None:
+        """Copies these ops and what they need, in this order."""
+        # Without recursion, which Python limits.
+        waiting = list(operations)[::-1]
+        begun: set[int] = set()
+        while waiting:
+            op = waiting[-1]
+            if id(op) in self._operations:
+                waiting.pop()
+                continue
+            missing = [needed for needed in self._needed_by(op) if id(needed) not in self._operations]
+            if not missing:
+                waiting.pop()
+                self._copy(op)
+            elif id(op) in begun:
+                raise _control_flow_of_tensorflow_1(op)
+            else:
+                begun.add(id(op))
+                waiting.extend(reversed(missing))
+
+    def _needed_by(self, op: Any) -> list[Any]:
+        if all(output in self for output in op.outputs) and op.outputs:
+            return []
+        needed = [tensor.op for tensor in op.inputs if tensor not in self]
+        return needed if self.pure else needed + list(op.control_inputs)
+
+    def _copy(self, op: Any) -> None:
+        if op.outputs and all(output in self for output in op.outputs):
+            self._operations[id(op)] = (op, [])
+            return
+        inputs = [self[tensor] for tensor in op.inputs]
+        waits = [new for old in op.control_inputs for new in self._operations.get(id(old), (None, []))[1]]
+        with tf.control_dependencies(waits):
+            outputs = self.replace(self, op, inputs) if self.replace else None
+            if outputs is None:
+                outputs = self._copy_op(op, inputs)
+        for old, new in zip(op.outputs, outputs, strict=True):
+            if old not in self:
+                self._values[id(old)] = (old, new)
+        new_operations = {id(new.op): new.op for new in outputs if not isinstance(new, tf_internal.EagerTensor)}
+        # An op without outputs has been noted when it was copied.
+        self._operations.setdefault(id(op), (op, list(new_operations.values())))
+
+    def _copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        if op.type in control_flow.TYPES:
+            return control_flow.copy(self, op, inputs)
+        if op.type in control_flow.TYPES_OF_TENSORFLOW_1:
+            raise _control_flow_of_tensorflow_1(op)
+        graph = tf.compat.v1.get_default_graph()
+        attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
+        for attribute in attributes.values():
+            for called in (attribute.func, *attribute.list.func):
+                if called.name and tf_internal.find_function(graph, called.name) is None:
+                    tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
+        with tf.device(op.device) if op.device else contextlib.nullcontext():
+            new = tf_internal.create_op(graph, op.type, inputs, attributes)
+        for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
+            if not new_output.shape.is_fully_defined():  # Shapes may have been set by hand.
+                new_output.set_shape(old_output.shape)
+        if not op.outputs:
+            self._operations[id(op)] = (op, [new])
+        return new.outputs
+
+
+def _control_flow_of_tensorflow_1(op: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"tf_cg_ops: the op '{op.name}' belongs to a loop or a conditional of TensorFlow 1, which cannot be computed "
+        f"again; expected control flow of TensorFlow 2, got an op of type {op.type}. Load and trace the function in "
+        "TensorFlow 2."
+    )
