@@ -22,6 +22,7 @@ from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_g
 from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
 from tf_cg_ops._src.embed_gradient.api import embed_gradient as embed_gradient
 from tf_cg_ops._src.external.numpy_function import numpy_function as numpy_function
+from tf_cg_ops._src.memory.checkpoint_name import checkpoint_name as checkpoint_name
 from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_grad
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
@@ -35,6 +36,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "checkpoint_name",
     "clip_gradient",
     "compat",
     "custom_gradient",

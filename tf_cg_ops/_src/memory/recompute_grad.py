@@ -1,6 +1,7 @@
 """`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
 
 import contextlib
+import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,30 +16,18 @@ from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import WORDING
 from tf_cg_ops._src.memory.replay import Replay
 
 
 @tf_internal.autograph_artifact
-def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> Callable[..., Any]:
     """Decorates a function so that its gradient recomputes it, instead of keeping its intermediate values.
 
     Value and gradients are those of `f`: with the Jacobian `J` of `f`,
 
         dx = dy @ J(x)
-
-    Only the arguments are kept between the passes. Each gradient calls `f` once more: in eager mode, in a graph, and
-    under XLA, which does not merge the two computations.
-
-    Tensors that `f` closes over have gradients. In a graph all of them have. In eager mode only those have that are
-    found before `f` runs: in its closure, its defaults, the arguments of a `functools.partial`, the globals and
-    attributes that its code names, and lists and dictionaries of them. Others get `None`: pass them as arguments.
-
-    A stateful function is stateful twice: one that draws random numbers, or writes to variables, does so again in the
-    gradient.
-
-    Compared with `tf.recompute_grad`: the same contract; also second derivatives, SavedModels, and gradients of keyword
-    arguments and of Tensors that `f` closes over, which get `None` there.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -50,24 +39,56 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> abs(float(tape.gradient(y, x)) - 0.841471) < 1e-5
     True
 
+    Only the arguments are kept between the passes, and what stateful ops returned. Each gradient computes the rest once
+    more: in eager mode, in a graph, and under XLA, which does not merge the two computations.
+
+    The gradient is that of the computation that ran. A random op takes its numbers from a seed, which is kept: dropout
+    has one mask for the value and the gradient. Variables are read as they were in the forward pass, and written once.
+    With a seed of an op (`tf.random.uniform(..., seed=1)`) the numbers are the same in each run of a program, but not
+    those of the plain function.
+
+    Loops and branches may draw random numbers and read variables. Other stateful ops in them are an error if the value
+    depends on what they return, as is an op with state and a gradient, such as that of `tf.py_function`.
+
+    `f` is traced, in eager mode once for each signature of its arguments, as by `tf.function`: it sees Tensors without
+    values, Python code runs once, and values that it reads from outside stay those of the first call. In eager mode
+    outside of tapes `f` itself is called.
+
+    `f` may close over Tensors: they have gradients, too.
+
+    `keep` names values, by `checkpoint_name`, that are kept and not computed again, or is a predicate on the ops of
+    `f`, such as `lambda op: op.type == "MatMul"`: less time for more memory. It does not reach into loops and branches.
+
+    Compared with `tf.recompute_grad`: the same contract, but for the tracing in eager mode. There a second call of the
+    function draws other random numbers and writes variables again; second derivatives, SavedModels, gradients of
+    keyword arguments and of Tensors that `f` closes over fail or are `None`. `keep` is like the policies of
+    `jax.checkpoint`.
+
     Args:
-      f: The function; it may read variables.
+      f: The function; it may read and write variables. Without it, the decorator itself is returned.
+      keep: A list of names, or a function of a `tf.Operation`.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      ValueError: When a gradient is asked for, as `custom_gradient`. Errors of the recomputation come unchanged.
+      TypeError: `keep` holds something else than names.
+      ValueError: When it is traced: `f` has no value of a name in `keep`. When a gradient is asked for, as
+        `custom_gradient`. Errors of `f` come unchanged.
+      NotImplementedError: When it is traced: `f` has a stateful op that can neither be kept nor computed again.
     """
-    return CustomGradient("recompute_grad", f, _run)
+    keep = check_keep(keep)
+    if f is None:
+        return functools.partial(recompute_grad, keep=keep)
+    return CustomGradient("recompute_grad", f, functools.partial(_run, keep))
 
 
-def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _run(keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        call = _TracedCall.of(function, args, kwargs)
+        call = _TracedCall.of(keep, function, args, kwargs)
         tensors = _tensors_in((args, kwargs))
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
@@ -83,7 +104,7 @@ def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
 class _TracedCall:
     """A function traced for arguments of one signature."""
 
-    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         arguments = (list(args), kwargs)
         tensors = _tensors_in(arguments)
         self._value: Any = None
@@ -98,7 +119,7 @@ class _TracedCall:
 
         with tf_internal.VariableWatcher() as watcher:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-            self.replay = Replay(text.name_of(function), flat_function, specs)
+            self.replay = Replay(text.name_of(function), flat_function, specs, keep)
         self.variables = list(watcher.watched_variables())
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
@@ -164,14 +185,14 @@ class _TracedCall:
         return answer, [g for g, t in zip(by_capture, captures, strict=True) if tf_internal.is_trainable(t)]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_TracedCall":
+    def of(cls, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_TracedCall":
         """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
         if not tf.executing_eagerly():
-            return cls(function, args, kwargs)
+            return cls(keep, function, args, kwargs)
         calls = _calls_of(function)
-        key = _signature_of(args, kwargs)
+        key = keep, _signature_of(args, kwargs)
         if key not in calls:
-            calls[key] = cls(function, args, kwargs)
+            calls[key] = cls(keep, function, args, kwargs)
         return calls[key]
 
 

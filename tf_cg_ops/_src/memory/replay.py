@@ -9,6 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.embed_gradient.api import embed_gradient
+from tf_cg_ops._src.memory import checkpoint_name
+from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
@@ -20,8 +23,15 @@ _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
 class Replay:
     """A function of Tensors, traced once; `forward` computes it and `backward` its gradient."""
 
-    def __init__(self, name: str, function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        keep: Keep = (),
+    ) -> None:
         self._name = name
+        self._keep = keep
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         self._trace = traced.graph
         arguments = self._trace.inputs[: len(specs)]
@@ -42,13 +52,13 @@ class Replay:
             copy.operations([op for op in self._trace.get_operations() if op.op_def.is_stateful])
             self._outputs = [tf.identity(output) for output in copy.tensors(self._trace.outputs)]
             self._forward_inputs = list(inputs)
-            self._residuals = self._find_residuals()
-            return [*self._outputs, *self._residuals]
+            self._residuals, self._kept = self._find_residuals()
+            return [*self._outputs, *self._residuals, *self._kept]
 
         self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, self._inputs))
         # The handles of the variables that the kept values were read from.
         handle_of = {id(value): handle for handle, value in forward_pass.reads}
-        self.read_handles = [handle_of.get(id(residual)) for residual in self._residuals]
+        self.read_handles = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
         self._backward: Any = None
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -62,9 +72,11 @@ class Replay:
             self._trace_backward()
         return self._backward(*tensors, *residuals, *dys)
 
-    def _find_residuals(self) -> list[tf.Tensor]:
-        """What stateful ops return and the outputs depend on."""
+    def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """What stateful ops return and the outputs depend on, and the values to keep."""
+        is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph())
         residuals: dict[int, tf.Tensor] = {}
+        kept: dict[int, tf.Tensor] = {}
         inputs = set(map(id, self._forward_inputs))
         seen: set[int] = set()
         waiting = list(self._outputs)
@@ -80,8 +92,10 @@ class Replay:
                 self._refuse_gradient(op)
                 residuals[id(tensor)] = tensor
                 continue
+            if tensor.dtype != tf.variant and is_kept(op):
+                kept[id(tensor)] = tensor
             waiting.extend(op.inputs)
-        return list(residuals.values())
+        return list(residuals.values()), list(kept.values())
 
     def _refuse_stateful_ops(self, op: Any) -> None:
         """Raises an error if the outputs of a loop or branch depend on an op that cannot be computed again."""
@@ -116,18 +130,35 @@ class Replay:
 
     def _trace_backward(self) -> None:
         targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
-        kept = [*self._forward_inputs, *self._residuals]
+        known = [*self._forward_inputs, *self._residuals]
 
         def backward(*inputs: tf.Tensor) -> list[Any]:
-            values, dys = inputs[: len(kept)], inputs[len(kept) :]
-            copy = GraphCopy(zip(kept, values, strict=True), pure=True)
+            values, remaining = inputs[: len(known)], inputs[len(known) :]
+            kept_values = dict(zip(map(id, self._kept), remaining, strict=False))
+            dys = remaining[len(self._kept) :]
+
+            def use_kept_values(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> list[tf.Tensor] | None:
+                if not any(id(output) in kept_values for output in op.outputs):
+                    return None
+                computed = zip(op.outputs, copy.copy_op(op, inputs), strict=True)
+                return [_with_gradient_of(new, kept_values.get(id(old), new)) for old, new in computed]
+
+            copy = GraphCopy(zip(known, values, strict=True), use_kept_values, pure=True)
             outputs = copy.tensors(targets)
             sources = [value for value in values if tf_internal.is_trainable(value)]
             gradients = iter(tf.gradients(outputs, sources, grad_ys=dys))
-            return [next(gradients) if tf_internal.is_trainable(value) else None for value in values]
+            by_value = [next(gradients) if tf_internal.is_trainable(value) else None for value in values]
+            return by_value + [None] * len(self._kept)
 
-        specs = [_spec(tensor) for tensor in (*kept, *targets)]
+        specs = [_spec(tensor) for tensor in (*known, *self._kept, *targets)]
         self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
+
+
+def _with_gradient_of(computed: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    """A kept value, whose gradient goes to what computes it: the op is pruned, and with it the computation."""
+    if computed is kept or not tf_internal.is_trainable(computed):
+        return kept
+    return embed_gradient(kept, tf.ones([], kept.dtype), computed)
 
 
 def _reads_state(op: Any) -> bool:

@@ -82,7 +82,7 @@ class GraphCopy:
         with tf.control_dependencies(waits):
             outputs = self.replace(self, op, inputs) if self.replace else None
             if outputs is None:
-                outputs = self._copy_op(op, inputs)
+                outputs = self.copy_op(op, inputs)
         for old, new in zip(op.outputs, outputs, strict=True):
             if old not in self:
                 self._values[id(old)] = (old, new)
@@ -90,7 +90,8 @@ class GraphCopy:
         # An op without outputs has been noted when it was copied.
         self._operations.setdefault(id(op), (op, list(new_operations.values())))
 
-    def _copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Copies one op as it is, whatever `replace` says; returns its outputs."""
         if op.type in control_flow.TYPES:
             return control_flow.copy(self, op, inputs)
         if op.type in control_flow.TYPES_OF_TENSORFLOW_1:

@@ -1,0 +1,138 @@
+"""recompute_grad with values that are kept instead of computed again."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+pytestmark = pytest.mark.core
+
+MODES = {
+    "eager": lambda run: run,
+    "traced": functools.partial(tf.function, autograph=False),
+    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
+}
+X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+KEEP = {
+    "names": ["inner"],
+    "a_predicate": lambda op: op.type == "PyFuncStateless",
+    "nothing": [],
+    "everything": lambda op: True,
+}
+
+
+def function_that_counts(counted):
+    def count(x):
+        counted.append(1)
+        return np.exp(x)
+
+    def exponential(x):
+        value = tf.ensure_shape(tf.numpy_function(count, [tf.stop_gradient(x)], tf.float32, stateful=False), [2])
+        return cg.embed_gradient(value, value, x)
+
+    return lambda x: tf.sin(cg.checkpoint_name(exponential(2.0 * x), "inner")) * x
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("kind", KEEP)
+def test_what_is_kept_is_not_computed_again(kind, mode):
+    counted = []
+    function = cg.recompute_grad(function_that_counts(counted), keep=KEEP[kind])
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, tape.gradient(y, x, output_gradients=DY)
+
+    _, dx = MODES[mode](run)(X)
+    inner = np.exp(2.0 * X)
+    np.testing.assert_allclose(dx, DY * (np.cos(inner) * 2.0 * inner * X + np.sin(inner)), rtol=1e-4)
+    # The derivative of the exponential is computed from its value: a name after the op keeps that of the op no more.
+    assert len(counted) == (2 if kind in ("names", "nothing") else 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("keep", [["a"], ["a", "b"], lambda op: op.type in ("MatMul", "Sin")])
+def test_derivatives_of_two_orders_are_those_of_the_function(keep, mode):
+    w = tf.Variable([[1.0, 2.0], [3.0, -1.0]])
+    x = tf.constant([[0.5, -0.5]])
+
+    def function(x):
+        a = cg.checkpoint_name(tf.matmul(tf.sin(x), w), "a")
+        return tf.sin(cg.checkpoint_name(tf.matmul(a, w), "b")) * a
+
+    def run(function):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = function(x)
+            first = inner.gradient(y, [x, w], output_gradients=DY[None])
+        return [y, *first, *(outer.gradient(d, s) for d in first for s in (x, w))]
+
+    plain = run(function)
+    for found, expected in zip(MODES[mode](lambda: run(cg.recompute_grad(function, keep=keep)))(), plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def products(keep):
+    """The number of matrix products in the program that a step runs."""
+
+    def function(x):
+        for i in range(3):
+            x = tf.sin(cg.checkpoint_name(tf.matmul(x, x), f"product_{i}"))
+        return x
+
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 2])
+        y = cg.recompute_grad(function, keep=keep)(x)
+        (dx,) = tf.gradients(y, x)
+        with tf.compat.v1.Session(graph=graph) as session:
+            metadata = tf.compat.v1.RunMetadata()
+            full = tf.compat.v1.RunOptions(output_partition_graphs=True)
+            session.run([y, dx], {x: np.eye(2)}, full, metadata)
+    return sum(node.op == "MatMul" for partition in metadata.partition_graphs for node in partition.node)
+
+
+def test_a_graph_has_no_ops_for_what_is_kept():
+    # Three in the forward pass, two for the gradient of each.
+    assert products([]) == 3 + 3 + 6
+    assert products(["product_0", "product_1", "product_2"]) == 3 + 6
+    assert products(lambda op: op.type == "MatMul") == 3 + 6
+
+
+def test_a_name_changes_nothing_elsewhere():
+    for mode in MODES.values():
+        np.testing.assert_array_equal(mode(lambda x: cg.checkpoint_name(x, "name"))(X), X)
+    assert cg.checkpoint_name([1, 2], "numbers").dtype == tf.int32
+
+
+@pytest.mark.parametrize(
+    ("call", "exception", "message"),
+    [
+        (lambda: cg.checkpoint_name("a", X), TypeError, "checkpoint_name: name is no string; .* got an EagerTensor"),
+        (lambda: cg.recompute_grad(tf.sin, keep="a"), TypeError, "recompute_grad: keep holds no names; .* got 'a'"),
+        (lambda: cg.recompute_grad(tf.sin, keep=[1]), TypeError, r"recompute_grad: keep holds no names; .* got \[1\]"),
+    ],
+)
+def test_wrong_names(call, exception, message):
+    with pytest.raises(exception, match=message):
+        call()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_name_that_the_function_does_not_give(mode):
+    function = cg.recompute_grad(lambda x: tf.sin(cg.checkpoint_name(x, "there")), keep=["missing"])
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            return tape.gradient(function(x), x)
+
+    message = "keep names 'missing', but '<lambda>' has no such value; expected names .* 'there', got 'missing'"
+    with pytest.raises(ValueError, match=message):
+        MODES[mode](run)(X)
