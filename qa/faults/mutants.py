@@ -109,7 +109,6 @@ TESTING = (
 TESTS = {
     "__init__.py": ("graph/test_import.py", "keras/test_functional_models.py"),
     "__main__.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
-    "_src/memory/recompute_grad.py": ("memory/test_recompute_captures.py", "custom_gradient/test_variants.py"),
     "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR),
     "_src/command_line.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
     "_src/core/convert.py": (*EMBED, *DECORATOR),
@@ -137,10 +136,17 @@ TESTS = {
         "custom_gradient/test_variants.py",
         "custom_gradient/test_variant_errors.py",
     ),
-    "_src/memory/recompute_grad.py": (
+    "_src/memory/": (
         "custom_gradient/test_variants.py",
+        "memory/test_recompute_state.py",
+        "memory/test_recompute_keep.py",
+        "memory/test_recompute_errors.py",
         "memory/test_recompute_captures.py",
-        "custom_gradient/test_variant_errors.py",
+    ),
+    "_src/rewrite/": (
+        "memory/test_recompute_state.py",
+        "memory/test_recompute_errors.py",
+        "memory/test_recompute_captures.py",
     ),
     "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
@@ -150,11 +156,6 @@ TESTS = {
     "_src/custom_gradient/": DECORATOR,
     "_src/embed_gradient/": EMBED,
     "_src/external/": NUMPY_FUNCTION,
-    "_src/memory/": (
-        "custom_gradient/test_variants.py",
-        "memory/test_recompute_captures.py",
-        "custom_gradient/test_variant_errors.py",
-    ),
     "_src/ready_made/": READY_MADE,
     "_src/keras/": KERAS,
     "_src/layers/": KERAS,

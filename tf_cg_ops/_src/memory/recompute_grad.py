@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -192,8 +193,21 @@ class _TracedCall:
         calls = _calls_of(function)
         key = keep, _signature_of(args, kwargs)
         if key not in calls:
-            calls[key] = cls(keep, function, args, kwargs)
+            try:
+                calls[key] = cls(keep, function, args, kwargs)
+            except (tf.errors.OperatorNotAllowedInGraphError, AttributeError, NotImplementedError) as error:
+                if not re.search("symbolic", str(error), re.IGNORECASE):
+                    raise
+                raise TypeError(_not_traced(text.name_of(function), error)) from error
         return calls[key]
+
+
+def _not_traced(name: str, error: Exception) -> str:
+    return (
+        f"recompute_grad: '{name}' cannot be traced, as the gradient needs it; expected a function of TensorFlow ops, "
+        f"got one that needs the numbers in a Tensor ({type(error).__name__}: {str(error).splitlines()[0]}). Decorate "
+        "it with tf.function if it branches on a Tensor, and with numpy_function if it computes in Python."
+    )
 
 
 _calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()

@@ -42,7 +42,8 @@ def copy(
     """
     if op.type in CALLS:
         (body,) = functions_of(op)
-        return _run(copy, body, inputs)
+        # TensorFlow adds outputs to the graph of a function that it has differentiated.
+        return _run(copy, body, inputs)[: len(op.outputs)]
     if op.type in LOOPS:
         return _copy_loop(copy, op, inputs, iteration_scope)
     return _copy_conditional(copy, op, inputs)

@@ -23,24 +23,34 @@ class GraphCopy:
       values: Pairs of a tensor of the old graph and the tensor that stands for it: there the copying ends.
       replace: Decides for each op what stands for its outputs.
       pure: Leaves out side effects, and the order of ops that have some.
+      around: The copy of the graph around this one, whose tensors the gradient of an op may read.
     """
 
-    def __init__(self, values: Iterable[tuple[Any, Any]], replace: Replace | None = None, pure: bool = False) -> None:
+    def __init__(
+        self,
+        values: Iterable[tuple[Any, Any]],
+        replace: Replace | None = None,
+        pure: bool = False,
+        around: "GraphCopy | None" = None,
+    ) -> None:
         # By identity, with the old tensor: it lives as long as its entry.
         self._values = {id(old): (old, new) for old, new in values}
         self._operations: dict[int, tuple[Any, list[Any]]] = {}
         self.replace = replace
         self.pure = pure
+        self._around = around
 
     def inside(self, values: Iterable[tuple[Any, Any]]) -> "GraphCopy":
         """The copy of a function that an op of this graph calls."""
-        return GraphCopy(values, self.replace, self.pure)
+        return GraphCopy(values, self.replace, self.pure, self)
 
     def __getitem__(self, tensor: Any) -> Any:
+        if id(tensor) not in self._values and self._around is not None:
+            return self._around[tensor]
         return self._values[id(tensor)][1]
 
     def __contains__(self, tensor: Any) -> bool:
-        return id(tensor) in self._values
+        return id(tensor) in self._values or (self._around is not None and tensor in self._around)
 
     def tensors(self, tensors: Sequence[Any]) -> list[Any]:
         """Copies what computes these tensors."""
