@@ -34,6 +34,7 @@ def test_every_name_is_there():
         "cond_v2",
         "context",
         "contextlib",
+        "control_flow_graphs",
         "control_flow_util",
         "core",
         "could_possibly_record",
@@ -46,6 +47,7 @@ def test_every_name_is_there():
         "function_def_of",
         "function_def_to_graph_def",
         "get_flat_tensors_for_gradients",
+        "graph_of_function",
         "graph_placeholder",
         "is_in_v1_conditional",
         "is_traced_for_xla",
@@ -59,6 +61,7 @@ def test_every_name_is_there():
         "recording_init_scope",
         "replace_flat_tensors_for_gradients",
         "script_ops",
+        "set_attribute",
         "shape_and_dtype",
         "shape_of",
         "should_record_backprop",
@@ -169,6 +172,32 @@ def test_a_traced_function_tells_its_captures_and_its_body():
     assert [node.op for node in graph_def.node[:2]] == ["Placeholder", "Placeholder"]
     (returned,) = definition.ret.values()
     assert names[returned].split(":")[0] in {node.name for node in graph_def.node}
+
+
+def test_the_graphs_of_calls_loops_and_conditionals():
+    @tf.function
+    def function(x):
+        called = tf.function(lambda x: tf.sin(x))(x)
+        looped = tf.while_loop(lambda x: x < 1.0, lambda x: tf.exp(x), [called])[0]
+        return tf.cond(x > 0.0, lambda: tf.cos(looped), lambda: tf.tan(looped))
+
+    graph = function.get_concrete_function(tf.TensorSpec([])).graph
+    ops = {op.type: op for op in graph.get_operations()}
+    name = ops["PartitionedCall"].get_attr("f").name
+    graphs = {
+        "Sin": tf_internal.graph_of_function(tf_internal.find_function(graph, name)),
+        **dict(zip(["Less", "Exp"], tf_internal.control_flow_graphs(ops["StatelessWhile"]), strict=True)),
+        **dict(zip(["Cos", "Tan"], tf_internal.control_flow_graphs(ops["StatelessIf"]), strict=True)),
+    }
+    for op_type, inner in graphs.items():
+        assert op_type in [op.type for op in inner.get_operations()]
+
+
+def test_an_attribute_of_an_op_is_set():
+    with tf.Graph().as_default():
+        op = tf.identity(1.0).op
+        tf_internal.set_attribute(op, "_attribute", tf.compat.v1.AttrValue(s=b"value"))
+        assert op.get_attr("_attribute") == b"value"
 
 
 def test_trainable_dtypes():

@@ -288,6 +288,12 @@ def find_gradient_function(op: Any) -> Any:
         return None
 
 
+# tf.Operation has a public method to read an attribute, and none to write one.
+def set_attribute(op: Any, name: str, value: Any) -> None:
+    """Sets an attribute of an op in a graph, as a proto."""
+    op._set_attr(name, value)
+
+
 # Only the AtomicFunction has the graph that it was made of, with the Python gradients of its ops.
 def graph_of_function(function: Any) -> Any:
     """The graph of a function that a graph holds."""

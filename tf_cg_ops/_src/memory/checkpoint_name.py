@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.keras import dispatch
 
 # Names given by `checkpoint_name`, or a predicate on an op.
@@ -49,7 +49,7 @@ def checkpoint_name(x: Any, name: str) -> tf.Tensor:
         )
     named = tf.identity(x)
     if not tf.executing_eagerly():
-        named.op._set_attr(_ATTRIBUTE, tf.compat.v1.AttrValue(s=name.encode()))
+        tf_internal.set_attribute(named.op, _ATTRIBUTE, tf.compat.v1.AttrValue(s=name.encode()))
     return named
 
 
