@@ -62,6 +62,7 @@ DECORATOR = (
     "custom_gradient/test_composites.py",
     "custom_gradient/test_rules.py",
     "custom_gradient/test_modes.py",
+    "custom_gradient/test_decorated_objects.py",
     "graph/test_malformed_gradients.py",
 )
 RULES = (
@@ -87,6 +88,7 @@ KERAS = (
     "keras/test_layers.py",
     "keras/test_layer_numbers.py",
     "keras/test_jit.py",
+    "keras/test_scopes.py",
 )
 SAVED_MODEL = (
     "saved_model/test_inputs.py",
@@ -104,6 +106,7 @@ TESTING = (
     "testing/test_errors.py",
     "testing/test_numeric.py",
     "testing/test_wrong_gradients.py",
+    "testing/test_library.py",
 )
 # The files of tests for each module, or for all modules of a folder.
 TESTS = {
