@@ -255,13 +255,13 @@ def exists(test: str) -> bool:
 class Coverage:
     """The tests that run each line."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Runs all tests in a copy of the sources, unless the same sources were measured before."""
+    def __init__(self, folder: pathlib.Path, chosen: list[str]) -> None:
+        """Runs all tests of some modules in a copy of the sources, unless the same sources were measured before."""
         from coverage import CoverageData
 
-        files = sorted({test for module in modules() for test in tests_for(module)})
+        files = sorted({test for module in chosen for test in tests_for(module)})
         texts = [(ROOT / PACKAGE / module).read_bytes() for module in modules()]
-        digest = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+        digest = hashlib.sha256(b"".join([*texts, *map(str.encode, files)])).hexdigest()[:12]
         path = COVERAGE / f"coverage-{digest}"
         if not path.exists():
             print(f"looking which tests run which line, in {len(files)} files of tests", file=sys.stderr, flush=True)
@@ -344,7 +344,7 @@ def main() -> None:
             for compiled in ("_ops.so", "_build_info.py"):
                 shutil.copy2(ROOT / PACKAGE / compiled, folder / PACKAGE)
             folders.put(folder)
-        coverage = Coverage(folder)
+        coverage = Coverage(folder, chosen)
 
         def try_out(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
             folder, start = folders.get(), time.monotonic()
