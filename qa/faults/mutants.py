@@ -341,8 +341,8 @@ def main() -> None:
         folders: queue.Queue[pathlib.Path] = queue.Queue()
         for number in range(CORES):
             folder = copy_of_the_sources(pathlib.Path(temporary) / str(number))
-            for compiled in ("_ops.so", "_build_info.py"):
-                shutil.copy2(ROOT / PACKAGE / compiled, folder / PACKAGE)
+            for compiled in (*(ROOT / PACKAGE).glob("*.so"), ROOT / PACKAGE / "_build_info.py"):
+                shutil.copy2(compiled, folder / PACKAGE)
             folders.put(folder)
         coverage = Coverage(folder, chosen)
 
