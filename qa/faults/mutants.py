@@ -135,17 +135,19 @@ TESTS = {
     "_src/custom_gradient/custom_vjp.py": (
         "custom_gradient/test_variants.py",
         "custom_gradient/test_variant_errors.py",
+        "graph/test_autograph.py",
     ),
     "_src/custom_gradient/pass_through.py": (
         "custom_gradient/test_variants.py",
         "custom_gradient/test_variant_errors.py",
+        "graph/test_autograph.py",
     ),
     "_src/memory/recompute_grad.py": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_captures.py",
         "custom_gradient/test_variant_errors.py",
     ),
-    "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
+    "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py", "graph/test_autograph.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
     "_src/embed_gradient/vjp.py": (*EMBED, "custom_gradient/test_indexed_slices.py"),
     "_src/": ("graph/test_import.py",),
