@@ -8,6 +8,9 @@ HARMLESS: dict[str, str] = {
     "_src/memory/recompute_grad.py: @tf.function(autograph=False) -> @tf.function(autograph=True)": (
         "AutoGraph changes nothing about what can be traced without it."
     ),
+    "saved_model/_compare_models.py: @dataclass(frozen=True) -> @dataclass(frozen=False)": (
+        "Nothing assigns to the fields or hashes a result."
+    ),
     "testing/_modes.py: traced = tf.function(without_none, jit_compile=mode == "
     '"xla").get_concrete_function(inputs[0]) -> traced = tf.function(without_none, jit_compile=mode == '
     '"xla").get_concrete_function(inputs[ -1])': ("All inputs have the same shapes, and here there is one."),
