@@ -8,6 +8,15 @@ HARMLESS: dict[str, str] = {
     "_src/memory/recompute_grad.py: @tf.function(autograph=False) -> @tf.function(autograph=True)": (
         "AutoGraph changes nothing about what can be traced without it."
     ),
+    "saved_model/_compare_models.py: @dataclass(frozen=True) -> @dataclass(frozen=False)": (
+        "Nothing assigns to the fields or hashes a result."
+    ),
+    "saved_model/_entry_points.py: return [_of_concrete_function(n, f) for n, f in zip(names, "
+    "function.concrete_functions, strict=True)] -> return [_of_concrete_function(n, f) for n, f in zip(names, "
+    "function.concrete_functions, strict=False)]": ("There is one name for each function."),
+    'saved_model/_report_text.py: lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, '
+    'strict=True)).rstrip() for row in rows] -> lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, '
+    "widths, strict=False)).rstrip() for row in rows]": ("Every row has as many cells as the header."),
     "testing/_modes.py: traced = tf.function(without_none, jit_compile=mode == "
     '"xla").get_concrete_function(inputs[0]) -> traced = tf.function(without_none, jit_compile=mode == '
     '"xla").get_concrete_function(inputs[ -1])': ("All inputs have the same shapes, and here there is one."),

@@ -62,6 +62,7 @@ DECORATOR = (
     "custom_gradient/test_composites.py",
     "custom_gradient/test_rules.py",
     "custom_gradient/test_modes.py",
+    "custom_gradient/test_decorated_objects.py",
     "graph/test_malformed_gradients.py",
 )
 RULES = (
@@ -87,6 +88,7 @@ KERAS = (
     "keras/test_layers.py",
     "keras/test_layer_numbers.py",
     "keras/test_jit.py",
+    "keras/test_scopes.py",
 )
 SAVED_MODEL = (
     "saved_model/test_inputs.py",
@@ -104,6 +106,7 @@ TESTING = (
     "testing/test_errors.py",
     "testing/test_numeric.py",
     "testing/test_wrong_gradients.py",
+    "testing/test_library.py",
 )
 # The files of tests for each module, or for all modules of a folder.
 TESTS = {
@@ -131,10 +134,12 @@ TESTS = {
     "_src/custom_gradient/custom_vjp.py": (
         "custom_gradient/test_variants.py",
         "custom_gradient/test_variant_errors.py",
+        "graph/test_autograph.py",
     ),
     "_src/custom_gradient/pass_through.py": (
         "custom_gradient/test_variants.py",
         "custom_gradient/test_variant_errors.py",
+        "graph/test_autograph.py",
     ),
     "_src/memory/": (
         "custom_gradient/test_variants.py",
@@ -148,7 +153,7 @@ TESTS = {
         "memory/test_recompute_errors.py",
         "memory/test_recompute_captures.py",
     ),
-    "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py"),
+    "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py", "graph/test_autograph.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
     "_src/embed_gradient/vjp.py": (*EMBED, "custom_gradient/test_indexed_slices.py"),
     "_src/": ("graph/test_import.py",),
@@ -253,13 +258,13 @@ def exists(test: str) -> bool:
 class Coverage:
     """The tests that run each line."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Runs all tests in a copy of the sources, unless the same sources were measured before."""
+    def __init__(self, folder: pathlib.Path, chosen: list[str]) -> None:
+        """Runs all tests of some modules in a copy of the sources, unless the same sources were measured before."""
         from coverage import CoverageData
 
-        files = sorted({test for module in modules() for test in tests_for(module)})
+        files = sorted({test for module in chosen for test in tests_for(module)})
         texts = [(ROOT / PACKAGE / module).read_bytes() for module in modules()]
-        digest = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+        digest = hashlib.sha256(b"".join([*texts, *map(str.encode, files)])).hexdigest()[:12]
         path = COVERAGE / f"coverage-{digest}"
         if not path.exists():
             print(f"looking which tests run which line, in {len(files)} files of tests", file=sys.stderr, flush=True)
@@ -339,10 +344,10 @@ def main() -> None:
         folders: queue.Queue[pathlib.Path] = queue.Queue()
         for number in range(CORES):
             folder = copy_of_the_sources(pathlib.Path(temporary) / str(number))
-            for compiled in ("_ops.so", "_build_info.py"):
-                shutil.copy2(ROOT / PACKAGE / compiled, folder / PACKAGE)
+            for compiled in (*(ROOT / PACKAGE).glob("*.so"), ROOT / PACKAGE / "_build_info.py"):
+                shutil.copy2(compiled, folder / PACKAGE)
             folders.put(folder)
-        coverage = Coverage(folder)
+        coverage = Coverage(folder, chosen)
 
         def try_out(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
             folder, start = folders.get(), time.monotonic()

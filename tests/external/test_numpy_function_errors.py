@@ -211,7 +211,7 @@ DECORATIONS = {
         lambda: cg.numpy_function(3),
         TypeError,
         "numpy_function: cannot decorate this value; expected a function or another callable, got an int. Pass "
-        "the function itself, and its arguments to what comes back.",
+        "the function itself, then call the result with its arguments.",
     ),
     "no_spec": (
         lambda: cg.numpy_function(f, [3]),

@@ -357,7 +357,7 @@ WRONG = {
         lambda: cg.straight_through(V),
         TypeError,
         "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
-        "the function itself, and its arguments to what comes back.",
+        "the function itself, then call the result with its arguments.",
     ),
     "a first argument of integers": (
         lambda: cg.straight_through(tf.sign)(tf.constant([1, 2])),

@@ -182,6 +182,22 @@ def test_functions_after_a_failing_one_are_compared(tmp_path):
     assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
 
 
+def test_a_function_that_refuses_all_inputs_changes_nothing_for_the_next(tmp_path):
+    """It counts its calls in a table, which no check restores; the next function reads the count."""
+    module = tf.Module()
+    module.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, default_value=0.0)
+    key = tf.constant(["calls"])
+
+    def refuse(x):
+        with tf.control_dependencies([module.table.insert(key, module.table.lookup(key) + 1.0)]):
+            return tf.reshape(spike(x), [3, 7])
+
+    module.a = traced(refuse)
+    module.b = traced(lambda x: spike(x) + module.table.lookup(key))
+    report = save_and_strip(module, tmp_path, signatures={})
+    assert {c.name: c.verdict for c in report.comparisons} == {".a": "not compared", ".b": "equal, bit for bit"}
+
+
 def test_an_output_that_is_no_value_is_told_from_inputs_that_are_refused(tmp_path):
     module = tf.Module()
     module.f = traced(lambda x: tf.data.Dataset.from_tensor_slices(spike(x)))

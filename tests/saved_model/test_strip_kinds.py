@@ -184,6 +184,24 @@ def test_a_graph_of_tensorflow_1(tmp_path):
     assert_same(loaded.signatures["serving_default"](x=tf.constant(X))["y"], before[1])
 
 
+def test_an_assignment_that_only_a_gradient_waits_for_stays_in_a_graph_of_tensorflow_1(tmp_path):
+    """A program may run it by its name."""
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [None, 3], name="x")
+        count = tf1.get_variable("count", initializer=0.0, use_resource=True)
+        with tf.control_dependencies([count.assign_add(1.0, name="counted", read_value=False)]):
+            gx = tf.multiply(2.0, x, name="unseen")
+        y = cg.embed_gradient(x**2, gx, x)
+        session.run(tf1.global_variables_initializer())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tf1.saved_model.simple_save(session, str(tmp_path / "source"), {"x": x}, {"y": y})
+    cg.saved_model.strip(tmp_path / "source", tmp_path / "target", check=False)
+    _, graph = run_with_tensorflow_1(tmp_path / "target")
+    assert {"counted", "unseen"} & {op.name for op in graph.get_operations()} == {"counted"}
+
+
 def test_a_loop_of_tensorflow_1(tmp_path):
     """Its operations stand in the graph, with loop invariants that only gradients read."""
     tf1 = tf.compat.v1

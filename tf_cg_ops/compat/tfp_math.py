@@ -16,7 +16,7 @@ _API = "compat.tfp_math.custom_gradient"
 def custom_gradient(
     fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
 ) -> tf.Tensor:
-    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as `tfp.math.custom_gradient` promises to.
+    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as `tfp.math.custom_gradient` promises.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

@@ -41,7 +41,7 @@ class Comparison:
 
 @dataclass
 class _Result:
-    """The outputs and variables after a run, by name, or the error; and the inputs, if they were accepted."""
+    """A run of a model: its outputs and variables by name, or its error, and the inputs that it accepted."""
 
     values: dict[str, np.ndarray]
     error: str = ""

@@ -30,7 +30,7 @@ def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
     if not (np.isfinite(a[differ]).all() and np.isfinite(b[differ]).all()):
         return float("inf")
     largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
-    # Between the unit in the last place and its square root: sums of many terms lose as much in another order.
+    # A sum in another order may differ by more than the unit in the last place, but by less than its square root.
     rounding = largest * float(np.spacing(np.abs(np.ones([], expected.dtype)))) ** 0.75
     if rounding == 0.0:
         return float("inf")

@@ -67,7 +67,7 @@ def _flatten(
 
 
 def _paths(name: str, value: Any) -> Any:
-    """The structure with the name of each leaf in its place."""
+    """Replaces each leaf of a structure by its name."""
     if isinstance(value, dict):
         return {key: _paths(f"{name}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

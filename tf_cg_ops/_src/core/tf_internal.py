@@ -257,7 +257,7 @@ def is_traced_for_xla(graph: Any) -> bool:
 
 # TensorFlow looks for these attributes before it makes the graph of a body or a branch from its definition.
 def cache_control_flow_graphs(op: Any) -> None:
-    """Keeps the graphs of an imported loop or conditional on its op, as a traced one has them.
+    """Keeps the graphs of an imported loop or conditional on its op, as tracing does.
 
     Otherwise each differentiation makes new graphs, does not find what the last one accumulated, and the third
     derivative never ends.

@@ -14,7 +14,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 
 
 class GradientChecks:
-    """The checks for one call of a decorated function."""
+    """Checks the signature of the `grad_fn` of one call, and the gradients that it returns."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def not_a_function(api: str, value: Any) -> TypeError:
     """The error for a decorated value that cannot be called."""
     return TypeError(
         f"{api}: cannot decorate this value; expected a function or another callable, got {text.describe_type(value)}. "
-        "Pass the function itself, and its arguments to what comes back."
+        "Pass the function itself, then call the result with its arguments."
     )
 
 
