@@ -79,6 +79,7 @@ CALLS = {
         lambda x: cg.implicit_root(residual, tf.identity)(x),
         lambda x: cg.implicit_root(residual)(tf.identity)(x),
     ],
+    "checkpoint_name": [lambda x: cg.checkpoint_name(x, "x")],
     "recompute_grad": [lambda x: cg.recompute_grad(tf.sin)(x)],
     "reverse_gradient": [lambda x: cg.reverse_gradient(x)],
     "scale_gradient": [lambda x: cg.scale_gradient(x, 0.5)],

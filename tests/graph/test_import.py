@@ -89,6 +89,7 @@ def test_get_lib_is_the_path_of_the_library_that_is_open():
 def test_the_public_names_are_these_and_no_others():
     assert sorted(cg.__all__) == [
         "__version__",
+        "checkpoint_name",
         "clip_gradient",
         "compat",
         "custom_gradient",

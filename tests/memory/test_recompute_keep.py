@@ -38,7 +38,7 @@ def function_that_counts(counted):
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 @pytest.mark.parametrize("kind", KEEP)
-def test_what_is_kept_is_not_computed_again(kind, mode):
+def test_kept_values_are_not_computed_again(kind, mode):
     counted = []
     function = cg.recompute_grad(function_that_counts(counted), keep=KEEP[kind])
 

@@ -184,7 +184,7 @@ def test_random_numbers_with_seeds_are_the_same_in_each_program():
 
 
 def test_the_random_numbers_are_not_kept():
-    """What the forward pass returns beside the value is the seed."""
+    """Beside the value, the forward pass returns a seed."""
     from tf_cg_ops._src.memory.replay import Replay
 
     replay = Replay("f", lambda x: [tf.nn.dropout(tf.sin(x), 0.5)], [tf.TensorSpec([4, 64])])

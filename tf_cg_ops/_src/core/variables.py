@@ -34,6 +34,14 @@ def _identities(variable: tf.Variable) -> set[int]:
     return identities
 
 
+def handles_of(variable: tf.Variable) -> list[Any]:
+    """The handles of a variable: outside of a replica a distributed variable has one for each component."""
+    try:
+        return [variable.handle]
+    except ValueError:
+        return [component.handle for component in tf.distribute.get_strategy().experimental_local_results(variable)]
+
+
 def reference_variables(operations: Sequence[tf.Operation], arguments: Sequence[Any]) -> list[str]:
     """The names of TensorFlow 1's reference variables that the operations make or read, but for the arguments."""
     passed = {variable.op.name for variable in map(as_variable, arguments) if variable is not None}

@@ -47,7 +47,7 @@ def _set(scopes: tuple[Any, ...] | None) -> None:
 
 
 def of_trace() -> tuple[Any, ...]:
-    """What a trace of Keras layers depends on beside their arguments: the scopes, and whether they train."""
+    """Everything beside their arguments that changes a trace of Keras layers: the scopes, and whether they train."""
     return current(), _training()
 
 

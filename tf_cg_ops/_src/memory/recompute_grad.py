@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
@@ -146,9 +146,9 @@ class _TracedCall:
         ]
         leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
         arguments = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
-        handles = {id(variable.handle): variable for variable in [*variables, *arguments]}
+        known = {id(handle): variable for variable in [*variables, *arguments] for handle in handles_of(variable)}
         # Derivatives of higher order go from a value that was read to its variable.
-        reads = [handles.get(id(handle)) for handle in self.replay.read_handles]
+        reads = [known.get(id(handle)) for handle in self.replay.read_handles]
         residuals = [r if v is None else _read_of(v, r) for r, v in zip(residuals, reads, strict=True)]
         tensors, captures = _tensors_in((args, kwargs)), self.replay.captures
         values = [*tensors, *captures, *residuals]
@@ -166,9 +166,9 @@ class _TracedCall:
             by_tensor.setdefault(id(tensor), []).append(gradient)
 
         def of_variable(variable: tf.Variable) -> Any:
-            found = [
-                g for g, v in zip(by_residual, reads, strict=True) if v is not None and v.handle is variable.handle
-            ]
+            handles = set(map(id, handles_of(variable)))
+            by_handle = zip(self.replay.read_handles, by_residual, strict=True)
+            found = [gradient for handle, gradient in by_handle if id(handle) in handles]
             return _sum([gradient for gradient in found if gradient is not None])
 
         def of_leaf(leaf: Any) -> Any:
@@ -223,10 +223,18 @@ def _calls_of(function: Callable[..., Any]) -> dict[Any, Any]:
 
 
 def _signature_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What a trace depends on: the structure of the arguments, the specs of Tensors, other values, and the scopes."""
+    """A key of the structure of the arguments, the specs of Tensors, all other values, and the scopes."""
     leaves = tf.nest.flatten((list(args), kwargs))
     structure = repr(tf.nest.map_structure(lambda _: 0, (list(args), kwargs)))
-    return structure, scopes.of_trace(), *map(_key_of_leaf, leaves)
+    return structure, scopes.of_trace(), _replica(), *map(_key_of_leaf, leaves)
+
+
+def _replica() -> Any:
+    """The replica of a strategy that calls: each has its own variables."""
+    if not tf.distribute.has_strategy():
+        return None
+    context = tf.distribute.get_replica_context()
+    return _Identity(tf.distribute.get_strategy()), None if context is None else int(context.replica_id_in_sync_group)
 
 
 def _key_of_leaf(leaf: Any) -> Any:

@@ -73,7 +73,7 @@ class Replay:
         return self._backward(*tensors, *residuals, *dys)
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """What stateful ops return and the outputs depend on, and the values to keep."""
+        """The results of stateful ops that the outputs depend on, and the values to keep."""
         is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph())
         residuals: dict[int, tf.Tensor] = {}
         kept: dict[int, tf.Tensor] = {}

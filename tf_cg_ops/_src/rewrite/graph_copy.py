@@ -101,7 +101,7 @@ class GraphCopy:
         self._operations.setdefault(id(op), (op, list(new_operations.values())))
 
     def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Copies one op as it is, whatever `replace` says; returns its outputs."""
+        """Copies one op without asking `replace`; returns its outputs."""
         if op.type in control_flow.TYPES:
             return control_flow.copy(self, op, inputs)
         if op.type in control_flow.TYPES_OF_TENSORFLOW_1:
