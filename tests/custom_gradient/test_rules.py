@@ -123,7 +123,7 @@ def test_a_rule_by_hand():
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"rule": "nothing"}, "expected a function named 'nothing' in the graph, got none"),
+        ({"rule": "nothing"}, "expected a function named 'nothing' in it, got none"),
         ({"differentiated_results": [1]}, r"differentiated_results names a position .* among \[0\], got \[1\]"),
         ({"differentiated_results": [-1]}, r"differentiated_results names a position .* among \[0\], got \[-1\]"),
         (
