@@ -122,6 +122,20 @@ class GraphCopy:
         return new.outputs
 
 
+def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    """What a traced graph captures: pairs (outside, inside) of values, and of handles of resources.
+
+    Constants are copied with the graph, but for those of floats: they may have gradients.
+    """
+    values = [
+        (outside, inside)
+        for outside, inside in graph.captures
+        if inside.dtype != tf.resource and (inside.op.type != "Const" or tf_internal.is_trainable(inside))
+    ]
+    handles = [(outside, inside) for outside, inside in graph.captures if inside.dtype == tf.resource]
+    return values, handles
+
+
 def _control_flow_of_tensorflow_1(op: Any) -> NotImplementedError:
     return NotImplementedError(
         f"tf_cg_ops: the op '{op.name}' belongs to a loop or a conditional of TensorFlow 1, which cannot be computed "
