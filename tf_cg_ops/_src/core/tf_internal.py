@@ -311,5 +311,8 @@ def graph_of_function(function: Any) -> Any:
 def control_flow_graphs(op: Any) -> list[Any]:
     """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
     if op.type in ("While", "StatelessWhile"):
+        # Under a ForwardAccumulator, TensorFlow changes a loop before it notes the graphs, which are then out of date.
+        if len(getattr(op, "_body_graph", op).inputs) != len(op.inputs):
+            del op._cond_graph, op._body_graph
         return [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
     return list(cond_v2.get_func_graphs(op))

@@ -1,8 +1,6 @@
 """The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
 
-import types
-import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -95,45 +93,8 @@ def static_int(value: int | tf.Tensor) -> int | tf.Tensor:
     return tf.cast(value, tf.int32) if static_value is None else int(static_value)
 
 
-def in_a_graph(
-    build: Callable[..., Any], functions: Sequence[Callable[..., Any]], options: Hashable, *arguments: Any
-) -> Any:
-    """Calls `build(functions, options, *arguments)`, in eager mode in a trace.
-
-    The trace is kept as long as the last one of the functions.
-    """
-    functions = [tf_internal.converted_by_autograph(function) for function in functions]
-    if not tf.executing_eagerly():
-        return build(functions, options, *arguments)
-    *others, last = functions
-    kept = traces.kept_with(last)
-    key = build, options, traces.surroundings(), *map(traces.Identity, others)
-    if key not in kept:
-        reference = weakref.WeakMethod(last) if isinstance(last, types.MethodType) else _reference(last)
-        kept[key] = tf.function(lambda *arguments: build([*others, reference()], options, *arguments), autograph=False)
-    return kept[key](*arguments)
-
-
-def _reference(function: Callable[..., Any]) -> Callable[[], Any]:
-    try:
-        return weakref.ref(function)
-    except TypeError:  # Then its traces are not kept.
-        return lambda: function
-
-
-def run(
-    api: str,
-    name: str,
-    function: Callable[..., list[tf.Tensor]],
-    carry: list[tf.Tensor],
-    inputs: list[tf.Tensor],
-    num_steps: int | tf.Tensor,
-    checkpoint: Checkpoint,
-    *,
-    reverse: bool = False,
-    keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The carry after the steps, and the stacked outputs.
+class Loop:
+    """A step that is traced, and the loops that call it.
 
     Args:
       api: The name of the public function.
@@ -141,32 +102,88 @@ def run(
       function: A step, from the leaves of the carry and of the inputs to the new leaves of the carry and outputs.
       carry: The leaves before the first step.
       inputs: The leaves, stacked along their first dimension.
-      num_steps: How many steps there are at most.
       checkpoint: How to cut the loop into segments.
       reverse: Whether the steps take the inputs from the last to the first.
       keeps_going: Whether there is a next step, from the carry; None for always.
     """
-    wording = WordingWithoutGradientFunction(api)
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in carry] + [tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs]
-    step = LoopStep(wording, function, specs)
 
-    def run_step(values: list[tf.Tensor], inputs: list[tf.Tensor]) -> Any:
-        outputs, state = step([*values[: len(carry)], *inputs], values[len(carry) :])
-        return [*outputs[: len(carry)], *state], outputs[len(carry) :]
+    def __init__(
+        self,
+        api: str,
+        name: str,
+        function: Callable[..., list[tf.Tensor]],
+        carry: Sequence[tf.Tensor],
+        inputs: Sequence[tf.Tensor],
+        checkpoint: Checkpoint,
+        *,
+        reverse: bool = False,
+        keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
+    ) -> None:
+        self._wording = WordingWithoutGradientFunction(api)
+        self._name = name
+        self._num_carried = len(carry)
+        self._checkpoint = checkpoint
+        self._reverse = reverse
+        self._keeps_going = keeps_going
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in carry]
+        specs += [tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs]
+        self._step = LoopStep(self._wording, function, specs)
+        self._traced: Any = None
 
-    def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
-        segment.__name__ = segment.__qualname__ = name  # For messages.
-        return lambda *args: recompute_grad.run(wording, (), segment, args, {})
+    def __call__(
+        self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The carry after the steps, and the stacked outputs of the function."""
+        arguments = carry, inputs, self._step.values(), num_steps
+        if not tf.executing_eagerly():
+            return self._run(*arguments)
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        return self._traced(*arguments)
 
-    segments = Segments(
-        run_step,
-        num_steps,
-        factors_of(num_steps, checkpoint),
-        recomputed,
-        step.outputs[len(carry) :],
-        keeps_going,
-        reverse,
-    )
-    values, outputs = segments.run([*carry, *step.state], inputs)
-    with tf.control_dependencies(step.assign(values[len(carry) :])):
-        return [tf.identity(value) for value in values[: len(carry)]], outputs
+    def _run(
+        self,
+        carry: list[tf.Tensor],
+        inputs: list[tf.Tensor],
+        values: list[tf.Tensor],
+        num_steps: int | tf.Tensor,
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        num_carried = self._num_carried
+
+        def run_step(carried: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor]) -> Any:
+            outputs, state = self._step([*carried[:num_carried], *inputs], carried[num_carried:], values)
+            return [*outputs[:num_carried], *state], outputs[num_carried:]
+
+        def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
+            segment.__name__ = segment.__qualname__ = self._name  # For messages.
+            return lambda *args: recompute_grad.run(self._wording, (), segment, args, {})
+
+        segments = Segments(
+            run_step,
+            num_steps,
+            factors_of(num_steps, self._checkpoint),
+            recomputed,
+            self._step.outputs[num_carried:],
+            self._keeps_going,
+            self._reverse,
+        )
+        carried, outputs = segments.run([*carry, *self._step.state(values)], inputs, values)
+        with tf.control_dependencies(self._step.assign(carried[num_carried:])):
+            return [tf.identity(value) for value in carried[:num_carried]], outputs
+
+
+def made_once(
+    make: Callable[..., Any], functions: Sequence[Callable[..., Any]], options: tuple[Any, ...], structures: Any
+) -> Any:
+    """`make(functions, options, structures)`: in eager mode, the same one for the same signature.
+
+    It is kept as long as the last one of the functions, to which it must not refer.
+    """
+    if not tf.executing_eagerly():
+        return make([tf_internal.converted_by_autograph(function) for function in functions], options, structures)
+    *others, last = functions
+    kept = traces.kept_with(last)
+    key = make, options, traces.signature_of(structures), *map(traces.Identity, others)
+    if key not in kept:
+        kept[key] = make(functions, options, structures)
+    return kept[key]

@@ -28,13 +28,12 @@ _READS = frozenset(["ReadVariableOp", "ResourceGather", "RngReadAndSkip"])
 
 
 class LoopStep:
-    """A function of Tensors that a loop calls.
+    """A function of Tensors that a loop calls, and that closes over nothing but handles of resources.
 
-    Variables that it only reads are read here, and not in each step. Those that it writes are state: the step gets
-    their values and returns the new ones.
+    Variables that it only reads are read before the loop, and not in each step. Those that it writes are state: the
+    step gets their values and returns the new ones.
 
     Attributes:
-      state: The values of the variables that the step writes, before the loop.
       outputs: The specs of what the step returns.
     """
 
@@ -44,32 +43,40 @@ class LoopStep:
         self._wording = wording
         with tf_internal.VariableWatcher() as watcher:
             self._graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+        self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
         self._inputs = self._graph.inputs[: len(specs)]
-        values, handles = captures_of(self._graph)
-        self._captures = [(inside, outside) for outside, inside in [*values, *handles]]
+        self._captures, handles = captures_of(self._graph)
+        self._handles = [(inside, outside) for outside, inside in handles]
         variables = {id(handle): v for v in watcher.watched_variables() for handle in handles_of(v)}
-        self._read: dict[int, tf.Tensor] = {}  # The values of variables before the loop, by their handles.
-        self._written: list[Any] = []  # Handles.
+        self._variables: list[_Variable] = []
         for outside, inside in handles:
             uses = list(control_flow.uses_of(inside))
             if uses and all(_is_replaced(use, nested) for use, nested in uses):
-                self._read[id(outside)] = _value_of(variables.get(id(outside)), outside, uses)
-                if any(use.type in _WRITES for use, _ in uses):
-                    self._written.append(outside)
-        self.state = [self._read[id(handle)] for handle in self._written]
-        self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
+                self._variables.append(_Variable(outside, variables.get(id(outside)), [use for use, _ in uses]))
+        self._written = [variable for variable in self._variables if variable.is_written]
+
+    def values(self) -> list[tf.Tensor]:
+        """The values from outside, for the calls of one loop: captured Tensors and variables."""
+        return [outside for outside, _ in self._captures] + [variable.read() for variable in self._variables]
+
+    def state(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Those of the values that the first step gets as its state."""
+        by_variable = zip(self._variables, values[len(self._captures) :], strict=True)
+        return [value for variable, value in by_variable if variable.is_written]
 
     def __call__(
-        self, inputs: Sequence[tf.Tensor], state: Sequence[tf.Tensor]
+        self, inputs: Sequence[tf.Tensor], state: Sequence[tf.Tensor], values: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The outputs of the step and the new state, in the default graph."""
-        written = dict(zip(map(id, self._written), state, strict=True))
+        num_captures = len(self._captures)
+        read = {id(v.handle): value for v, value in zip(self._variables, values[num_captures:], strict=True)}
+        written = {id(v.handle): value for v, value in zip(self._written, state, strict=True)}
 
         def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
             handle = id(inputs[0]) if inputs else None
-            if handle not in self._read or op.type not in _READS | _WRITES.keys():
+            if handle not in read or op.type not in _READS | _WRITES.keys():
                 return copy_with_python_gradient(self._wording, copy, op, inputs)
-            value = self._read[handle]
+            value = read[handle]
             if handle in written:
                 # As the plain loop has it: the derivative goes to the variable, and not to what was assigned.
                 value = _with_derivative_of(value, written[handle])
@@ -79,27 +86,38 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *self._captures], replace)
+        captured = [(inside, value) for (_, inside), value in zip(self._captures, values[:num_captures], strict=True)]
+        copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *captured, *self._handles], replace)
         copy.operations([op for op in self._graph.get_operations() if op.op_def.is_stateful])
-        return copy.tensors(self._graph.outputs), [written[id(handle)] for handle in self._written]
+        return copy.tensors(self._graph.outputs), [written[id(variable.handle)] for variable in self._written]
 
     def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Writes the variables after the loop."""
         return [
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-            for handle, value in zip(self._written, state, strict=True)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+            for variable, value in zip(self._written, state, strict=True)
         ]
+
+
+class _Variable:
+    """A variable whose reads and writes in the step are replaced."""
+
+    def __init__(self, handle: Any, variable: tf.Variable | None, uses: Sequence[Any]) -> None:
+        self.handle = handle
+        self.is_written = any(use.type in _WRITES for use in uses)
+        self._variable = variable
+        dtypes = [use.get_attr("dtype") for use in uses if use.type != "RngReadAndSkip"]
+        self._dtype = dtypes[0] if dtypes else tf.int64
+
+    def read(self) -> tf.Tensor:
+        """The value now."""
+        if self._variable is not None:
+            return tf.convert_to_tensor(self._variable)  # A tape sees it.
+        return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
 
 def _is_replaced(use: Any, nested: bool) -> bool:
     return use.type in _READS | _WRITES.keys() and not (nested and use.type in _WRITES)
-
-
-def _value_of(variable: tf.Variable | None, handle: Any, uses: Sequence[tuple[Any, bool]]) -> tf.Tensor:
-    if variable is not None:
-        return tf.convert_to_tensor(variable)  # A tape sees it.
-    dtypes = [use.get_attr("dtype") for use, _ in uses if use.type != "RngReadAndSkip"]
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtypes[0] if dtypes else tf.int64)
 
 
 def _with_derivative_of(variable: tf.Tensor, value: tf.Tensor) -> tf.Tensor:

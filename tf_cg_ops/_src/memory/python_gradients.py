@@ -28,9 +28,7 @@ def copy_with_python_gradient(
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradient(op, *upstream)]
         gradients = [g if g is None else graph.capture(g) for g in gradients]
     captures = [(inside, outside) for outside, inside in graph.captures if inside.op.type == "Placeholder"]
-    in_this_graph = [outside for _, outside in captures if not isinstance(outside, tf_internal.EagerTensor)]
-    copied = dict(zip(map(id, in_this_graph), copy.tensors(in_this_graph), strict=True))
-    values = [(inside, copied.get(id(outside), outside)) for inside, outside in captures]
+    values = [(inside, _copied(copy, op.graph, outside)) for inside, outside in captures]
 
     def backward(dys: Sequence[Any]) -> list[Any]:
         again = GraphCopy([*values, *zip(upstream, dys, strict=True)], copy.replace)
@@ -38,6 +36,20 @@ def copy_with_python_gradient(
         return [None if g is None else next(results) for g in gradients]
 
     return attach(wording, op.name, inputs, inputs, backward)
+
+
+def _copied(copy: GraphCopy, graph: Any, tensor: Any) -> Any:
+    """The tensor that stands for one that the gradient of an op in this graph reads."""
+    if isinstance(tensor, tf_internal.EagerTensor):
+        return tensor
+    if tensor not in copy and tensor.graph is not graph:
+        # From outside of this graph: its capture is a tensor of this graph.
+        captured = [inside for outside, inside in graph.captures if outside is tensor]
+        if captured:
+            return copy[captured[0]]
+        if not any(tensor.graph is around for around in copy.graphs_around(graph)):
+            return tensor  # From outside of all that is copied.
+    return copy.tensors([tensor])[0]
 
 
 def _python_gradient(op: Any) -> Any:

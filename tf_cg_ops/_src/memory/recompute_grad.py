@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
@@ -206,7 +205,7 @@ class _TracedCall:
         if not tf.executing_eagerly():
             return cls(wording, keep, function, args, kwargs)
         calls = traces.kept_with(function)
-        key = keep, _signature_of(args, kwargs)
+        key = keep, traces.signature_of((list(args), kwargs))
         if key not in calls:
             try:
                 calls[key] = cls(wording, keep, function, args, kwargs)
@@ -223,26 +222,6 @@ def _not_traced(name: str, error: Exception) -> str:
         f"got one that needs the numbers in a Tensor ({type(error).__name__}: {str(error).splitlines()[0]}). Decorate "
         "it with tf.function if it branches on a Tensor, and with numpy_function if it computes in Python."
     )
-
-
-def _signature_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A key of the structure of the arguments, the specs of Tensors, all other values, and the surroundings."""
-    leaves = tf.nest.flatten((list(args), kwargs))
-    structure = repr(tf.nest.map_structure(lambda _: 0, (list(args), kwargs)))
-    return structure, traces.surroundings(), *map(_key_of_leaf, leaves)
-
-
-def _key_of_leaf(leaf: Any) -> Any:
-    variable = as_variable(leaf)
-    if variable is not None:
-        return "variable", traces.Identity(leaf)
-    if tf.is_tensor(leaf):
-        return tf.type_spec_from_value(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return "array", str(leaf.dtype), leaf.shape, leaf.tobytes()
-    if isinstance(leaf, (str, bytes, int, float, complex, bool, type(None))):
-        return type(leaf), leaf
-    return traces.Identity(leaf)
 
 
 def _read_of(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
-from tf_cg_ops._src.memory.checkpointed_loop import Carry
+from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
 
 _API = "scan"
@@ -98,41 +98,48 @@ def scan(
     check_checkpoint(_API, checkpoint)
     init = checkpointed_loop.to_tensors(_API, "init", init, "Return what else a step computes as its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack what the steps get.")
-    length = None if length is None else checkpointed_loop.static_int(length)
-    if tf.is_tensor(length):  # Of a graph: it is no option, which traces are told apart by.
-        return _build([tf_internal.converted_by_autograph(f)], (None, reverse, checkpoint), init, xs, length)
-    return checkpointed_loop.in_a_graph(_build, [f], (length, reverse, checkpoint), init, xs)
+    num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
+    loop = checkpointed_loop.made_once(_Scan, [f], (reverse, checkpoint), (init, xs))
+    return loop(init, xs, num_steps)
 
 
-def _build(
-    functions: Sequence[Callable[..., Any]],
-    options: tuple[int | None, bool, Checkpoint],
-    init: Any,
-    xs: Any,
-    dynamic_length: tf.Tensor | None = None,
-) -> tuple[Any, Any]:
-    (f,) = functions
-    length, reverse, checkpoint = options
-    name = text.name_of(f)
-    carry = Carry(_API, "init", init, name)
-    stacked = [leaf for leaf in tf.nest.flatten(xs) if leaf is not None]
-    num_steps = _number_of_steps(xs, length if dynamic_length is None else dynamic_length)
-    structure_of_y: list[Any] = []
+class _Scan:
+    """A loop for arguments of one signature."""
 
-    def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        value = f(carry.pack(tensors[: len(carry.leaves)]), _replace(xs, tensors[len(carry.leaves) :]))
-        if not isinstance(value, tuple) or len(value) != 2:
-            raise TypeError(
-                f"{_API}: '{name}' did not return its carry with an output; expected a pair (carry, y), got "
-                f"{text.describe_type(value)}. End it with: return carry, y (None for no output)"
-            )
-        new_carry, y = value
-        y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
-        structure_of_y[:] = [y]
-        return [*carry.leaves_of(new_carry), *_dense_leaves(f"the output y of '{name}'", y)]
+    def __init__(
+        self, functions: Sequence[Callable[..., Any]], options: tuple[bool, Checkpoint], structures: tuple[Any, Any]
+    ) -> None:
+        (f,) = functions
+        reverse, checkpoint = options
+        init, xs = structures
+        name = text.name_of(f)
+        carry = Carry(_API, "init", init, name)
+        self._structure_of_y: Any = None
 
-    last, ys = checkpointed_loop.run(_API, name, step, carry.leaves, stacked, num_steps, checkpoint, reverse=reverse)
-    return carry.pack(last), _replace(structure_of_y[0], ys)
+        def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            value = f(carry.pack(tensors[: len(carry.leaves)]), _replace(xs, tensors[len(carry.leaves) :]))
+            if not isinstance(value, tuple) or len(value) != 2:
+                raise TypeError(
+                    f"{_API}: '{name}' did not return its carry with an output; expected a pair (carry, y), got "
+                    f"{text.describe_type(value)}. End it with: return carry, y (None for no output)"
+                )
+            new_carry, y = value
+            y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
+            ys = _dense_leaves(f"the output y of '{name}'", y)
+            # Without its Tensors, which belong to the trace.
+            self._structure_of_y = tf.nest.map_structure(lambda leaf: None if leaf is None else 0, y)
+            return [*carry.leaves_of(new_carry), *ys]
+
+        self._loop = Loop(_API, name, step, carry.leaves, _leaves(xs), checkpoint, reverse=reverse)
+
+    def __call__(self, init: Any, xs: Any, num_steps: int | tf.Tensor) -> tuple[Any, Any]:
+        leaves = tf.nest.flatten(init, expand_composites=True)
+        last, ys = self._loop(leaves, _leaves(xs), num_steps)
+        return tf.nest.pack_sequence_as(init, last, expand_composites=True), _replace(self._structure_of_y, ys)
+
+
+def _leaves(structure: Any) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
 
 def _replace(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
@@ -143,7 +150,7 @@ def _replace(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 def _dense_leaves(name: str, structure: Any) -> list[tf.Tensor]:
-    leaves = [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
+    leaves = _leaves(structure)
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):
             raise TypeError(

@@ -20,8 +20,8 @@ _NUM_LOOPS = 4
 
 Checkpoint = str | int | None
 Values = list[tf.Tensor]
-# From the carry and the inputs of this step to the carry and the outputs.
-Step = Callable[[Values, Values], tuple[Values, Values]]
+# From the carry, the inputs of this step and the values for all steps to the carry and the outputs.
+Step = Callable[[Values, Values, Values], tuple[Values, Values]]
 
 
 def check_checkpoint(api: str, checkpoint: Any) -> None:
@@ -41,9 +41,9 @@ def check_checkpoint(api: str, checkpoint: Any) -> None:
 
 
 def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int | tf.Tensor]:
-    """How many steps each loop makes, the innermost first: together `num_steps`, or a few more."""
+    """How many steps each loop makes, the innermost first: together `num_steps`, or a few more, and one at least."""
     if checkpoint is None:
-        return [num_steps]
+        return [_at_least_one(num_steps)]
     static = isinstance(num_steps, int)
     if checkpoint == "log":
         if static:
@@ -56,13 +56,18 @@ def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int |
     else:
         inner = [checkpoint]
     length = math.prod(inner)
-    return [*inner, -(-num_steps // length)]
+    return [*inner, _at_least_one(-(-num_steps // length))]
+
+
+def _at_least_one(number: int | tf.Tensor) -> int | tf.Tensor:
+    """Without a place for a step there would be lists without elements, whose shape TensorFlow does not know."""
+    return max(number, 1) if isinstance(number, int) else tf.maximum(number, 1)
 
 
 def _root(number: tf.Tensor, order: int) -> tf.Tensor:
     """A positive whole number, of which this power is at least the given number."""
     root = tf.math.ceil(tf.cast(tf.maximum(number, 1), tf.float64) ** (1 / order) - 1e-9)
-    return tf.maximum(tf.cast(root, number.dtype), 1)
+    return tf.cast(root, number.dtype)
 
 
 class Segments:
@@ -96,20 +101,23 @@ class Segments:
         self._keeps_going = keeps_going
         self._reverse = reverse
         self._capacity = _product(self._factors)
-        exact = isinstance(num_steps, int) and isinstance(self._capacity, int) and num_steps == self._capacity
-        self._may_end_early = not exact or keeps_going is not None
+        # Whether there is a step for each place. A capacity that is known has known factors.
+        self._is_full = isinstance(num_steps, int) and num_steps == self._capacity
 
-    def run(self, carry: Values, inputs: Values) -> tuple[Values, Values]:
-        """The carry after the last step, and the stacked outputs; inputs are stacked along their first dimension."""
+    def run(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
+        """The carry after the last step, and the stacked outputs.
+
+        Inputs are stacked along their first dimension. Each step gets all of the values.
+        """
         folded = [self._fold(stacked) for stacked in inputs]
-        _, carry, outputs = self._loop(len(self._factors) - 1, tf.constant(0), carry, folded)
+        carry, outputs = self._loop(len(self._factors) - 1, tf.constant(0), carry, folded, values)
         return carry, [self._unfold(stacked, spec) for stacked, spec in zip(outputs, self._output_specs, strict=True)]
 
     def _fold(self, stacked: tf.Tensor) -> tf.Tensor:
         """One leading dimension for each loop, the outermost first, with zeros in the places without a step."""
         each = stacked.shape[1:]
-        missing = self._capacity - self._num_steps
-        if not isinstance(missing, int) or missing:
+        if not self._is_full:
+            missing = self._capacity - self._num_steps
             zeros = tf.zeros(_concat([missing], _shape_of(stacked)[1:]), stacked.dtype)
             stacked = tf.concat([zeros, stacked] if self._reverse else [stacked, zeros], 0)
         folded = tf.reshape(stacked, _concat(self._factors[::-1], _shape_of(stacked)[1:]))
@@ -118,7 +126,7 @@ class Segments:
 
     def _unfold(self, folded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         stacked = tf.reshape(folded, _concat([self._capacity], _shape_of(folded)[len(self._factors) :]))
-        if self._may_end_early:
+        if not self._is_full:
             missing = self._capacity - self._num_steps
             stacked = stacked[missing:] if self._reverse else stacked[: self._num_steps]
         stacked.set_shape(self._static([self._num_steps]).concatenate(spec.shape))
@@ -129,9 +137,12 @@ class Segments:
         """The shape of these sizes, the last one first."""
         return tf.TensorShape([size if isinstance(size, int) else None for size in sizes[::-1]])
 
-    def _loop(self, level: int, first: tf.Tensor, carry: Values, inputs: Values) -> tuple[tf.Tensor, Values, Values]:
-        """The number of the next step, the carry, and the outputs of the segment, with a dimension for each loop."""
+    def _loop(
+        self, level: int, first: tf.Tensor, carry: Values, inputs: Values, values: Values
+    ) -> tuple[Values, Values]:
+        """The carry and the outputs of the steps from the first one on, with a dimension for each loop."""
         length = self._factors[level]
+        steps_of_each = _product(self._factors[:level])
         arrays = [
             tf.TensorArray(stacked.dtype, length, element_shape=stacked.shape[1:]).unstack(stacked)
             for stacked in inputs
@@ -142,32 +153,33 @@ class Segments:
             for spec in self._output_specs
         ]
 
-        def goes_on(turn: tf.Tensor, number: tf.Tensor, carry: Values, results: list[Any]) -> Any:
-            more = number < self._num_steps
+        def goes_on(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
+            # From the turn alone, which is the same for all examples of tf.vectorized_map.
+            more = turn < length
+            if not self._is_full:
+                more = tf.logical_and(more, first + turn * steps_of_each < self._num_steps)
             return more if self._keeps_going is None else tf.logical_and(more, self._keeps_going(carry))
 
-        def body(turn: tf.Tensor, number: tf.Tensor, carry: Values, results: list[Any]) -> Any:
+        def body(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
             place = length - 1 - turn if self._reverse else turn
             inputs = [array.read(place) for array in arrays]
             if level:
-                number, carry, outputs = self._segment(level - 1)(number, carry, inputs)
+                carry, outputs = self._segment(level - 1)(first + turn * steps_of_each, carry, inputs, values)
             else:
-                carry, outputs = self._step(carry, inputs)
-                number += 1
+                carry, outputs = self._step(carry, inputs, values)
             results = [array.write(place, output) for array, output in zip(results, outputs, strict=True)]
-            return turn + 1, number, carry, results
+            return turn + 1, carry, results
 
-        _, number, carry, results = tf.while_loop(
-            goes_on if self._may_end_early else lambda turn, *others: turn < length,
-            body,
-            (tf.constant(0), first, carry, results),
-            maximum_iterations=length,
-        )
-        return number, carry, [array.stack() for array in results]
+        _, carry, results = tf.while_loop(goes_on, body, (tf.constant(0), carry, results), maximum_iterations=length)
+        return carry, [
+            _stack(array, [*self._factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
+            for array, spec in zip(results, self._output_specs, strict=True)
+        ]
 
     def _segment(self, level: int) -> Callable[..., Any]:
-        def segment(first: tf.Tensor, carry: Values, inputs: Values) -> tuple[tf.Tensor, Values, Values]:
-            return self._loop(level, first, carry, inputs)
+        # It closes over no Tensor: the trace would compute the tangents of a ForwardAccumulator, too.
+        def segment(first: tf.Tensor, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
+            return self._loop(level, first, carry, inputs, values)
 
         return self._recompute(segment)
 
@@ -177,6 +189,17 @@ def _product(factors: Sequence[int | tf.Tensor]) -> int | tf.Tensor:
     for factor in factors:
         product *= factor
     return product
+
+
+def _stack(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:
+    """The elements, and zeros for those without a step."""
+    is_static = all(isinstance(size, int) for size in element_shape)
+    if is_static or None in element_shape or array.flow.dtype != tf.variant:
+        return array.stack()
+    # With the sizes that the run tells: if there is no step at all, no element has them.
+    return tf.raw_ops.TensorListStack(
+        input_handle=array.flow, element_shape=tf.stack(element_shape), element_dtype=array.dtype
+    )
 
 
 def _shape_of(tensor: tf.Tensor) -> Any:

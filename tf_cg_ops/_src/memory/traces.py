@@ -6,8 +6,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.keras import scopes
 
 _traces: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -25,9 +27,27 @@ def kept_with(function: Callable[..., Any]) -> dict[Any, Any]:
     return {}
 
 
-def surroundings() -> Any:
-    """Everything around a call that changes its trace: the scopes of Keras, and the replica of a strategy."""
-    return scopes.of_trace(), _replica()
+def signature_of(arguments: Any) -> Any:
+    """A key of everything that changes a trace.
+
+    These are the structure of the arguments, the specs of Tensors, all other values, the scopes of Keras and the
+    replica of a strategy.
+    """
+    structure = repr(tf.nest.map_structure(lambda _: 0, arguments))
+    return structure, scopes.of_trace(), _replica(), *map(_key_of_leaf, tf.nest.flatten(arguments))
+
+
+def _key_of_leaf(leaf: Any) -> Any:
+    variable = as_variable(leaf)
+    if variable is not None:
+        return "variable", Identity(leaf)
+    if tf.is_tensor(leaf):
+        return tf.type_spec_from_value(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return "array", str(leaf.dtype), leaf.shape, leaf.tobytes()
+    if isinstance(leaf, (str, bytes, int, float, complex, bool, type(None))):
+        return type(leaf), leaf
+    return Identity(leaf)
 
 
 def _replica() -> Any:

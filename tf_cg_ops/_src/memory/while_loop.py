@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
-from tf_cg_ops._src.memory.checkpointed_loop import Carry
+from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
 
 _API = "while_loop"
@@ -58,7 +58,7 @@ def while_loop(
     Raises:
       TypeError: `cond` or `body` cannot be called; `loop_vars` is no list or tuple, or holds something else than
         Tensors; `maximum_iterations` is no whole number; `body` changes a dtype; `cond` returns no bool.
-      ValueError: `body` changes the structure or a shape.
+      ValueError: `body` changes the structure or a shape; `maximum_iterations` is negative.
       NotImplementedError: `body` has a stateful op that can neither be kept nor computed again.
 
     Source: as `scan`.
@@ -77,40 +77,43 @@ def while_loop(
         )
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Let scan stack the values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
-    if tf.is_tensor(num_steps):
-        functions = [tf_internal.converted_by_autograph(function) for function in (cond, body)]
-        return _build(functions, (None, checkpoint), loop_vars, num_steps)
-    return checkpointed_loop.in_a_graph(_build, [cond, body], (num_steps, checkpoint), loop_vars)
+    loop = checkpointed_loop.made_once(_WhileLoop, [cond, body], (checkpoint,), loop_vars)
+    return loop(loop_vars, num_steps)
 
 
-def _build(
-    functions: Sequence[Callable[..., Any]],
-    options: tuple[int | None, Checkpoint],
-    loop_vars: Any,
-    dynamic_maximum: tf.Tensor | None = None,
-) -> Any:
-    cond, body = functions
-    maximum, checkpoint = options
-    carry = Carry(_API, "loop_vars", loop_vars, text.name_of(body))
+class _WhileLoop:
+    """A loop for loop variables of one signature. Its carry begins with whether there is a next step."""
 
-    def step(_: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
-        value = body(*carry.pack(leaves))
-        if len(loop_vars) == 1 and not isinstance(value, (list, tuple)):
-            value = (value,)
-        new = carry.leaves_of(value)
-        return [_goes_on(cond, carry.pack(new)), *new]
+    def __init__(
+        self, functions: Sequence[Callable[..., Any]], options: tuple[Checkpoint], loop_vars: Sequence[Any]
+    ) -> None:
+        cond, body = functions
+        (checkpoint,) = options
+        name = text.name_of(body)
+        carry = Carry(_API, "loop_vars", loop_vars, name)
 
-    last, _ = checkpointed_loop.run(
-        _API,
-        text.name_of(body),
-        step,
-        [_goes_on(cond, loop_vars), *carry.leaves],
-        [],
-        dynamic_maximum if maximum is None else maximum,
-        checkpoint,
-        keeps_going=lambda values: values[0],
-    )
-    return carry.pack(last[1:])
+        def step(_: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
+            value = body(*carry.pack(leaves))
+            if len(loop_vars) == 1 and not isinstance(value, (list, tuple)):
+                value = (value,)
+            new = carry.leaves_of(value)
+            return [_goes_on(cond, carry.pack(new)), *new]
+
+        self._cond = cond
+        self._loop = Loop(
+            _API,
+            name,
+            step,
+            [tf.constant(True), *carry.leaves],
+            [],
+            checkpoint,
+            keeps_going=lambda values: values[0],
+        )
+
+    def __call__(self, loop_vars: Sequence[Any], num_steps: int | tf.Tensor) -> Any:
+        leaves = tf.nest.flatten(loop_vars, expand_composites=True)
+        last, _ = self._loop([_goes_on(self._cond, loop_vars), *leaves], [], num_steps)
+        return tf.nest.pack_sequence_as(loop_vars, last[1:], expand_composites=True)
 
 
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:
@@ -131,4 +134,10 @@ def _number_of_steps(maximum_iterations: Any) -> int | tf.Tensor:
             f"cut the loop into segments, got {text.describe(maximum_iterations)}. Pass an upper limit: cond ends the "
             "loop."
         )
-    return checkpointed_loop.static_int(number)
+    static_number = checkpointed_loop.static_int(number)
+    if isinstance(static_number, int) and static_number < 0:
+        raise ValueError(
+            f"{_API}: maximum_iterations is negative; expected the largest number of steps, got {static_number}. Pass "
+            "an upper limit."
+        )
+    return static_number

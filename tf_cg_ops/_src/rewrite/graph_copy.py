@@ -44,6 +44,14 @@ class GraphCopy:
         """The copy of a function that an op of this graph calls."""
         return GraphCopy(values, self.replace, self.pure, self)
 
+    def graphs_around(self, graph: Any) -> list[Any]:
+        """The graphs that are copied around the one that is copied here, from the inside to the outside."""
+        found, around = [], self._around
+        while around is not None:
+            graph, around = graph.outer_graph, around._around
+            found.append(graph)
+        return found
+
     def __getitem__(self, tensor: Any) -> Any:
         if id(tensor) not in self._values and self._around is not None:
             return self._around[tensor]
