@@ -262,8 +262,8 @@ def test_tensorflow_has_no_tangents_of_outputs_of_loops_inside_of_a_function(sca
         run(tf.constant([0.9, 1.1]))
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
+# In more modes and segments, while_loop is tested: TensorFlow takes long to vectorize these.
+@pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "sqrt"), ("eager", None)])
 def test_vectorized_map(mode, checkpoint):
     xs = tf.constant(XS[:10])
 
@@ -431,7 +431,7 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
                 carry = tf.tanh(tf.linalg.matvec(self.w, carry, transpose_a=True) + x)
                 return carry, carry**2
 
-            return cg.scan(f, init, xs, checkpoint="log")
+            return cg.scan(f, init, xs)
 
     tf.saved_model.save(Module(), str(tmp_path / "model"))
     np.savez(tmp_path / "data.npz", init=INIT, xs=XS[:10], dc=DC, dys=DYS[:10])
