@@ -36,7 +36,7 @@ class ForwardPass:
             return [value] if op.type == "ReadVariableOp" else [_gather(op, value, inputs[1])]
         if op.type in STATELESS:
             return [STATELESS[op.type](op, inputs, self._seeds.draw(op))]
-        if not self._depth and op.type not in control_flow.CALLS:
+        if not self._depth and op.type not in control_flow.CALLS and op.type != "CustomGradientRule":
             self._forget([tensor for tensor in inputs if tensor.dtype == tf.resource])
         gradient = _python_gradient(op)
         return None if gradient is None else _with_python_gradient(copy, op, inputs, gradient)

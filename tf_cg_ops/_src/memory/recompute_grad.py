@@ -81,10 +81,14 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     keep = check_keep(keep)
     if f is None:
         return functools.partial(recompute_grad, keep=keep)
-    return CustomGradient("recompute_grad", f, functools.partial(_run, keep))
+    return CustomGradient("recompute_grad", f, functools.partial(recompute, keep))
 
 
-def _run(keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def recompute(keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The value of the function, with a gradient that computes it again.
+
+    A function may say by its attribute `traces_of` that its traces are kept for another object.
+    """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return function(*args, **kwargs)
 
@@ -215,10 +219,11 @@ _calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictiona
 
 def _calls_of(function: Callable[..., Any]) -> dict[Any, Any]:
     """The traces of a function in eager mode, kept as long as the function, or as the object of a method."""
+    function, kind = getattr(function, "traces_of", function), type(function)
     with contextlib.suppress(TypeError):  # An object without a weak reference or a hash.
         if isinstance(function, types.MethodType):
-            return _calls.setdefault(function.__self__, {}).setdefault(function.__func__, {})
-        return _calls.setdefault(function, {}).setdefault(None, {})
+            return _calls.setdefault(function.__self__, {}).setdefault((function.__func__, kind), {})
+        return _calls.setdefault(function, {}).setdefault(kind, {})
     return {}
 
 
@@ -226,7 +231,12 @@ def _signature_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A key of the structure of the arguments, the specs of Tensors, all other values, and the scopes."""
     leaves = tf.nest.flatten((list(args), kwargs))
     structure = repr(tf.nest.map_structure(lambda _: 0, (list(args), kwargs)))
-    return structure, scopes.of_trace(), _replica(), *map(_key_of_leaf, leaves)
+    # A Tensor that Keras forwards is captured, with its value.
+    forwarded = [
+        (name, _Identity(value) if tf.is_tensor(value) else _key_of_leaf(value))
+        for name, value in scopes.forwarded_arguments()
+    ]
+    return structure, scopes.of_trace(), tuple(forwarded), _replica(), *map(_key_of_leaf, leaves)
 
 
 def _replica() -> Any:
