@@ -37,7 +37,7 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
     outputs, masks, losses = recompute_grad.recompute(keep, call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
-        owner.add_loss(losses)
+        _add_losses(owner, losses)
     return outputs
 
 
@@ -100,3 +100,10 @@ def _losses_in(layer: Any) -> list[Any]:
     layers = [] if layer is None else list(layer._flatten_layers())
     attributes = ("_eager_losses", "_losses")
     return [getattr(each, name) for each in layers for name in attributes if hasattr(each, name)]
+
+
+def _add_losses(layer: Any, losses: list[tf.Tensor]) -> None:
+    if hasattr(layer, "_eager_losses"):
+        layer.add_loss(losses)
+    else:  # A functional model of Keras 3 has no add_loss.
+        layer._losses.extend(losses)

@@ -18,6 +18,8 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 WORDING = WordingWithoutGradientFunction("recompute_grad")
 
 _READS = frozenset(["ReadVariableOp", "ResourceGather"])
+# It returns its inputs; the gradient alone reads the variables among them.
+_RULE = "CustomGradientRule"
 
 
 class ForwardPass:
@@ -36,7 +38,7 @@ class ForwardPass:
             return [value] if op.type == "ReadVariableOp" else [_gather(op, value, inputs[1])]
         if op.type in STATELESS:
             return [STATELESS[op.type](op, inputs, self._seeds.draw(op))]
-        if not self._depth and op.type not in control_flow.CALLS and op.type != "CustomGradientRule":
+        if not self._depth and op.type not in control_flow.CALLS and op.type != _RULE:
             self._forget([tensor for tensor in inputs if tensor.dtype == tf.resource])
         gradient = _python_gradient(op)
         return None if gradient is None else _with_python_gradient(copy, op, inputs, gradient)
@@ -84,7 +86,7 @@ def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf
     found = []
     for position, handle in enumerate(inputs):
         if handle.dtype == tf.resource:
-            reads = _uses(op, position)
+            reads = [use for use in _uses(op, position) if use.type != _RULE]
             if reads and all(use.type in _READS for use in reads):
                 found.append((reads[0], handle))
     return found
@@ -92,7 +94,7 @@ def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf
 
 def _is_only_read(op: Any, inputs: list[tf.Tensor], handle: tf.Tensor) -> bool:
     uses = [use for position, tensor in enumerate(inputs) if tensor is handle for use in _uses(op, position)]
-    return all(use.type in _READS for use in uses)
+    return all(use.type in _READS or use.type == _RULE for use in uses)
 
 
 def _uses(op: Any, position: int) -> list[Any]:
