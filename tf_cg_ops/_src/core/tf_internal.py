@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
 # Keeps AutoGraph from translating a function. tf.autograph.experimental.do_not_convert also enters a scope.
+from tensorflow.python.autograph.core import ag_ctx as _autograph_context
 from tensorflow.python.autograph.impl import api as _autograph
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes between versions.
@@ -102,6 +103,12 @@ Marked = TypeVar("Marked", bound=Callable[..., Any])
 def autograph_artifact(function: Marked) -> Marked:
     """Decorates a public function or class whose code AutoGraph must not translate."""
     return _autograph.autograph_artifact(function)
+
+
+# A tf.function without AutoGraph switches it off for the layers of tf_keras that it calls, too.
+def autograph_scope() -> contextlib.AbstractContextManager[Any]:
+    """A context in which AutoGraph translates as it does now."""
+    return _autograph_context.control_status_ctx()
 
 
 # Attributes take half the time of an eager call, also those with their default values.
