@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.framework.ops import EagerTensor
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.memory import recompute_grad
@@ -124,7 +125,7 @@ def test_a_state_that_is_given_and_returned(library):
     assert_equal(*([tensor.numpy() for tensor in tensors] for tensors in reversed(results)))
     x, initial = library.Input([5, 3]), library.Input([4])
     model = library.Model([x, initial], layer(x, initial_state=initial))
-    np.testing.assert_allclose(model([STEPS, state])[0], results[0][0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model([tf.constant(STEPS), state])[0], results[0][0], rtol=1e-5, atol=1e-6)
 
 
 def both(library):
@@ -262,47 +263,49 @@ def test_a_layer_and_its_traces_are_freed(library):
 
 
 def test_intermediate_values_are_not_kept(library):
-    """Eager Tensors of 4 MB each are alive between the passes, or not."""
-    layers = [library.layers.Dense(1024, activation="sigmoid") for _ in range(6)]
-    model = library.Sequential(layers)
-    recomputed = layers_of(library).Recompute(model)
-    x = tf.ones([1024, 1024])
-    alive = []
-    for each in (model, recomputed):
-        each(x)
+    """Between the passes the tape holds the input, the value and the weights, and none of the tensors between them."""
+
+    def alive():
+        gc.collect()
+        return sum(isinstance(o, EagerTensor) and o.shape == [1237, 3] for o in gc.get_objects())
+
+    def kept_by(layer):
+        x = tf.ones([1237, 3])
+        layer(x)
+        before = alive()
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = each(x)
-        gc.collect()
-        size = tuple(y.shape)
-        known = {id(tensor) for tensor in (x, y)} | {
-            id(v.value() if callable(v.value) else v.value) for v in each.weights
-        }
-        alive.append(
-            sum(1 for o in gc.get_objects() if isinstance(o, tf.Tensor) and id(o) not in known and o.shape == size)
-        )
-        assert tape.gradient(y, x).shape == size
-    assert alive[1] < alive[0]
+            y = layer(x)
+        kept = alive() - before
+        tape.gradient(y, x)
+        return kept
+
+    layer = library.Sequential([library.layers.Dense(3, activation="sigmoid") for _ in range(8)])
+    assert kept_by(layer) >= 8
+    assert kept_by(layers_of(library).Recompute(layer)) <= 2
 
 
 def test_the_gradient_computes_the_products_again_unless_they_are_kept(library):
-    make, x = (lambda: library.Sequential([library.layers.Dense(3, "tanh"), library.layers.Dense(3, "tanh")])), X
-
     def products(layer):
+        """In the graph and in the functions that it calls."""
+
         @tf.function(autograph=False)
         def gradient(x):
             return tf.gradients(layer(x), x)
 
-        layer(x)
-        graph = gradient.get_concrete_function(tf.TensorSpec(x.shape)).graph.as_graph_def()
-        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-        return sum(node.op == "MatMul" for node in nodes)
+        layer(tf.constant(X))
+        graph = gradient.get_concrete_function(tf.TensorSpec(X.shape)).graph
+        called = {op.get_attr("f").name for op in graph.get_operations() if op.type.endswith("PartitionedCall")}
+        functions = [f for f in graph.as_graph_def().library.function if f.signature.name in called]
+        in_functions = sum(node.op == "MatMul" for function in functions for node in function.node_def)
+        return sum(op.type == "MatMul" for op in graph.get_operations()) + in_functions
 
     Recompute = layers_of(library).Recompute
-    plain, recomputed = products(make()), products(Recompute(make()))
-    kept = products(Recompute(make(), keep=lambda op: op.type == "MatMul"))
-    assert plain == 4
-    assert recomputed > kept
+    layers = [library.layers.Dense(3, activation="tanh", name=f"dense_{i}") for i in range(3)]
+    model = library.Sequential(layers)
+    # Three products, and three for the gradient; those of the last two layers again for the third, whose own is pruned.
+    print("PRODUCTS", products(model), products(Recompute(model)), products(Recompute(model, keep=lambda op: op.type == "MatMul")))
+    assert 0
 
 
 @pytest.mark.parametrize(

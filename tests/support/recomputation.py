@@ -32,7 +32,7 @@ def train(layer, x, mode="eager", steps=5):
     """The values and gradients of each step, the losses, and the variables after them."""
     x = tf.constant(x)
     layer(x)
-    weights = variables_of(layer)
+    weights = variables_of(getattr(layer, "layer", layer))
 
     def step():
         with tf.GradientTape() as tape:
@@ -48,7 +48,8 @@ def train(layer, x, mode="eager", steps=5):
 
     run = MODES[mode](step)
     results = [tensor for _ in range(steps) for tensor in run()]
-    return [tf.convert_to_tensor(tensor).numpy() for tensor in [*results, *layer.variables]]
+    variables = getattr(layer, "layer", layer).variables
+    return [tf.convert_to_tensor(tensor).numpy() for tensor in [*results, *variables]]
 
 
 def assert_equal(found, expected, rtol=1e-4, atol=1e-5):

@@ -38,3 +38,6 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
     __doc__ = recompute.Recompute.__doc__
 
     keras = keras
+
+    # Masks come out of the call; `compute_mask` of a model would call it once more.
+    _compute_output_and_mask_jointly = True

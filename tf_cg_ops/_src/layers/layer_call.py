@@ -23,7 +23,7 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
     Args:
       keep: The values that are not computed again.
       function: The layer or function.
-      owner: The layer around it, or itself: losses of the call become its own. None for no layer.
+      owner: The layer around it, or itself, whose losses come out of the call. None for no layer.
       args: The positional arguments.
       kwargs: The keyword arguments.
 
@@ -37,7 +37,9 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
     outputs, masks, losses = recompute_grad.recompute(keep, call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
-        _add_losses(owner, losses)
+        lists = _losses_in(owner)
+        for key, tensors in losses.items():
+            lists[key].extend(tensors)
     return outputs
 
 
@@ -53,7 +55,7 @@ class _LayerCall:
 
     def __call__(
         self, state: str, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[Any], list[tf.Tensor]]:
+    ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
         _set_masks((args, kwargs), masks)
         with self._autograph_scope, _losses_taken_from(self._owner) as losses:
             outputs = self.traces_of(*args, **kwargs)
@@ -79,32 +81,25 @@ def _set_masks(structure: Any, masks: Sequence[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _losses_taken_from(layer: Any) -> Iterator[list[tf.Tensor]]:
-    """Takes the losses that the layer, and layers inside of it, add in this context, and puts them into the list."""
-    taken: list[tf.Tensor] = []
-    before = {id(losses): list(losses) for losses in _losses_in(layer)}
+def _losses_taken_from(layer: Any) -> Iterator[dict[str, list[tf.Tensor]]]:
+    """Takes the losses that the layer, and layers inside of it, add in this context, by the keys of their lists."""
+    taken: dict[str, list[tf.Tensor]] = {}
+    before = {id(losses): list(losses) for losses in _losses_in(layer).values()}
     try:
         yield taken
     finally:
-        for losses in _losses_in(layer):
+        for key, losses in _losses_in(layer).items():
             earlier = before.get(id(losses), [])
-            taken += losses[len(earlier) :]
-            losses.clear()
-            losses.extend(earlier)
+            if len(losses) > len(earlier):
+                taken[key] = losses[len(earlier) :]
+                losses[:] = earlier
 
 
-def _losses_in(layer: Any) -> list[Any]:
+def _losses_in(layer: Any) -> dict[str, list[Any]]:
     """The lists in which the layer, and layers inside of it, keep the losses of their calls.
 
     tf_keras has two: for this thread, and for the shapes of a functional model.
     """
-    layers = [] if layer is None else list(layer._flatten_layers())
-    attributes = ("_eager_losses", "_losses")
-    return [getattr(each, name) for each in layers for name in attributes if hasattr(each, name)]
-
-
-def _add_losses(layer: Any, losses: list[tf.Tensor]) -> None:
-    if hasattr(layer, "_eager_losses"):
-        layer.add_loss(losses)
-    else:  # A functional model of Keras 3 has no add_loss.
-        layer._losses.extend(losses)
+    layers = enumerate([] if layer is None else layer._flatten_layers())
+    found = {f"{name}:{i}": getattr(each, name, None) for i, each in layers for name in ("_eager_losses", "_losses")}
+    return {key: losses for key, losses in found.items() if losses is not None}
