@@ -1,0 +1,308 @@
+"""The layer Recompute in models: `fit`, masks, losses, saving, loading and cloning, in either Keras."""
+
+import copy
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.kerases import layers_of, register
+from ..support.processes import run_python
+from ..support.recomputation import assert_equal, value_and_gradients
+
+X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
+TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)
+STEPS = np.random.default_rng(2).normal(size=[4, 5, 3]).astype(np.float32)
+STEPS[:, 3:] = 0  # Masked.
+
+FIT = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "jit": {"jit_compile": True}}
+
+
+@register
+def products(op):
+    return op.type == "MatMul"
+
+
+def plain(layer):
+    return layer
+
+
+def network(library, wrap, jit=False):
+    """With losses, state, random numbers and two branches."""
+    layers = library.layers
+    x = library.Input([3])
+    h = wrap(layers.Dense(8, "gelu", activity_regularizer="l2", kernel_regularizer="l2", name="first"))(x)
+    h = wrap(layers.BatchNormalization())(h)
+    if library is keras:
+        h = wrap(layers.Dropout(0.3, seed=1))(h)
+    h = wrap(library.Sequential([layers.Dense(4, "tanh", activity_regularizer="l1"), layers.BatchNormalization()]))(h)
+    return library.Model(x, layers.Dense(1, kernel_regularizer="l2")(layers.Concatenate()([x, h])))
+
+
+@pytest.mark.parametrize("mode", FIT)
+def test_fit_is_that_of_the_plain_model(mode, library):
+    results = []
+    for wrap in (plain, layers_of(library).Recompute):
+        library.utils.set_random_seed(3)
+        model = network(library, wrap)
+        model.compile("adam", "mse", **FIT[mode])
+        history = model.fit(X, TARGET, epochs=4, batch_size=4, shuffle=False, verbose=0)
+        evaluated = model.evaluate(X, TARGET, verbose=0)
+        results.append([*model.get_weights(), *map(np.array, history.history["loss"]), np.array(evaluated)])
+    assert_equal(*reversed(results))
+
+
+@pytest.mark.parametrize("mode", FIT)
+def test_mixed_precision_with_loss_scaling(mode, library):
+    library.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        results = []
+        for wrap in (plain, layers_of(library).Recompute):
+            library.utils.set_random_seed(3)
+            layers = [library.layers.Dense(8, activation="tanh"), library.layers.Dense(1, dtype="float32")]
+            model = library.Sequential([wrap(layer) for layer in layers])
+            model.compile(library.optimizers.SGD(0.1), "mse", **FIT[mode])
+            model.fit(X, TARGET, epochs=3, batch_size=4, shuffle=False, verbose=0)
+            results.append(model.get_weights())
+        assert_equal(*reversed(results), rtol=1e-2, atol=1e-3)
+    finally:
+        library.mixed_precision.set_global_policy("float32")
+
+
+def masked(library, wrap):
+    layers = library.layers
+    x = library.Input([5, 3])
+    h = wrap(layers.Masking())(x)
+    h = wrap(layers.GRU(4, return_sequences=True))(h)
+    h = wrap(library.Sequential([layers.Dense(4), layers.Activation("tanh")]))(h)
+    h = wrap(layers.MultiHeadAttention(2, 4))(h, h)
+    return library.Model(x, layers.LSTM(2)(h))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Layer 'sequential.* was passed an input with a mask:UserWarning"
+)  # Without Recompute, too.
+def test_masks_pass_through(library):
+    recomputed, model = masked(library, layers_of(library).Recompute), masked(library, plain)
+    model.set_weights(recomputed.get_weights())
+    expected = value_and_gradients(model, STEPS)
+    assert not np.any(expected[1][:, 3:])
+    assert_equal(value_and_gradients(recomputed, STEPS), expected)
+    traced = tf.function(lambda x: recomputed(x))
+    np.testing.assert_allclose(traced(STEPS), model(STEPS), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(recomputed.predict(STEPS, verbose=0), model(STEPS), rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_that_the_layer_makes(library):
+    inner = library.Sequential([library.layers.Embedding(5, 3, mask_zero=True)])
+    layer = layers_of(library).Recompute(inner)
+    ids = tf.constant([[1, 2, 0, 0]])
+    with tf.GradientTape() as tape:
+        tape.watch(ids)
+        y = layer(ids)
+    np.testing.assert_array_equal(y._keras_mask, [[True, True, False, False]])
+
+
+@pytest.mark.parametrize("mode", FIT)
+def test_losses_of_calls_are_counted_once(mode, library):
+    class Penalized(library.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = library.layers.Dense(3)
+
+        def build(self, shape):
+            self.dense.build(shape)
+            self.built = True
+
+        def call(self, x):
+            h = self.dense(x)
+            self.add_loss(0.1 * tf.reduce_sum(h**2))
+            return h
+
+    losses = []
+    for wrap in (plain, layers_of(library).Recompute):
+        library.utils.set_random_seed(2)
+        model = library.Sequential([wrap(Penalized()), library.layers.Dense(1)])
+        model.compile("sgd", "mse", **FIT[mode])
+        losses.append(model.fit(X, TARGET, epochs=3, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_models_are_saved_loaded_and_cloned(library, tmp_path):
+    model = network(library, lambda layer: layers_of(library).Recompute(layer, keep=products))
+    expected = value_and_gradients(model, X)
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    configs = [[json.dumps(layer.get_config()) for layer in each.layers] for each in (loaded, model)]
+    assert configs[0] == configs[1]
+    assert_equal(value_and_gradients(loaded, X), expected)
+    clone = library.models.clone_model(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    clone.load_weights(tmp_path / "model.weights.h5")
+    assert_equal(value_and_gradients(clone, X), expected)
+    copied = copy.deepcopy(model)
+    copied.set_weights([np.zeros_like(weight) for weight in copied.get_weights()])
+    assert_equal(value_and_gradients(model, X), expected)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.parametrize("file", ["saved_model", "model.h5"])
+def test_the_old_formats_of_tf_keras(file, tmp_path):
+    model = network(tf_keras, lambda layer: layers_of(tf_keras).Recompute(layer, keep=products))
+    model.compile("sgd", "mse")
+    model.fit(X, TARGET, verbose=0)
+    model.save(tmp_path / file)
+    loaded = tf_keras.models.load_model(tmp_path / file)
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    assert_equal(value_and_gradients(loaded, X), value_and_gradients(model, X))
+
+
+def test_an_h5_file_of_keras(tmp_path):
+    model = network(keras, cg.layers.Recompute)
+    model.save(tmp_path / "model.h5")
+    loaded = keras.models.load_model(tmp_path / "model.h5")
+    assert_equal(value_and_gradients(loaded, X), value_and_gradients(model, X))
+
+
+IN_A_FRESH_PROCESS = """
+import sys
+import {library} as library
+import tf_cg_ops
+import numpy as np
+import tensorflow as tf
+
+model = library.models.load_model(sys.argv[1])
+assert type(model.layers[1]).__name__ == "Recompute"
+x = tf.constant(np.load(sys.argv[2]))
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = model(x)
+np.savez(sys.argv[3], y=y, dx=tape.gradient(y, x, output_gradients=tf.sin(3.0 * y) + 1.5))
+model.compile("sgd", "mse", jit_compile=True)
+model.fit(x, y, verbose=0)
+"""
+
+
+def test_a_fresh_process_loads_the_model(library, tmp_path):
+    model = network(library, layers_of(library).Recompute)
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "x.npy", X)
+    code = IN_A_FRESH_PROCESS.format(library=library.__name__)
+    run_python(code, tmp_path / "model.keras", tmp_path / "x.npy", tmp_path / "found.npz", cwd=tmp_path)
+    found = np.load(tmp_path / "found.npz")
+    assert_equal([found["y"], found["dx"]], value_and_gradients(model, X)[:2])
+
+
+def test_exported_models_have_the_gradient(library, tmp_path):
+    model = network(library, layers_of(library).Recompute)
+    model.export(tmp_path / "exported", **({"verbose": False} if library is keras else {}))
+    loaded = tf.saved_model.load(tmp_path / "exported")
+    results = []
+    for function in (loaded.serve, lambda x: model(x, training=False)):
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        results.append([y.numpy(), tape.gradient(y, x, output_gradients=tf.cos(y)).numpy()])
+    assert_equal(*results)
+
+
+def test_configurations_make_equal_layers(library):
+    Recompute = layers_of(library).Recompute
+    for keep in ((), ["scores"], products):
+        layer = Recompute(library.layers.Dense(2), keep=keep, name="again", trainable=False)
+        config = layer.get_config()
+        again = Recompute.from_config(config)
+        assert again.get_config() == config == layer.get_config()
+        assert (again.name, again.trainable, again.layer.units) == ("again", False, 2)
+
+
+def test_shapes_without_a_call(library):
+    layer = layers_of(library).Recompute(library.layers.Dense(7))
+    assert tuple(layer.compute_output_shape((None, 3))) == (None, 7)
+    y = layer(library.Input([3]))
+    assert tuple(y.shape) == (None, 7)
+    steps = library.layers.TimeDistributed(layers_of(library).Recompute(library.layers.Dense(7)))
+    assert tuple(steps(library.Input([5, 3])).shape) == (None, 5, 7)
+
+
+def test_autograph_translates_the_layer_as_without_recomputation():
+    class Branching(tf_keras.layers.Layer):
+        def call(self, x):
+            if tf.reduce_sum(x) > 0.0:
+                x = 2.0 * x
+            return x
+
+    losses = []
+    for wrap in (plain, layers_of(tf_keras).Recompute):
+        tf_keras.utils.set_random_seed(1)
+        model = tf_keras.Sequential([tf_keras.layers.Dense(2), wrap(Branching()), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        losses.append(model.fit(X, TARGET, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method:UserWarning")
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_quantized_layers(mode):
+    results = []
+    for wrap in (plain, cg.layers.Recompute):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([4]), wrap(keras.layers.Dense(4)), keras.layers.Dense(1)])
+        x = np.ones([4, 4], np.float32)
+        with tf.GradientTape() as tape:  # Traced before.
+            tape.watch(tf.constant(x))
+            model(x)
+        model.quantize(mode)
+        results.append([model(x).numpy()])
+        if mode == "float8":
+            model.compile("sgd", "mse")
+            history = model.fit(x, np.zeros([4, 1]), epochs=3, verbose=0)
+            results[-1] += [*map(np.array, history.history["loss"]), *model.get_weights()]
+    assert_equal(*results)
+
+
+def test_arguments_that_keras_forwards():
+    class Scaled(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self._register_call_context_args("scale")
+
+        def call(self, x, scale=None):
+            return x if scale is None else scale * x
+
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scaled = Scaled()
+
+        def call(self, x):
+            return self.scaled(x)
+
+    outer, x = Outer(), tf.constant(X)
+    outer._register_call_context_args("scale")
+    layer = cg.layers.Recompute(outer)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        values = [layer(x, scale=2.0), layer(x, scale=3.0), layer(x), layer(x, scale=tf.constant(5.0))]
+    assert [float(tape.gradient(y, x)[0, 0]) for y in values] == [2.0, 3.0, 1.0, 5.0]
+
+
+def test_a_stateless_call_changes_no_variables():
+    layer = cg.layers.Recompute(
+        keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dropout(0.5, seed=1)])
+    )
+    x = tf.constant(X)
+    layer(x)
+    before = layer.get_weights()
+    trainable = [variable.value for variable in layer.trainable_variables]
+    state = [tf.constant(variable.value) for variable in layer.non_trainable_variables]
+    _, updated = layer.stateless_call(trainable, state, x, training=True)
+    assert_equal(layer.get_weights(), before)
+    assert all(np.any(np.not_equal(new, old)) for new, old in zip(updated, state, strict=True))
