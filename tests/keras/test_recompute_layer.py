@@ -197,7 +197,7 @@ def test_weights_and_losses_of_shared_and_nested_wrappers_are_listed_once(librar
     np.testing.assert_allclose(tape.gradient(loss, kernel), plain.gradient(expected, kernel), rtol=1e-4)
 
 
-def test_what_is_not_trained_does_not_change(library):
+def test_a_layer_that_is_not_trained_does_not_change(library):
     layer = layers_of(library).Recompute(library.layers.BatchNormalization())
     value_and_gradients(layer, X, training=True)
     mean = np.array(layer.layer.moving_mean)
@@ -338,7 +338,7 @@ def test_a_layer_of_the_other_keras(library):
         layers_of(library).Recompute(other.layers.Dense(1))
 
 
-def test_what_keep_refuses(library):
+def test_keep_refuses_other_values_and_missing_names(library):
     Recompute = layers_of(library).Recompute
     with pytest.raises(TypeError, match=r"recompute_grad: keep holds no names; expected a list of names .*, got 5"):
         Recompute(library.layers.Dense(1), keep=5)

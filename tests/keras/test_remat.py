@@ -174,7 +174,7 @@ def test_another_backend(monkeypatch):
     )
 
 
-def test_what_cannot_be_decorated(remat):
+def test_a_value_that_cannot_be_decorated(remat):
     with pytest.raises(
         TypeError, match=r"keras.remat: cannot decorate this value; expected a function .*, got an int."
     ):

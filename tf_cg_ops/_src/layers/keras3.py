@@ -6,7 +6,6 @@ A class inherits no `__doc__`, which documentation tools read: each takes that o
 import inspect
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.keras.keras3 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins, recompute
@@ -43,7 +42,6 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
 
     keras = keras
 
-    @tf_internal.autograph_artifact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Builds the layer first, if it needs all arguments for that."""
         if not self.layer.built and _needs_a_call(self.layer):

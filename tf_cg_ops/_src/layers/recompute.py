@@ -16,7 +16,7 @@ class _CallOfTheLayer:
     def __get__(self, wrapper: Any, owner: Any = None) -> Any:
         @tf_internal.autograph_artifact
         def call(*args: Any, **kwargs: Any) -> Any:
-            return wrapper.call_layer(args, kwargs)
+            return wrapper._call_layer(args, kwargs)
 
         signature = getattr(wrapper, "_signature", None)
         if signature is not None:
@@ -24,6 +24,8 @@ class _CallOfTheLayer:
         return call
 
 
+# The layer inside is translated as without recomputation: a layer of tf_keras asks for that itself.
+@tf_internal.autograph_artifact
 class Recompute:
     """Calls a layer whose gradient computes it again: training keeps its inputs and none of its intermediate values.
 
@@ -87,9 +89,7 @@ class Recompute:
         self.supports_masking = True
         self._register_call_context_args(*layer._call_context_args)  # type: ignore[attr-defined]
 
-    @tf_internal.autograph_artifact
-    def call_layer(self, args: Any, kwargs: Any) -> Any:
-        """Calls the layer."""
+    def _call_layer(self, args: Any, kwargs: Any) -> Any:
         return layer_call.recompute(self._keep, self.layer, self, args, kwargs)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:

@@ -53,6 +53,8 @@ def disable_remat() -> None:
 
     Functions that `keras.remat` decorated before keep their gradient.
 
+    Compared with Keras 3: the recomputation is its own again, with its errors.
+
     >>> import tf_cg_ops.layers
     >>> tf_cg_ops.layers.enable_remat()
     >>> tf_cg_ops.layers.disable_remat()
