@@ -24,6 +24,8 @@ from tf_cg_ops._src.embed_gradient.api import embed_gradient as embed_gradient
 from tf_cg_ops._src.external.numpy_function import numpy_function as numpy_function
 from tf_cg_ops._src.memory.checkpoint_name import checkpoint_name as checkpoint_name
 from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_grad
+from tf_cg_ops._src.memory.scan import scan as scan
+from tf_cg_ops._src.memory.while_loop import while_loop as while_loop
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
 from tf_cg_ops._src.ready_made.scale import reverse_gradient as reverse_gradient
@@ -50,9 +52,11 @@ __all__ = [
     "reverse_gradient",
     "saved_model",
     "scale_gradient",
+    "scan",
     "straight_through",
     "sysconfig",
     "testing",
+    "while_loop",
 ]
 
 _layers.register_with_loaded_keras()

@@ -58,7 +58,7 @@ def _flatten(
         if name in constants:
             continue
         values = tf.nest.flatten(value)
-        names = tf.nest.flatten(_paths(name, value))
+        names = tf.nest.flatten(paths(name, value))
         if len(names) != len(values):  # Only tf.nest knows the inside of this structure.
             names = [f"{name}[{i}]" for i in range(len(values))]
         all_values.extend(values)
@@ -66,14 +66,14 @@ def _flatten(
     return all_values, all_names
 
 
-def _paths(name: str, value: Any) -> Any:
+def paths(name: str, value: Any) -> Any:
     """Replaces each leaf of a structure by its name."""
     if isinstance(value, dict):
-        return {key: _paths(f"{name}[{key!r}]", item) for key, item in value.items()}
+        return {key: paths(f"{name}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [_paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
+        return [paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
     if isinstance(value, (list, tuple)):
-        return [_paths(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return [paths(f"{name}[{i}]", item) for i, item in enumerate(value)]
     return name
 
 

@@ -111,6 +111,12 @@ def autograph_scope() -> contextlib.AbstractContextManager[Any]:
     return _autograph_context.control_status_ctx()
 
 
+# A function that is passed to a loop of TensorFlow is translated like the code around the call.
+def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as AutoGraph translates it, if it translates the code that calls this library."""
+    return _autograph.tf_convert(function, _autograph_context.control_status_ctx())
+
+
 # Attributes take half the time of an eager call, also those with their default values.
 def execute(op: str, *inputs_and_attributes: Any) -> Any:
     """Runs an op on EagerTensors, followed by the names and values of attributes that differ from their defaults.
@@ -311,5 +317,8 @@ def graph_of_function(function: Any) -> Any:
 def control_flow_graphs(op: Any) -> list[Any]:
     """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
     if op.type in ("While", "StatelessWhile"):
+        # Under a ForwardAccumulator, TensorFlow changes a loop before it notes the graphs, which are then out of date.
+        if len(getattr(op, "_body_graph", op).inputs) != len(op.inputs):
+            del op._cond_graph, op._body_graph
         return [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
     return list(cond_v2.get_func_graphs(op))

@@ -102,7 +102,7 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
 def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
     """The batching rule: the op for a whole batch, whose rule maps that of the op.
 
-    The results are stacked, one for each example; inputs and captures may be.
+    The results that have a derivative are stacked, one for each example; all other values may be.
     """
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
     results, inputs = values[:num_results], values[num_results : num_results + num_inputs]
@@ -114,10 +114,13 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
         def gradients_of_example(example: tuple[Any, Any]) -> list[Any]:
             example_dys, example_captures = example[0], iter(example[1])
             all_captures = [next(example_captures) if stacked else value for value, stacked in captures]
-            gradients = _import(op, example_dys, all_captures, op.inputs[num_results:])
+            gradients = _import(
+                op, dict(zip(differentiated, example_dys, strict=True)), all_captures, op.inputs[num_results:]
+            )
             return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
-        dense_dys = [slices.to_dense(dy) for dy in dys]
+        differentiated = op.get_attr("differentiated_results")
+        dense_dys = [slices.to_dense(dys[i]) for i in differentiated]
         gradients = iter(tf.vectorized_map(gradients_of_example, (dense_dys, stacked_captures)))
         by_input: list[Any] = [None] * num_inputs
         for position in op.get_attr("differentiated_inputs"):
@@ -128,7 +131,9 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
     return attach(_OP_WORDING, tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
 
 
-def _import(op: Any, dys: Sequence[Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]) -> list[Any]:
+def _import(
+    op: Any, dys: Sequence[Any] | dict[int, Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
+) -> list[Any]:
     """Returns the gradients of the traced rule, one for each input, in the shapes of the inputs."""
     error = tf.compat.as_str(op.get_attr("error"))
     if error:

@@ -12,9 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.checkpoint_name import Keep
+
+_WORDING = WordingWithoutGradientFunction("recompute_grad")
 
 
 def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -34,7 +37,7 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
-    outputs, masks, losses = recompute_grad.recompute(keep, call, arguments, {})
+    outputs, masks, losses = recompute_grad.run(_WORDING, keep, call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
         lists = _losses_in(owner)

@@ -1,25 +1,23 @@
 """`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
 
-import contextlib
 import functools
 import re
-import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
-from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.memory import traces
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
-from tf_cg_ops._src.memory.forward_pass import WORDING
 from tf_cg_ops._src.memory.replay import Replay
+
+_WORDING = WordingWithoutGradientFunction("recompute_grad")
 
 
 @tf_internal.autograph_artifact
@@ -81,19 +79,16 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     keep = check_keep(keep)
     if f is None:
         return functools.partial(recompute_grad, keep=keep)
-    return CustomGradient("recompute_grad", f, functools.partial(recompute, keep))
+    return CustomGradient("recompute_grad", f, functools.partial(run, _WORDING, keep))
 
 
-def recompute(keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The value of the function, with a gradient that computes it again.
-
-    A function may say by its attribute `traces_of` that its traces are kept for another object.
-    """
+def run(wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Calls a function, with a gradient that recomputes it."""
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        call = _TracedCall.of(keep, function, args, kwargs)
+        call = _TracedCall.of(wording, keep, function, args, kwargs)
         tensors = _tensors_in((args, kwargs))
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
@@ -103,13 +98,21 @@ def recompute(keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwa
 
         return call.pack(outputs), GradFnWithCaptures(grad_fn, call.differentiable_captures, call.variables)
 
-    return call_with_gradient(with_grad_fn, args, kwargs, wording=WORDING, user_function=function)
+    return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
 
 
 class _TracedCall:
     """A function traced for arguments of one signature."""
 
-    def __init__(self, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        wording: Wording,
+        keep: Keep,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._api = wording.api
         arguments = (list(args), kwargs)
         tensors = _tensors_in(arguments)
         self._value: Any = None
@@ -124,7 +127,7 @@ class _TracedCall:
 
         with tf_internal.VariableWatcher() as watcher:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-            self.replay = Replay(text.name_of(function), flat_function, specs, keep)
+            self.replay = Replay(wording, text.name_of(function), flat_function, specs, keep)
         self.variables = list(watcher.watched_variables())
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
@@ -148,7 +151,7 @@ class _TracedCall:
             for tensor in pytree.tensors_for_gradients(slices.to_dense(gradient))
             if tf_internal.is_trainable(tensor)
         ]
-        leaves = pytree.flatten_arguments("recompute_grad", function, args, kwargs).values
+        leaves = pytree.flatten_arguments(self._api, function, args, kwargs).values
         arguments = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
         known = {id(handle): variable for variable in [*variables, *arguments] for handle in handles_of(variable)}
         # Derivatives of higher order go from a value that was read to its variable.
@@ -190,15 +193,22 @@ class _TracedCall:
         return answer, [g for g, t in zip(by_capture, captures, strict=True) if tf_internal.is_trainable(t)]
 
     @classmethod
-    def of(cls, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_TracedCall":
+    def of(
+        cls,
+        wording: Wording,
+        keep: Keep,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> "_TracedCall":
         """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
         if not tf.executing_eagerly():
-            return cls(keep, function, args, kwargs)
-        calls = _calls_of(function)
-        key = keep, _signature_of(args, kwargs)
+            return cls(wording, keep, function, args, kwargs)
+        calls = traces.kept_with(function)
+        key = keep, traces.signature_of((list(args), kwargs))
         if key not in calls:
             try:
-                calls[key] = cls(keep, function, args, kwargs)
+                calls[key] = cls(wording, keep, function, args, kwargs)
             except (tf.errors.OperatorNotAllowedInGraphError, AttributeError, NotImplementedError) as error:
                 if not re.search("symbolic", str(error), re.IGNORECASE):
                     raise
@@ -212,65 +222,6 @@ def _not_traced(name: str, error: Exception) -> str:
         f"got one that needs the numbers in a Tensor ({type(error).__name__}: {str(error).splitlines()[0]}). Decorate "
         "it with tf.function if it branches on a Tensor, and with numpy_function if it computes in Python."
     )
-
-
-_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def _calls_of(function: Callable[..., Any]) -> dict[Any, Any]:
-    """The traces of a function in eager mode, kept as long as the function, or as the object of a method."""
-    function, kind = getattr(function, "traces_of", function), type(function)
-    with contextlib.suppress(TypeError):  # An object without a weak reference or a hash.
-        if isinstance(function, types.MethodType):
-            return _calls.setdefault(function.__self__, {}).setdefault((function.__func__, kind), {})
-        return _calls.setdefault(function, {}).setdefault(kind, {})
-    return {}
-
-
-def _signature_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A key of the structure of the arguments, the specs of Tensors, all other values, and the scopes."""
-    leaves = tf.nest.flatten((list(args), kwargs))
-    structure = repr(tf.nest.map_structure(lambda _: 0, (list(args), kwargs)))
-    # A Tensor that Keras forwards is captured, with its value.
-    forwarded = [
-        (name, _Identity(value) if tf.is_tensor(value) else _key_of_leaf(value))
-        for name, value in scopes.forwarded_arguments()
-    ]
-    return structure, scopes.of_trace(), tuple(forwarded), _replica(), *map(_key_of_leaf, leaves)
-
-
-def _replica() -> Any:
-    """The replica of a strategy that calls: each has its own variables."""
-    if not tf.distribute.has_strategy():
-        return None
-    context = tf.distribute.get_replica_context()
-    return _Identity(tf.distribute.get_strategy()), None if context is None else int(context.replica_id_in_sync_group)
-
-
-def _key_of_leaf(leaf: Any) -> Any:
-    variable = as_variable(leaf)
-    if variable is not None:
-        return "variable", _Identity(leaf)
-    if tf.is_tensor(leaf):
-        return tf.type_spec_from_value(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return "array", str(leaf.dtype), leaf.shape, leaf.tobytes()
-    if isinstance(leaf, (str, bytes, int, float, complex, bool, type(None))):
-        return type(leaf), leaf
-    return _Identity(leaf)
-
-
-class _Identity:
-    """Equal for the same object only, which it keeps."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 def _read_of(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:

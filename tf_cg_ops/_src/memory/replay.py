@@ -9,12 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass
 from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
 # Stateful ops that are computed again: they only check, or have no state.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
@@ -25,30 +26,27 @@ class Replay:
 
     def __init__(
         self,
+        wording: Wording,
         name: str,
         function: Callable[..., list[tf.Tensor]],
         specs: Sequence[tf.TensorSpec],
         keep: Keep = (),
     ) -> None:
+        self._api = wording.api
         self._name = name
         self._keep = keep
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         self._trace = traced.graph
         arguments = self._trace.inputs[: len(specs)]
-        # Each capture with its tensor in the trace. Handles stay captures; floats in constants may have gradients.
-        captures = [
-            (outside, inside)
-            for outside, inside in self._trace.captures
-            if inside.dtype != tf.resource and (inside.op.type != "Const" or tf_internal.is_trainable(inside))
-        ]
+        captures, handles = captures_of(self._trace)
         self.captures = [outside for outside, _ in captures]
-        handles = [(inside, outside) for outside, inside in self._trace.captures if inside.dtype == tf.resource]
         self._inputs = [*arguments, *(inside for _, inside in captures)]
-        forward_pass = ForwardPass()
+        forward_pass = ForwardPass(wording)
         self._outputs: list[tf.Tensor] = []
 
         def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-            copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *handles], forward_pass)
+            values = [*zip(self._inputs, inputs, strict=True), *((inside, outside) for outside, inside in handles)]
+            copy = GraphCopy(values, forward_pass)
             copy.operations([op for op in self._trace.get_operations() if op.op_def.is_stateful])
             self._outputs = [tf.identity(output) for output in copy.tensors(self._trace.outputs)]
             self._forward_inputs = list(inputs)
@@ -110,7 +108,7 @@ class Replay:
                     self._refuse_stateful_ops(inner)
                 elif _reads_state(inner):
                     raise NotImplementedError(
-                        f"recompute_grad: '{self._name}' has a stateful op in a loop or branch that the gradient "
+                        f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient "
                         f"cannot compute again; expected random ops and reads of variables that the loop does not "
                         f"write, got '{inner.name}' of type {inner.type}. Run it before the loop and pass its "
                         "results to the loop."
@@ -123,7 +121,7 @@ class Replay:
         differentiable = any(map(tf_internal.is_trainable, tensors)) and any(map(tf_internal.is_trainable, op.outputs))
         if differentiable and tf_internal.find_gradient_function(op) is not None:
             raise NotImplementedError(
-                f"recompute_grad: '{self._name}' has a stateful op with a gradient, which the gradient cannot compute "
+                f"{self._api}: '{self._name}' has a stateful op with a gradient, which the gradient cannot compute "
                 f"again; expected stateful ops without gradients, got '{op.name}' of type {op.type}. Call it outside "
                 "of the recomputed function, or use numpy_function."
             )

@@ -1,6 +1,6 @@
 """Calls, loops and conditionals of a traced graph, made again from the copied functions that they name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,30 @@ def functions_of(op: Any) -> list[Any]:
 def inputs_of_functions(op: Any) -> list[Any]:
     """The inputs of the op that its functions get."""
     return list(op.inputs)[1:] if op.type in CONDITIONALS else list(op.inputs)
+
+
+def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
+    """The ops that use a tensor, in the functions that it is passed to, too; and whether they are in a loop or branch.
+
+    A loop itself is one of them if its body returns another tensor in its place.
+    """
+    for use in tensor.consumers():
+        if use.type not in TYPES:
+            yield use, nested
+            continue
+        for position, argument in enumerate(use.inputs):
+            if argument is tensor:
+                yield from uses_by(use, position, nested)
+
+
+def uses_by(op: Any, position: int, nested: bool = False) -> Iterator[tuple[Any, bool]]:
+    """`uses_of` in the functions of a call, loop or conditional that gets the tensor as this input."""
+    offset = 1 if op.type in CONDITIONALS else 0
+    for function in functions_of(op):
+        yield from uses_of(function.inputs[position - offset], nested or op.type not in CALLS)
+        is_body = op.type in LOOPS and len(function.outputs) == len(function.inputs)
+        if is_body and position not in loop_invariant_inputs(function):
+            yield op, True
 
 
 def copy(

@@ -44,6 +44,14 @@ class GraphCopy:
         """The copy of a function that an op of this graph calls."""
         return GraphCopy(values, self.replace, self.pure, self)
 
+    def graphs_around(self, graph: Any) -> list[Any]:
+        """The graphs that are copied around the one that is copied here, from the inside to the outside."""
+        found, around = [], self._around
+        while around is not None:
+            graph, around = graph.outer_graph, around._around
+            found.append(graph)
+        return found
+
     def __getitem__(self, tensor: Any) -> Any:
         if id(tensor) not in self._values and self._around is not None:
             return self._around[tensor]
@@ -120,6 +128,20 @@ class GraphCopy:
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
         return new.outputs
+
+
+def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    """What a traced graph captures: pairs (outside, inside) of values, and of handles of resources.
+
+    Constants are copied with the graph, but for those of floats: they may have gradients.
+    """
+    values = [
+        (outside, inside)
+        for outside, inside in graph.captures
+        if inside.dtype != tf.resource and (inside.op.type != "Const" or tf_internal.is_trainable(inside))
+    ]
+    handles = [(outside, inside) for outside, inside in graph.captures if inside.dtype == tf.resource]
+    return values, handles
 
 
 def _control_flow_of_tensorflow_1(op: Any) -> NotImplementedError:

@@ -1,0 +1,604 @@
+"""scan: its values and gradients are those of the loop in float64 NumPy, in every mode and for every segmentation."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+MODES = {
+    "eager": lambda run: run,
+    "traced": functools.partial(tf.function, autograph=False),
+    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
+}
+CHECKPOINTS = ["sqrt", "log", 1, 3, 100, None]
+RNG = np.random.default_rng(0)
+INIT, W = RNG.normal(size=[3]), RNG.normal(size=[3, 3])
+XS = RNG.normal(size=[100, 3])
+DYS = RNG.normal(size=[100, 3])
+DC = RNG.normal(size=[3])
+
+
+def reference(init, xs, w, dc, dys, reverse=False):
+    """The last carry, the outputs, and the gradients with respect to init, xs and w, step by step."""
+    order = range(len(xs))[::-1] if reverse else range(len(xs))
+    carries, ys = [init], np.zeros_like(xs)
+    for t in order:
+        carries.append(np.tanh(carries[-1] @ w + xs[t]))
+        ys[t] = carries[-1] ** 2
+    dxs, dw = np.zeros_like(xs), np.zeros_like(w)
+    for step, t in reversed(list(enumerate(order))):
+        before, after = carries[step], carries[step + 1]
+        dz = (dc + 2 * after * dys[t]) * (1 - after**2)
+        dxs[t], dc = dz, dz @ w.T
+        dw += np.outer(before, dz)
+    return carries[-1], ys, dc, dxs, dw
+
+
+def scan_gradients(num_steps, w, *, wrap=lambda run: run, reverse=False, **options):
+    def f(carry, x):
+        carry = tf.tanh(tf.linalg.matvec(tf.convert_to_tensor(w), carry, transpose_a=True) + x)
+        return carry, carry**2
+
+    def run(init, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs, w] if isinstance(w, tf.Tensor) else [init, xs])
+            last, ys = cg.scan(f, init, xs, reverse=reverse, **options)
+        return last, ys, *tape.gradient([last, ys], [init, xs, w], output_gradients=[DC, DYS[:num_steps]])
+
+    return wrap(run)(tf.constant(INIT), tf.constant(XS[:num_steps]))
+
+
+def assert_close(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_values_and_gradients(mode, checkpoint, reverse):
+    w = tf.Variable(W)
+    for num_steps in (1, 10):
+        got = scan_gradients(num_steps, w, wrap=MODES[mode], checkpoint=checkpoint, reverse=reverse)
+        assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
+
+
+@pytest.mark.parametrize("num_steps", [2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100])
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log"])
+def test_every_length(num_steps, checkpoint):
+    got = scan_gradients(num_steps, tf.Variable(W), wrap=MODES["traced"], checkpoint=checkpoint)
+    assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tensor_that_the_function_closes_over(mode):
+    got = scan_gradients(10, tf.constant(W), wrap=MODES[mode])
+    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
+
+
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
+def test_a_length_that_only_the_run_tells(checkpoint):
+    w = tf.Variable(W)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.float64), tf.TensorSpec([None, None], tf.float64)], autograph=False
+    )
+    def run(init, xs):
+        def f(carry, x):
+            carry = tf.tanh(tf.linalg.matvec(w, carry, transpose_a=True) + x)
+            return carry, carry**2
+
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            last, ys = cg.scan(f, init, xs, checkpoint=checkpoint)
+        dys = tf.constant(DYS)[: tf.shape(xs)[0]]
+        return last, ys, *tape.gradient([last, ys], [init, xs, w], output_gradients=[tf.constant(DC), dys])
+
+    for num_steps in (1, 2, 9, 10, 65):
+        assert_close(run(INIT, XS[:num_steps]), reference(INIT, XS[:num_steps], W, DC, DYS))
+    last, ys, dinit, dxs, dw = run(INIT, XS[:0])
+    assert ys.shape == dxs.shape == [0, 3]
+    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
+def test_no_steps(mode, checkpoint):
+    last, ys, dinit, dxs, dw = scan_gradients(0, tf.Variable(W), wrap=MODES[mode], checkpoint=checkpoint)
+    assert ys.shape == dxs.shape == [0, 3]
+    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_structures(mode):
+    point = collections.namedtuple("point", ["x", "y"])
+
+    def f(carry, inputs):
+        total, where = carry["total"], carry["at"]
+        where = point(where.x + 1, where.y * inputs["scale"][0])
+        return {"total": total + where.y, "at": where}, (where.x, None, [total, {"y": where.y}])
+
+    @MODES[mode]
+    def run(scale):
+        with tf.GradientTape() as tape:
+            tape.watch(scale)
+            init = {"total": 0.0, "at": point(np.int32(0), tf.constant([1.0, 2.0]) * 1.0)}
+            init["total"] = tf.zeros([2])
+            last, ys = cg.scan(f, init, {"scale": (scale,), "nothing": None})
+        return last, ys, tape.gradient(last["total"], scale, output_gradients=tf.constant([1.0, 10.0]))
+
+    last, ys, gradient = run(tf.constant([2.0, 3.0, 5.0, 7.0, 11.0]))
+    assert isinstance(last["at"], point)
+    assert last["at"].x == 5
+    products = np.cumprod([2.0, 3.0, 5.0, 7.0, 11.0])
+    np.testing.assert_allclose(last["total"], products.sum() * np.array([1.0, 2.0]))
+    x, none, (total, y) = ys
+    assert none is None
+    np.testing.assert_array_equal(x, [1, 2, 3, 4, 5])
+    np.testing.assert_allclose(y["y"][:, 0], products)
+    np.testing.assert_allclose(total[:, 1], 2 * np.concatenate([[0.0], np.cumsum(products)[:-1]]))
+    tails = [products[t:].sum() / scale for t, scale in enumerate([2.0, 3.0, 5.0, 7.0, 11.0])]
+    np.testing.assert_allclose(gradient, 21 * np.array(tails), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_length_without_inputs(mode):
+    @MODES[mode]
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            last, ys = cg.scan(lambda carry, none: (carry * x, None if none is None else 1), 1.0, length=9)
+        return last, tape.gradient(last, x), ys is None
+
+    last, gradient, is_none = run(tf.constant(1.5))
+    np.testing.assert_allclose([last, gradient], [1.5**9, 9 * 1.5**8], rtol=1e-5)
+    assert is_none
+
+
+def test_a_length_that_is_a_tensor():
+    @tf.function
+    def run(x, length):
+        return cg.scan(lambda carry, _: (carry * x, carry), 1.0, length=length)
+
+    last, ys = run(tf.constant(2.0), tf.constant(5))
+    assert last == 32.0
+    np.testing.assert_array_equal(ys, [1, 2, 4, 8, 16])
+    last, ys = cg.scan(lambda carry, _: (carry * 2.0, carry), 1.0, length=tf.constant(3))
+    assert last == 8.0
+
+
+def test_composite_carries():
+    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    sparse = tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
+
+    def f(carry, x):
+        ragged, sparse = carry
+        return (ragged * x, tf.sparse.map_values(tf.multiply, sparse, x)), tf.reduce_sum(ragged)
+
+    with tf.GradientTape() as tape:
+        xs = tf.constant([2.0, 3.0, 4.0])
+        tape.watch(xs)
+        (ragged, sparse), ys = cg.scan(f, (ragged, sparse), xs)
+        total = tf.reduce_sum(ragged.flat_values) + 10 * tf.reduce_sum(sparse.values)
+    assert ragged.to_list() == [[24.0, 48.0], [72.0]]
+    np.testing.assert_array_equal(tf.sparse.to_dense(sparse), [[0, 24], [48, 0]])
+    np.testing.assert_array_equal(ys, [6, 12, 36])
+    np.testing.assert_allclose(tape.gradient(total, xs), 864.0 / np.array([2.0, 3.0, 4.0]))
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.complex64, tf.complex128])
+def test_dtypes(dtype):
+    xs = tf.cast(tf.constant([1.0, 2.0, 3.0, 4.0, 5.0]), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        last, ys = cg.scan(lambda carry, x: (carry + x * x, x), tf.zeros([], dtype), xs)
+    assert last.dtype == ys.dtype == dtype
+    dy = tf.constant(2.0, dtype) if not dtype.is_complex else tf.constant(2.0 + 1.0j, dtype)
+    gradient = tape.gradient(last, xs, output_gradients=dy)
+    assert gradient.dtype == dtype
+    np.testing.assert_allclose(
+        tf.cast(gradient, tf.complex128), (2.0 * np.arange(1, 6)) * tf.cast(dy, tf.complex128).numpy(), rtol=1e-2
+    )
+
+
+@pytest.mark.parametrize("mode", ["traced", "jit"])
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
+def test_second_order(mode, checkpoint):
+    @MODES[mode]
+    def run(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                last, ys = cg.scan(
+                    lambda carry, t: (carry * x, carry * t), tf.ones([2], tf.float64), XS[:10, 0], checkpoint=checkpoint
+                )
+                value = tf.reduce_sum(last * [1.0, 10.0]) + tf.reduce_sum(ys * DYS[:10, :2])
+            first = inner.gradient(value, x)
+        return first, outer.jacobian(first, x, experimental_use_pfor=False)
+
+    x = np.array([0.9, 1.1])
+    first, second = run(tf.constant(x))
+    weights = XS[:10, :1] * DYS[:10, :2]
+    t = np.arange(10)[:, None]
+    expected = np.array([1.0, 10.0]) * 10 * x**9 + (weights * t * x ** (t - 1.0)).sum(0)
+    np.testing.assert_allclose(first, expected, rtol=1e-10)
+    expected = np.array([1.0, 10.0]) * 90 * x**8 + (weights * t * (t - 1) * x ** (t - 2.0)).sum(0)
+    np.testing.assert_allclose(second, np.diag(expected), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
+def test_forward_mode(checkpoint):
+    x, tangent = np.array([0.9, 1.1]), np.array([1.0, 10.0])
+    x_tensor = tf.constant(x)
+    with tf.autodiff.ForwardAccumulator(x_tensor, tf.constant(tangent)) as accumulator:
+        last, ys = cg.scan(lambda carry, t: (carry * x_tensor, carry * t), x_tensor, XS[:10, 0], checkpoint=checkpoint)
+    np.testing.assert_allclose(accumulator.jvp(last), 11 * x**10 * tangent, rtol=1e-10)
+    t = np.arange(1, 11)[:, None]
+    np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [
+        lambda x: cg.scan(lambda carry, _: (carry * x, carry * x), x, length=10),
+        lambda x: tf.scan(lambda carry, _: carry * x, tf.zeros([10]), initializer=x),
+    ],
+)
+def test_tensorflow_has_no_tangents_of_outputs_of_loops_inside_of_a_function(scan):
+    @tf.function
+    def run(x):
+        with tf.autodiff.ForwardAccumulator(x, x) as accumulator:
+            results = scan(x)
+        return accumulator.jvp(results)
+
+    with pytest.raises(TypeError, match="variant"):
+        run(tf.constant([0.9, 1.1]))
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
+def test_vectorized_map(mode, checkpoint):
+    xs = tf.constant(XS[:10])
+
+    def value(arguments):
+        return cg.scan(lambda c, x: (tf.tanh(c * x), c * c), *arguments, checkpoint=checkpoint)
+
+    def gradient(init):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            last, ys = value((init, xs))
+        return tape.gradient([last, ys], [init, xs], output_gradients=[tf.constant(DC), tf.constant(DYS[:10])])
+
+    for function, arguments in (
+        (value, (tf.constant(RNG.normal(size=[4, 3])), tf.constant(RNG.normal(size=[4, 10, 3])))),
+        (gradient, tf.constant(RNG.normal(size=[4, 3]))),
+    ):
+        run = MODES[mode](lambda: tf.vectorized_map(function, arguments, fallback_to_while_loop=False))  # noqa: B023
+        examples = zip(*arguments, strict=True) if isinstance(arguments, tuple) else list(arguments)
+        expected = [tf.stack(parts) for parts in zip(*map(function, examples), strict=True)]
+        assert_close(run(), expected)
+
+
+def plain_scan(f, init, xs):
+    arrays = [tf.TensorArray(xs.dtype, 10, element_shape=[3]) for _ in range(2)]
+
+    def body(t, carry, results):
+        carry, y = f(carry, arrays[0].unstack(xs).read(t))
+        return t + 1, carry, results.write(t, y)
+
+    _, last, ys = tf.while_loop(lambda t, *_: t < 10, body, (0, init, arrays[1]), maximum_iterations=10)
+    return last, ys.stack()
+
+
+@pytest.mark.parametrize("scan", [cg.scan, plain_scan])
+def test_gradients_of_mapped_inputs_are_not_vectorized_by_tensorflow(scan):
+    def gradient(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            last, _ = scan(lambda c, x: (tf.tanh(c * x), c), tf.constant(INIT), xs)
+        return tape.gradient(last, xs)
+
+    with pytest.raises(TypeError, match="variant"):
+        tf.vectorized_map(gradient, tf.constant(RNG.normal(size=[4, 10, 3])), fallback_to_while_loop=False)
+
+
+def test_jacobians():
+    x = tf.constant(XS[:5, 0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        ys = cg.scan(lambda c, t: (c * t, c * t), tf.constant(1.0, tf.float64), x)[1]
+    products = np.cumprod(x)
+    np.testing.assert_allclose(tape.jacobian(ys, x), np.tril(products[:, None] / x.numpy()), rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inside_control_flow_and_of_itself(mode):
+    def power(x, n):
+        return cg.scan(lambda carry, _: (carry * x, None), tf.ones_like(x), length=n)[0]
+
+    @MODES[mode]
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            looped = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, power(y, 3)), (0, x), maximum_iterations=2)[
+                1
+            ]
+            # XLA compiles no gradient of a loop in a branch: TensorFlow's own tf.while_loop fails there, too.
+            chosen = power(x, 4) if mode == "jit" else tf.cond(x > 1.0, lambda: power(x, 4), lambda: x)
+            nested = cg.scan(lambda carry, _: (carry + power(x, 3), None), 0.0, length=5)[0]
+            recomputed = cg.recompute_grad(lambda x: power(x, 5))(x)
+            y = looped + 10 * chosen + 100 * nested + 1000 * recomputed
+        return y, tape.gradient(y, x)
+
+    x = 1.1
+    y, gradient = run(tf.constant(x))
+    np.testing.assert_allclose(y, x**9 + 10 * x**4 + 100 * 5 * x**3 + 1000 * x**5, rtol=1e-5)
+    np.testing.assert_allclose(gradient, 9 * x**8 + 40 * x**3 + 1500 * x**2 + 5000 * x**4, rtol=1e-5)
+
+
+def test_an_upstream_gradient_of_one_result_alone():
+    xs = tf.constant(XS[:9])
+    for pick in (0, 1):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            result = cg.scan(lambda c, x: (c + x, c * x), tf.constant(INIT), xs)[pick]
+        dy = DC if pick == 0 else DYS[:9]
+        carries = INIT + np.concatenate([np.zeros([1, 3]), np.cumsum(XS[:9], 0)[:-1]])
+        later = np.cumsum((XS[:9] * DYS[:9])[::-1], 0)[::-1] - XS[:9] * DYS[:9]
+        expected = np.broadcast_to(DC, [9, 3]) if pick == 0 else DYS[:9] * carries + later
+        np.testing.assert_allclose(tape.gradient(result, xs, output_gradients=tf.constant(dy)), expected, rtol=1e-10)
+
+
+def test_a_sparse_gradient_of_a_variable():
+    table = tf.Variable(RNG.normal(size=[5, 3]))
+    rows = np.array([4, 0, 4, 1, 1, 1, 0])
+    with tf.GradientTape() as tape:
+        last, _ = cg.scan(lambda c, row: (c + tf.gather(table, row) ** 2, None), tf.constant(INIT), rows)
+    expected = np.zeros([5, 3])
+    np.add.at(expected, rows, 2 * table.numpy()[rows] * DC)
+    gradient = tf.convert_to_tensor(tape.gradient(last, table, output_gradients=tf.constant(DC)))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10)
+
+
+def test_a_custom_gradient_inside():
+    @tf.custom_gradient
+    def theirs(x):
+        return x * 1.0, lambda dy: 3.0 * dy * x
+
+    @cg.custom_gradient
+    def ours(x):
+        return x * 1.0, lambda dy: 5.0 * dy * x
+
+    for function, factor in ((theirs, 3.0), (ours, 5.0)):
+
+        def gradient(x, function=lambda x, function=function: function(x)):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                last, _ = cg.scan(lambda c, _: (c + function(x), None), 0.0, length=5)
+            return tape.gradient(last, x, output_gradients=tf.constant(2.0))
+
+        for wrap in MODES.values():
+            assert wrap(gradient)(tf.constant(7.0)) == 5 * 2.0 * factor * 7.0
+
+
+def test_autograph_translates_the_function_where_it_translates_the_caller():
+    @tf.function
+    def run(xs):
+        def f(carry, x):
+            if x > 0.0:
+                carry += x
+            return carry, carry
+
+        return cg.scan(f, 0.0, xs)
+
+    last, ys = run(tf.constant([1.0, -2.0, 3.0, -4.0]))
+    assert last == 4.0
+    np.testing.assert_array_equal(ys, [1, 1, 4, 4])
+
+
+def test_a_session_of_tensorflow_1():
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        x = tf.compat.v1.placeholder(tf.float64, [None, 3])
+        w = tf.compat.v1.get_variable("w", initializer=W, use_resource=True)
+        init = tf.constant(INIT)
+
+        def f(carry, x):
+            carry = tf.tanh(tf.linalg.matvec(w, carry, transpose_a=True) + x)
+            return carry, carry**2
+
+        last, ys = cg.scan(f, init, x)
+        gradients = tf.gradients([last, ys], [init, x, w], [tf.constant(DC), tf.constant(DYS[:10])])
+        session.run(tf.compat.v1.global_variables_initializer())
+        got = session.run([last, ys, *gradients], {x: XS[:10]})
+    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
+
+
+def test_a_saved_model_in_a_fresh_process(tmp_path):
+    class Module(tf.Module):
+        def __init__(self):
+            self.w = tf.Variable(W)
+
+        @tf.function(input_signature=[tf.TensorSpec([3], tf.float64), tf.TensorSpec([None, 3], tf.float64)])
+        def run(self, init, xs):
+            def f(carry, x):
+                carry = tf.tanh(tf.linalg.matvec(self.w, carry, transpose_a=True) + x)
+                return carry, carry**2
+
+            return cg.scan(f, init, xs, checkpoint="log")
+
+    tf.saved_model.save(Module(), str(tmp_path / "model"))
+    np.savez(tmp_path / "data.npz", init=INIT, xs=XS[:10], dc=DC, dys=DYS[:10])
+    run_python(
+        """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+folder = sys.argv[1]
+model = tf.saved_model.load(folder + "/model")
+data = {name: tf.constant(value) for name, value in np.load(folder + "/data.npz").items()}
+with tf.GradientTape() as outer:
+    outer.watch(data["init"])
+    with tf.GradientTape() as tape:
+        tape.watch([data["init"], data["xs"]])
+        last, ys = model.run(data["init"], data["xs"])
+    gradients = tape.gradient(
+        [last, ys], [data["init"], data["xs"], model.w], output_gradients=[data["dc"], data["dys"]]
+    )
+second = outer.gradient(gradients[0], data["init"])
+assert np.all(np.isfinite(second)) and np.any(second != 0)
+np.savez(folder + "/results.npz", *map(np.asarray, [last, ys, *gradients]))
+""",
+        str(tmp_path),
+        cwd=tmp_path,
+    )
+    with np.load(tmp_path / "results.npz") as results:
+        assert_close(results.values(), reference(INIT, XS[:10], W, DC, DYS))
+
+
+def test_eager_mode_traces_once_for_each_signature():
+    traces = []
+
+    def f(carry, x):
+        traces.append(x.shape)
+        return carry + x, carry
+
+    for _ in range(3):
+        cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0]))
+        with tf.GradientTape() as tape:
+            xs = tf.constant([1.0, 2.0, 3.0])
+            tape.watch(xs)
+            last, _ = cg.scan(f, 0.0, xs)
+        np.testing.assert_array_equal(tape.gradient(last, xs), [1, 1, 1])
+    assert len(traces) == 1
+    cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0, 4.0]))
+    cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0]), reverse=True)
+    assert len(traces) == 3
+
+
+class Model:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def step(self, carry, x):
+        return carry * self.factor, x
+
+
+def test_methods_are_told_apart():
+    assert [float(cg.scan(Model(k).step, 1.0, tf.range(3))[0]) for k in (2.0, 3.0)] == [8.0, 27.0]
+    model = Model(2.0)
+    assert [float(cg.scan(model.step, 1.0, tf.range(n))[0]) for n in (3, 4, 3)] == [8.0, 16.0, 8.0]
+    assert float(cg.scan(functools.partial(Model.step, model), 1.0, tf.range(3))[0]) == 8.0
+
+
+def test_only_the_beginnings_of_segments_are_kept():
+    """The gradient of a loop of 30 x 30 steps pushes onto lists in the forward pass only what begins a segment."""
+
+    @tf.function(autograph=False)
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            last, _ = cg.scan(lambda c, _: (tf.sin(tf.cos(c)) * x, None), x, length=900)
+        return tape.gradient(last, x)
+
+    kept = lists_of_forward_loops(run.get_concrete_function(tf.TensorSpec([7])).graph)
+    assert kept == [30]
+
+
+def lists_of_forward_loops(graph):
+    """The lengths of the lists of Tensors of shape [7] that loops outside of gradients fill."""
+    return [
+        int(tf.get_static_value(reserve.inputs[1]))
+        for reserve in graph.get_operations()
+        if reserve.type in ("TensorListReserve", "EmptyTensorList")
+        and tf.get_static_value(reserve.inputs[0]) is not None
+        and list(tf.get_static_value(reserve.inputs[0])) == [7]
+    ]
+
+
+def not_a_pair(carry, x):
+    return carry
+
+
+ERRORS = {
+    "f": (lambda: cg.scan(3, 0.0, tf.ones([3])), TypeError, "f cannot be called; expected a function .* got .*int"),
+    "not a pair": (lambda: cg.scan(not_a_pair, 0.0, tf.ones([3])), TypeError, "'not_a_pair' did not return its carry"),
+    "init": (
+        lambda: cg.scan(lambda c, x: (c, x), {"a": object()}, tf.ones([3])),
+        TypeError,
+        r"init\['a'\] is no Tensor",
+    ),
+    "tensor array": (
+        lambda: cg.scan(lambda c, x: (c, x), [0.0, tf.TensorArray(tf.float32, 3)], tf.ones([3])),
+        TypeError,
+        r"init\[1\] is no Tensor; .* TensorArray",
+    ),
+    "scalar": (lambda: cg.scan(lambda c, x: (c, x), 0.0, (1.0,)), ValueError, r"xs\[0\] has no slices"),
+    "ragged": (
+        lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ragged.constant([[1.0], []])),
+        TypeError,
+        "xs cannot be stacked or cut into slices; .*RaggedTensor",
+    ),
+    "no length": (lambda: cg.scan(lambda c, x: (c, x), 0.0), ValueError, "nothing tells the number of steps"),
+    "two lengths": (
+        lambda: cg.scan(lambda c, x: (c, x), 0.0, {"a": tf.ones([3]), "b": tf.ones([4])}),
+        ValueError,
+        r"got xs\['a'\]: 3, xs\['b'\]: 4",
+    ),
+    "length": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), 4), ValueError, "got xs: 3, length: 4"),
+    "negative": (lambda: cg.scan(lambda c, x: (c, x), 0.0, length=-1), ValueError, "got length: -1"),
+    "structure": (
+        lambda: cg.scan(lambda c, x: ((c, c), x), 0.0, tf.ones([3])),
+        ValueError,
+        r"changed the structure of what it carries; expected \*, got \(\*, \*\)",
+    ),
+    "dtype": (
+        lambda: cg.scan(lambda c, x: ([tf.cast(c[0], tf.float64)], x), [0.0], tf.ones([3])),
+        TypeError,
+        r"changed the dtype of init\[0\]; expected float32, got float64",
+    ),
+    "shape": (
+        lambda: cg.scan(lambda c, x: (tf.stack([c, c]), x), 0.0, tf.ones([3])),
+        ValueError,
+        r"changed the shape of init; expected \(\), got \(2,\)",
+    ),
+    "checkpoint": (
+        lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint="cube"),
+        TypeError,
+        "checkpoint does not say",
+    ),
+    "bool": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint=True), TypeError, "got True"),
+    "zero": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint=0), ValueError, "got 0"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(case):
+    call, error, message = ERRORS[case]
+    with pytest.raises(error, match=f"scan: .*{message}"):
+        call()
+
+
+def test_numbers_of_steps_that_differ_at_run_time():
+    @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None])])
+    def run(a, b):
+        return cg.scan(lambda c, x: (c + x[0] * x[1], None), 0.0, (a, b))[0]
+
+    assert run(tf.ones([3]), tf.ones([3])) == 3.0
+    with pytest.raises(tf.errors.InvalidArgumentError, match="number of steps is not clear"):
+        run(tf.ones([3]), tf.ones([4]))
+
+
+def test_an_error_of_the_function_comes_unchanged():
+    def f(carry, x):
+        raise ZeroDivisionError("of the user")
+
+    with pytest.raises(ZeroDivisionError, match="of the user"):
+        cg.scan(f, 0.0, tf.ones([3]))

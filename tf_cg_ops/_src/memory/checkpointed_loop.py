@@ -1,0 +1,189 @@
+"""The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.memory import recompute_grad, traces
+from tf_cg_ops._src.memory.loop_step import LoopStep
+from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
+
+
+def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
+    """The structure with a Tensor for each Variable, array and number; TypeError for other leaves."""
+    leaves = tf.nest.flatten(structure)
+    names = tf.nest.flatten(pytree.paths(argument, structure))
+    for i, leaf in enumerate(leaves):
+        if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
+            continue
+        try:
+            leaves[i] = tf.convert_to_tensor(leaf)
+        except (TypeError, ValueError) as error:
+            name = names[i] if len(names) == len(leaves) else argument
+            raise TypeError(
+                f"{api}: {name} is no Tensor; expected Tensors, arrays and numbers, got {text.describe_type(leaf)}. "
+                f"{remedy}"
+            ) from error
+    return tf.nest.pack_sequence_as(structure, leaves)
+
+
+class Carry:
+    """The values that a step gets from the step before, as leaves and in the user's structure."""
+
+    def __init__(self, api: str, argument: str, structure: Any, function: str) -> None:
+        self._api = api
+        self._function = function
+        self._structure = structure
+        self.leaves: list[tf.Tensor] = tf.nest.flatten(structure, expand_composites=True)
+        names = tf.nest.flatten(pytree.paths(argument, structure))
+        # The Tensors of a composite have no names of their own.
+        self._names = names if len(names) == len(self.leaves) else [argument] * len(self.leaves)
+
+    def pack(self, leaves: Sequence[tf.Tensor]) -> Any:
+        """The structure with these leaves."""
+        return tf.nest.pack_sequence_as(self._structure, list(leaves), expand_composites=True)
+
+    def leaves_of(self, value: Any) -> list[tf.Tensor]:
+        """The leaves of the carry that a step returned; an error if it is not like the one that the step got."""
+        try:
+            tf.nest.assert_same_structure(self._structure, value, check_types=False, expand_composites=True)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self._api}: '{self._function}' changed the structure of what it carries; expected "
+                f"{_structure_of(self._structure)}, got {_structure_of(value)}. Return what it got, in the same lists, "
+                "tuples and dictionaries."
+            ) from error
+        new = tf.nest.flatten(value, expand_composites=True)
+        return [self._checked(*triple) for triple in zip(self._names, self.leaves, new, strict=True)]
+
+    def _checked(self, name: str, old: tf.Tensor, new: Any) -> tf.Tensor:
+        if not tf.is_tensor(new):
+            new = tf.convert_to_tensor(new, old.dtype)
+        new = tf.convert_to_tensor(new)
+        if new.dtype != old.dtype:
+            raise TypeError(
+                f"{self._api}: '{self._function}' changed the dtype of {name}; expected {old.dtype.name}, got "
+                f"{new.dtype.name}. Cast it, or begin with a value of {new.dtype.name}."
+            )
+        if not new.shape.is_compatible_with(old.shape):
+            raise ValueError(
+                f"{self._api}: '{self._function}' changed the shape of {name}; expected {old.shape}, got {new.shape}. "
+                "Each step must carry the same shapes."
+            )
+        if old.shape.is_fully_defined() and not new.shape.is_fully_defined():
+            return tf.ensure_shape(new, old.shape)
+        return new
+
+
+def _structure_of(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_structure_of(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        items = ", ".join(map(_structure_of, value))
+        return f"({items})" if isinstance(value, tuple) else f"[{items}]"
+    return "None" if value is None else "*"
+
+
+def static_int(value: int | tf.Tensor) -> int | tf.Tensor:
+    """The number as an int if it is known, otherwise as a Tensor of int32."""
+    static_value = tf.get_static_value(value)
+    return tf.cast(value, tf.int32) if static_value is None else int(static_value)
+
+
+class Loop:
+    """A step that is traced, and the loops that call it.
+
+    Args:
+      api: The name of the public function.
+      name: The name of the user's function.
+      function: A step, from the leaves of the carry and of the inputs to the new leaves of the carry and outputs.
+      carry: The leaves before the first step.
+      inputs: The leaves, stacked along their first dimension.
+      checkpoint: How to cut the loop into segments.
+      reverse: Whether the steps take the inputs from the last to the first.
+      keeps_going: Whether there is a next step, from the carry; None for always.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        name: str,
+        function: Callable[..., list[tf.Tensor]],
+        carry: Sequence[tf.Tensor],
+        inputs: Sequence[tf.Tensor],
+        checkpoint: Checkpoint,
+        *,
+        reverse: bool = False,
+        keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
+    ) -> None:
+        self._wording = WordingWithoutGradientFunction(api)
+        self._name = name
+        self._num_carried = len(carry)
+        self._checkpoint = checkpoint
+        self._reverse = reverse
+        self._keeps_going = keeps_going
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in carry]
+        specs += [tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs]
+        self._step = LoopStep(self._wording, function, specs)
+        self._traced: Any = None
+
+    def __call__(
+        self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The carry after the steps, and the stacked outputs of the function."""
+        arguments = carry, inputs, self._step.values(), num_steps
+        if not tf.executing_eagerly():
+            return self._run(*arguments)
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        return self._traced(*arguments)
+
+    def _run(
+        self,
+        carry: list[tf.Tensor],
+        inputs: list[tf.Tensor],
+        values: list[tf.Tensor],
+        num_steps: int | tf.Tensor,
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        num_carried = self._num_carried
+
+        def run_step(carried: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor]) -> Any:
+            outputs, state = self._step([*carried[:num_carried], *inputs], carried[num_carried:], values)
+            return [*outputs[:num_carried], *state], outputs[num_carried:]
+
+        def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
+            segment.__name__ = segment.__qualname__ = self._name  # For messages.
+            return lambda *args: recompute_grad.run(self._wording, (), segment, args, {})
+
+        segments = Segments(
+            run_step,
+            num_steps,
+            factors_of(num_steps, self._checkpoint),
+            recomputed,
+            self._step.outputs[num_carried:],
+            self._keeps_going,
+            self._reverse,
+        )
+        carried, outputs = segments.run([*carry, *self._step.state(values)], inputs, values)
+        with tf.control_dependencies(self._step.assign(carried[num_carried:])):
+            return [tf.identity(value) for value in carried[:num_carried]], outputs
+
+
+def made_once(
+    make: Callable[..., Any], functions: Sequence[Callable[..., Any]], options: tuple[Any, ...], structures: Any
+) -> Any:
+    """`make(functions, options, structures)`: in eager mode, the same one for the same signature.
+
+    It is kept as long as the last one of the functions, to which it must not refer.
+    """
+    if not tf.executing_eagerly():
+        return make([tf_internal.converted_by_autograph(function) for function in functions], options, structures)
+    *others, last = functions
+    kept = traces.kept_with(last)
+    key = make, options, traces.signature_of(structures), *map(traces.Identity, others)
+    if key not in kept:
+        kept[key] = make(functions, options, structures)
+    return kept[key]

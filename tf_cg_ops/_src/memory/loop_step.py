@@ -1,0 +1,135 @@
+"""One step of a loop, traced once: what it reads from outside is read once, and its state becomes values.
+
+Then every loop made of such steps can be computed again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.variables import handles_of
+from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.embed_gradient.api import embed_gradient
+from tf_cg_ops._src.memory.forward_pass import gather
+from tf_cg_ops._src.memory.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
+
+# The new value of a variable, for each op that writes it.
+_WRITES: dict[str, Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]] = {
+    "AssignVariableOp": lambda _, inputs: inputs[1],
+    "AssignAddVariableOp": lambda before, inputs: before + inputs[1],
+    "AssignSubVariableOp": lambda before, inputs: before - inputs[1],
+    "RngReadAndSkip": lambda before, inputs: _skip(before, inputs[2]),
+}
+_READS = frozenset(["ReadVariableOp", "ResourceGather", "RngReadAndSkip"])
+
+
+class LoopStep:
+    """A function of Tensors that a loop calls, and that closes over nothing but handles of resources.
+
+    Variables that it only reads are read before the loop, and not in each step. Those that it writes are state: the
+    step gets their values and returns the new ones.
+
+    Attributes:
+      outputs: The specs of what the step returns.
+    """
+
+    def __init__(
+        self, wording: Wording, function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+    ) -> None:
+        self._wording = wording
+        with tf_internal.VariableWatcher() as watcher:
+            self._graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+        self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
+        self._inputs = self._graph.inputs[: len(specs)]
+        self._captures, handles = captures_of(self._graph)
+        self._handles = [(inside, outside) for outside, inside in handles]
+        variables = {id(handle): v for v in watcher.watched_variables() for handle in handles_of(v)}
+        self._variables: list[_Variable] = []
+        for outside, inside in handles:
+            uses = list(control_flow.uses_of(inside))
+            if uses and all(_is_replaced(use, nested) for use, nested in uses):
+                self._variables.append(_Variable(outside, variables.get(id(outside)), [use for use, _ in uses]))
+        self._written = [variable for variable in self._variables if variable.is_written]
+
+    def values(self) -> list[tf.Tensor]:
+        """The values from outside, for the calls of one loop: captured Tensors and variables."""
+        return [outside for outside, _ in self._captures] + [variable.read() for variable in self._variables]
+
+    def state(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Those of the values that the first step gets as its state."""
+        by_variable = zip(self._variables, values[len(self._captures) :], strict=True)
+        return [value for variable, value in by_variable if variable.is_written]
+
+    def __call__(
+        self, inputs: Sequence[tf.Tensor], state: Sequence[tf.Tensor], values: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The outputs of the step and the new state, in the default graph."""
+        num_captures = len(self._captures)
+        read = {id(v.handle): value for v, value in zip(self._variables, values[num_captures:], strict=True)}
+        written = {id(v.handle): value for v, value in zip(self._written, state, strict=True)}
+
+        def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
+            handle = id(inputs[0]) if inputs else None
+            if handle not in read or op.type not in _READS | _WRITES.keys():
+                return copy_with_python_gradient(self._wording, copy, op, inputs)
+            value = read[handle]
+            if handle in written:
+                # As the plain loop has it: the derivative goes to the variable, and not to what was assigned.
+                value = _with_derivative_of(value, written[handle])
+            if op.type in _WRITES:
+                written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
+            if op.type == "ResourceGather":
+                return [gather(op, value, inputs[1])]
+            return [value] if op.outputs else []
+
+        captured = [(inside, value) for (_, inside), value in zip(self._captures, values[:num_captures], strict=True)]
+        copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *captured, *self._handles], replace)
+        copy.operations([op for op in self._graph.get_operations() if op.op_def.is_stateful])
+        return copy.tensors(self._graph.outputs), [written[id(variable.handle)] for variable in self._written]
+
+    def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Writes the variables after the loop."""
+        return [
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+            for variable, value in zip(self._written, state, strict=True)
+        ]
+
+
+class _Variable:
+    """A variable whose reads and writes in the step are replaced."""
+
+    def __init__(self, handle: Any, variable: tf.Variable | None, uses: Sequence[Any]) -> None:
+        self.handle = handle
+        self.is_written = any(use.type in _WRITES for use in uses)
+        self._variable = variable
+        dtypes = [use.get_attr("dtype") for use in uses if use.type != "RngReadAndSkip"]
+        self._dtype = dtypes[0] if dtypes else tf.int64
+
+    def read(self) -> tf.Tensor:
+        """The value now."""
+        if self._variable is not None:
+            return tf.convert_to_tensor(self._variable)  # A tape sees it.
+        return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
+
+
+def _is_replaced(use: Any, nested: bool) -> bool:
+    return use.type in _READS | _WRITES.keys() and not (nested and use.type in _WRITES)
+
+
+def _with_derivative_of(variable: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    if not tf_internal.is_trainable(variable):
+        return value
+    return embed_gradient(value, tf.ones([], value.dtype), variable)
+
+
+def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
+    """The state of a `tf.random.Generator` after these samples, each of which has 256 places of the counter."""
+    low = tf.bitcast(state[0], tf.uint64)
+    new_low = low + 256 * tf.cast(num_samples, tf.uint64)
+    carry = tf.cast(new_low < low, tf.int64)
+    counter = [tf.bitcast(new_low, tf.int64), state[1] + carry]
+    return tf.concat([counter[: state.shape[0] - 1], state[-1:]], 0)

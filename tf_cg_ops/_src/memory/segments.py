@@ -1,0 +1,214 @@
+"""A long loop as loops in loops, each of which but the outermost is recomputed for the gradient.
+
+Only the carries at the beginnings of segments are kept. With two loops of sqrt(N) steps these are sqrt(N) carries, and
+the gradient keeps what sqrt(N) steps compute (Chen et al., 2016, arXiv:1604.06174); with a loop for each factor of N,
+a number of carries for each loop.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import text
+
+# Of "log": each loop makes so many steps. A smaller number would keep less, and compute more often.
+_STEPS_OF_EACH_LOOP = 8
+# Of "log", for a length that only the run of the graph tells.
+_NUM_LOOPS = 4
+
+Checkpoint = str | int | None
+Values = list[tf.Tensor]
+# From the carry, the inputs of this step and the values for all steps to the carry and the outputs.
+Step = Callable[[Values, Values, Values], tuple[Values, Values]]
+
+
+def check_checkpoint(api: str, checkpoint: Any) -> None:
+    """ValueError or TypeError unless the argument says how to cut the loop into segments."""
+    if checkpoint is None or checkpoint in ("sqrt", "log"):
+        return
+    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
+        raise TypeError(
+            f"{api}: checkpoint does not say how to cut the loop into segments; expected 'sqrt', 'log', the number of "
+            f"steps in a segment or None, got {text.describe(checkpoint)}. Pass checkpoint='sqrt'."
+        )
+    if checkpoint < 1:
+        raise ValueError(
+            f"{api}: a segment has no steps; expected a positive number as checkpoint, got {checkpoint}. Pass "
+            "checkpoint='sqrt', or None to keep everything."
+        )
+
+
+def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int | tf.Tensor]:
+    """How many steps each loop makes, the innermost first: together `num_steps`, or a few more, and one at least."""
+    if checkpoint is None:
+        return [_at_least_one(num_steps)]
+    static = isinstance(num_steps, int)
+    if checkpoint == "log":
+        if static:
+            num_loops = max(1, math.ceil(round(math.log(max(num_steps, 1), _STEPS_OF_EACH_LOOP), 9)))
+            inner: list[Any] = [_STEPS_OF_EACH_LOOP] * (num_loops - 1)
+        else:
+            inner = [_root(num_steps, _NUM_LOOPS)] * (_NUM_LOOPS - 1)
+    elif checkpoint == "sqrt":
+        inner = [math.isqrt(max(num_steps - 1, 0)) + 1 if static else _root(num_steps, 2)]
+    else:
+        inner = [checkpoint]
+    length = math.prod(inner)
+    return [*inner, _at_least_one(-(-num_steps // length))]
+
+
+def _at_least_one(number: int | tf.Tensor) -> int | tf.Tensor:
+    """Without a place for a step there would be lists without elements, whose shape TensorFlow does not know."""
+    return max(number, 1) if isinstance(number, int) else tf.maximum(number, 1)
+
+
+def _root(number: tf.Tensor, order: int) -> tf.Tensor:
+    """A positive whole number, of which this power is at least the given number."""
+    root = tf.math.ceil(tf.cast(tf.maximum(number, 1), tf.float64) ** (1 / order) - 1e-9)
+    return tf.cast(root, number.dtype)
+
+
+class Segments:
+    """Runs steps in nested loops.
+
+    Args:
+      step: Computes a step. Only TensorFlow ops, of which the stateful ones can be computed again.
+      num_steps: The number of steps.
+      factors: How many steps each loop makes, the innermost first.
+      recompute: Decorates a function so that its gradient recomputes it.
+      output_specs: Those of what each step returns beside the carry.
+      keeps_going: Whether there is a next step, from the carry; None for always.
+      reverse: Whether the steps take the inputs from the last to the first.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        num_steps: int | tf.Tensor,
+        factors: Sequence[int | tf.Tensor],
+        recompute: Callable[[Callable[..., Any]], Callable[..., Any]],
+        output_specs: Sequence[tf.TensorSpec] = (),
+        keeps_going: Callable[[Values], tf.Tensor] | None = None,
+        reverse: bool = False,
+    ) -> None:
+        self._step = step
+        self._num_steps = num_steps
+        self._factors = list(factors)
+        self._recompute = recompute
+        self._output_specs = list(output_specs)
+        self._keeps_going = keeps_going
+        self._reverse = reverse
+        self._capacity = _product(self._factors)
+        # Whether there is a step for each place. A capacity that is known has known factors.
+        self._is_full = isinstance(num_steps, int) and num_steps == self._capacity
+
+    def run(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
+        """The carry after the last step, and the stacked outputs.
+
+        Inputs are stacked along their first dimension. Each step gets all of the values.
+        """
+        folded = [self._fold(stacked) for stacked in inputs]
+        carry, outputs = self._loop(len(self._factors) - 1, tf.constant(0), carry, folded, values)
+        return carry, [self._unfold(stacked, spec) for stacked, spec in zip(outputs, self._output_specs, strict=True)]
+
+    def _fold(self, stacked: tf.Tensor) -> tf.Tensor:
+        """One leading dimension for each loop, the outermost first, with zeros in the places without a step."""
+        each = stacked.shape[1:]
+        if not self._is_full:
+            missing = self._capacity - self._num_steps
+            zeros = tf.zeros(_concat([missing], _shape_of(stacked)[1:]), stacked.dtype)
+            stacked = tf.concat([zeros, stacked] if self._reverse else [stacked, zeros], 0)
+        folded = tf.reshape(stacked, _concat(self._factors[::-1], _shape_of(stacked)[1:]))
+        folded.set_shape(self._static(self._factors).concatenate(each))
+        return folded
+
+    def _unfold(self, folded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+        stacked = tf.reshape(folded, _concat([self._capacity], _shape_of(folded)[len(self._factors) :]))
+        if not self._is_full:
+            missing = self._capacity - self._num_steps
+            stacked = stacked[missing:] if self._reverse else stacked[: self._num_steps]
+        stacked.set_shape(self._static([self._num_steps]).concatenate(spec.shape))
+        return stacked
+
+    @staticmethod
+    def _static(sizes: Sequence[int | tf.Tensor]) -> tf.TensorShape:
+        """The shape of these sizes, the last one first."""
+        return tf.TensorShape([size if isinstance(size, int) else None for size in sizes[::-1]])
+
+    def _loop(
+        self, level: int, first: tf.Tensor, carry: Values, inputs: Values, values: Values
+    ) -> tuple[Values, Values]:
+        """The carry and the outputs of the steps from the first one on, with a dimension for each loop."""
+        length = self._factors[level]
+        steps_of_each = _product(self._factors[:level])
+        arrays = [
+            tf.TensorArray(stacked.dtype, length, element_shape=stacked.shape[1:]).unstack(stacked)
+            for stacked in inputs
+        ]
+        inner = self._static(self._factors[:level])
+        results = [
+            tf.TensorArray(spec.dtype, length, element_shape=inner.concatenate(spec.shape))
+            for spec in self._output_specs
+        ]
+
+        def goes_on(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
+            # From the turn alone, which is the same for all examples of tf.vectorized_map.
+            more = turn < length
+            if not self._is_full:
+                more = tf.logical_and(more, first + turn * steps_of_each < self._num_steps)
+            return more if self._keeps_going is None else tf.logical_and(more, self._keeps_going(carry))
+
+        def body(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
+            place = length - 1 - turn if self._reverse else turn
+            inputs = [array.read(place) for array in arrays]
+            if level:
+                carry, outputs = self._segment(level - 1)(first + turn * steps_of_each, carry, inputs, values)
+            else:
+                carry, outputs = self._step(carry, inputs, values)
+            results = [array.write(place, output) for array, output in zip(results, outputs, strict=True)]
+            return turn + 1, carry, results
+
+        _, carry, results = tf.while_loop(goes_on, body, (tf.constant(0), carry, results), maximum_iterations=length)
+        return carry, [
+            _stack(array, [*self._factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
+            for array, spec in zip(results, self._output_specs, strict=True)
+        ]
+
+    def _segment(self, level: int) -> Callable[..., Any]:
+        # It closes over no Tensor: the trace would compute the tangents of a ForwardAccumulator, too.
+        def segment(first: tf.Tensor, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
+            return self._loop(level, first, carry, inputs, values)
+
+        return self._recompute(segment)
+
+
+def _product(factors: Sequence[int | tf.Tensor]) -> int | tf.Tensor:
+    product: Any = 1
+    for factor in factors:
+        product *= factor
+    return product
+
+
+def _stack(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:
+    """The elements, and zeros for those without a step."""
+    is_static = all(isinstance(size, int) for size in element_shape)
+    if is_static or None in element_shape or array.flow.dtype != tf.variant:
+        return array.stack()
+    # With the sizes that the run tells: if there is no step at all, no element has them.
+    return tf.raw_ops.TensorListStack(
+        input_handle=array.flow, element_shape=tf.stack(element_shape), element_dtype=array.dtype
+    )
+
+
+def _shape_of(tensor: tf.Tensor) -> Any:
+    """Numbers, if all are known: XLA needs them."""
+    return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)
+
+
+def _concat(*shapes: Any) -> Any:
+    parts = [shape for shape in shapes if tf.is_tensor(shape) or shape]
+    if any(tf.is_tensor(size) for part in parts for size in ([part] if tf.is_tensor(part) else part)):
+        return tf.concat(parts, 0)
+    return [size for part in parts for size in part]
