@@ -23,8 +23,10 @@ class Extension(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Shows the layers with the members and docstrings of their mixins, which have all of the code."""
+        modules = [pkg["_src.layers"][module] for module in ("mixins", "recompute", "remat")]
         for name in pkg["layers"].exports or ():
-            pkg["layers"].set_member(name, griffe.Alias(name, f"{pkg.name}._src.layers.mixins.{name}"))
+            module = next(module for module in modules if name in module.members)
+            pkg["layers"].set_member(name, griffe.Alias(name, f"{module.path}.{name}"))
 
 
 def _as_list(section: re.Match[str]) -> str:

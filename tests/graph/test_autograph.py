@@ -65,6 +65,7 @@ LAYERS = {
     "GradientClip": cg.layers.GradientClip(norm=1.0),
     "StraightThrough": cg.layers.StraightThrough(tf.sign),
     "EmbedGradient": cg.layers.EmbedGradient(),
+    "Recompute": cg.layers.Recompute(cg.layers.GradientReversal()),
 }
 
 # A function for each public name, which a tf.function calls. A decorator is applied inside of it.
@@ -97,7 +98,13 @@ CALLS = {
     },
 }
 # They run models and functions of their own, and are marked all the same.
-NOT_FOR_GRAPHS = {"saved_model.inspect", "saved_model.strip", "testing.check_gradient"}
+NOT_FOR_GRAPHS = {
+    "layers.disable_remat",
+    "layers.enable_remat",
+    "saved_model.inspect",
+    "saved_model.strip",
+    "testing.check_gradient",
+}
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ LAYERS = {
     "rewrite": ("core",),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
     "external": ("core", "embed_gradient", "custom_gradient"),
-    "layers": ("core", "keras", "embed_gradient", "ready_made"),
+    "layers": ("core", "keras", "embed_gradient", "custom_gradient", "ready_made", "memory"),
 }
 
 

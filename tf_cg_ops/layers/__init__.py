@@ -5,12 +5,15 @@
 
 import tensorflow as tf
 
+from tf_cg_ops._src.layers.remat import disable_remat, enable_remat
+
 if tf.keras.layers.Layer.__module__.startswith("tf_keras."):
     from tf_cg_ops._src.layers.keras2 import (
         EmbedGradient,
         GradientClip,
         GradientReversal,
         GradientScale,
+        Recompute,
         StraightThrough,
     )
 else:
@@ -19,7 +22,17 @@ else:
         GradientClip,
         GradientReversal,
         GradientScale,
+        Recompute,
         StraightThrough,
     )
 
-__all__ = ["EmbedGradient", "GradientClip", "GradientReversal", "GradientScale", "StraightThrough"]
+__all__ = [
+    "EmbedGradient",
+    "GradientClip",
+    "GradientReversal",
+    "GradientScale",
+    "Recompute",
+    "StraightThrough",
+    "disable_remat",
+    "enable_remat",
+]

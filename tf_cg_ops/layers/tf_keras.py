@@ -1,5 +1,12 @@
 """The layers of `tf_cg_ops.layers` for tf_keras, which is Keras 2."""
 
-from tf_cg_ops._src.layers.keras2 import EmbedGradient, GradientClip, GradientReversal, GradientScale, StraightThrough
+from tf_cg_ops._src.layers.keras2 import (
+    EmbedGradient,
+    GradientClip,
+    GradientReversal,
+    GradientScale,
+    Recompute,
+    StraightThrough,
+)
 
-__all__ = ["EmbedGradient", "GradientClip", "GradientReversal", "GradientScale", "StraightThrough"]
+__all__ = ["EmbedGradient", "GradientClip", "GradientReversal", "GradientScale", "Recompute", "StraightThrough"]

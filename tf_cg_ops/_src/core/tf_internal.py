@@ -105,6 +105,12 @@ def autograph_artifact(function: Marked) -> Marked:
     return _autograph.autograph_artifact(function)
 
 
+# A tf.function without AutoGraph switches it off for the layers of tf_keras that it calls, too.
+def autograph_scope() -> contextlib.AbstractContextManager[Any]:
+    """A context in which AutoGraph translates as it does now."""
+    return _autograph_context.control_status_ctx()
+
+
 # A function that is passed to a loop of TensorFlow is translated like the code around the call.
 def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as AutoGraph translates it, if it translates the code that calls this library."""

@@ -1,5 +1,6 @@
 """Keras 3: a call with its KerasTensors becomes an operation of a functional model, as a call of `keras.ops` does."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +46,19 @@ registration.register(keras)
 
 def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Adds the call to the functional model."""
+    _require_tensorflow(function.__name__)
+    return node.call_as_node(FunctionCall, function, args, kwargs)
+
+
+def core_of_backend(api: str) -> Any:
+    """The module in which Keras has the basic functions of TensorFlow's backend."""
+    _require_tensorflow(api)
+    return importlib.import_module("keras.src.backend.tensorflow.core")
+
+
+def _require_tensorflow(api: str) -> None:
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            f"{function.__name__}: Keras does not compute with TensorFlow here; expected the backend "
-            f"'tensorflow', got {keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow in the environment, "
-            "before Keras is imported."
+            f"{api}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got "
+            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
         )
-    return node.call_as_node(FunctionCall, function, args, kwargs)

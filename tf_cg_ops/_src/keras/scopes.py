@@ -47,13 +47,35 @@ def _set(scopes: tuple[Any, ...] | None) -> None:
 
 
 def of_trace() -> tuple[Any, ...]:
-    """Everything beside their arguments that changes a trace of Keras layers: the scopes, and whether they train."""
-    return current(), _training()
+    """The scopes, by what they change in a trace of layers: Keras 3 makes a new scope for each call of a layer."""
+    autocast, stateless, dtype = current() or (None, None, None)
+    return autocast is not None, getattr(autocast, "dtype", None), stateless, dtype
 
 
-def _training() -> Any:
-    keras3, keras2 = sys.modules.get(_KERAS3[0]), sys.modules.get("tf_keras.src.engine.base_layer_utils")
-    call = vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx") if keras3 is not None else None
-    training3 = getattr(call, "training", None)
-    training2 = keras2.call_context().training if keras2 is not None else None
-    return training3, training2
+def is_stateless() -> bool:
+    """Whether a `keras.StatelessScope` is entered: Keras then reads and writes values in place of variables."""
+    keras3 = sys.modules.get(_KERAS3[0])
+    return keras3 is not None and vars(keras3.GLOBAL_STATE_TRACKER).get("stateless_scope") is not None
+
+
+def forwarded_arguments() -> list[tuple[str, Any]]:
+    """The arguments that the layer that is called forwards to the layers inside of it, such as `training`."""
+    forwarded = {}
+    call = _keras3_call()
+    if call is not None:
+        forwarded.update({name: value for name, value in vars(call).items() if name != "entry_layer"})
+    keras2 = sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    if keras2 is not None:
+        forwarded.update({f"{name} of tf_keras": v for name, v in keras2.call_context().call_context_args.items()})
+    return sorted(forwarded.items())
+
+
+def entry_layer() -> Any:
+    """The outermost layer of Keras 3 that is called; None outside of calls."""
+    call = _keras3_call()
+    return None if call is None else call.entry_layer
+
+
+def _keras3_call() -> Any:
+    keras3 = sys.modules.get(_KERAS3[0])
+    return None if keras3 is None else vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx")

@@ -1,4 +1,7 @@
-"""The Keras layers: `mixins.py` has their code, `keras3.py` and `keras2.py` make a class of each for either Keras."""
+"""The Keras layers.
+
+`mixins.py` and `recompute.py` have their code, `keras3.py` and `keras2.py` make a class of each for either Keras.
+"""
 
 import importlib
 

@@ -5,7 +5,7 @@ A class inherits no `__doc__`, which documentation tools read: each takes that o
 
 from tf_cg_ops._src.keras.keras2 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
-from tf_cg_ops._src.layers import mixins
+from tf_cg_ops._src.layers import mixins, recompute
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -31,3 +31,13 @@ class GradientClip(mixins.GradientClip, keras.layers.Layer):
 @keras.saving.register_keras_serializable(PACKAGE)
 class StraightThrough(mixins.StraightThrough, keras.layers.Layer):
     __doc__ = mixins.StraightThrough.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Recompute(recompute.Recompute, keras.layers.Wrapper):
+    __doc__ = recompute.Recompute.__doc__
+
+    keras = keras
+
+    # Masks come out of the call; `compute_mask` of a model would call it once more.
+    _compute_output_and_mask_jointly = True

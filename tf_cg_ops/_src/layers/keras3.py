@@ -3,9 +3,12 @@
 A class inherits no `__doc__`, which documentation tools read: each takes that of its mixin.
 """
 
+import inspect
+from typing import Any
+
 from tf_cg_ops._src.keras.keras3 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
-from tf_cg_ops._src.layers import mixins
+from tf_cg_ops._src.layers import mixins, recompute
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -31,3 +34,25 @@ class GradientClip(mixins.GradientClip, keras.layers.Layer):
 @keras.saving.register_keras_serializable(PACKAGE)
 class StraightThrough(mixins.StraightThrough, keras.layers.Layer):
     __doc__ = mixins.StraightThrough.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Recompute(recompute.Recompute, keras.layers.Wrapper):
+    __doc__ = recompute.Recompute.__doc__
+
+    keras = keras
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Builds the layer first, if it needs all arguments for that."""
+        if not self.layer.built and _needs_a_call(self.layer):
+            keras.Operation.compute_output_spec(self, *args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """KerasTensors with the shapes and dtypes that the layer returns."""
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def _needs_a_call(layer: Any) -> bool:
+    """Whether `build` of the layer alone does not build it: it takes several shapes, or is not overridden."""
+    return getattr(layer.build, "_is_default", False) or len(inspect.signature(layer.build).parameters) != 1

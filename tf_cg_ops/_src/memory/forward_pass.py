@@ -15,6 +15,8 @@ from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 _READS = frozenset(["ReadVariableOp", "ResourceGather"])
+# It returns its inputs; the gradient alone reads the variables among them.
+_RULE = "CustomGradientRule"
 
 
 class ForwardPass:
@@ -34,7 +36,7 @@ class ForwardPass:
             return [value] if op.type == "ReadVariableOp" else [gather(op, value, inputs[1])]
         if op.type in STATELESS:
             return [STATELESS[op.type](op, inputs, self._seeds.draw(op))]
-        if not self._depth and op.type not in control_flow.CALLS:
+        if not self._depth and op.type not in control_flow.CALLS and op.type != _RULE:
             self._forget([tensor for tensor in inputs if tensor.dtype == tf.resource])
         return copy_with_python_gradient(self._wording, copy, op, inputs)
 
@@ -82,7 +84,7 @@ def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf
     found = []
     for position, handle in enumerate(inputs):
         if handle.dtype == tf.resource:
-            reads = [use for use, _ in control_flow.uses_by(op, position)]
+            reads = [use for use, _ in control_flow.uses_by(op, position) if use.type != _RULE]
             if reads and all(use.type in _READS for use in reads):
                 found.append((reads[0], handle))
     return found
@@ -90,7 +92,7 @@ def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf
 
 def _is_only_read(op: Any, inputs: list[tf.Tensor], handle: tf.Tensor) -> bool:
     positions = [position for position, tensor in enumerate(inputs) if tensor is handle]
-    return all(use.type in _READS for position in positions for use, _ in control_flow.uses_by(op, position))
+    return all(use.type in (*_READS, _RULE) for position in positions for use, _ in control_flow.uses_by(op, position))
 
 
 def _first_random_op(op: Any) -> Any:

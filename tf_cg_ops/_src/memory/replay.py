@@ -129,6 +129,8 @@ class Replay:
     def _trace_backward(self) -> None:
         targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
         known = [*self._forward_inputs, *self._residuals]
+        # Gradient functions may read variables, such as those of a recomputed function inside of this one.
+        handles = [(inside, outside) for outside, inside in self._forward.graph.captures if inside.dtype == tf.resource]
 
         def backward(*inputs: tf.Tensor) -> list[Any]:
             values, remaining = inputs[: len(known)], inputs[len(known) :]
@@ -141,7 +143,7 @@ class Replay:
                 computed = zip(op.outputs, copy.copy_op(op, inputs), strict=True)
                 return [_with_gradient_of(new, kept_values.get(id(old), new)) for old, new in computed]
 
-            copy = GraphCopy(zip(known, values, strict=True), use_kept_values, pure=True)
+            copy = GraphCopy([*zip(known, values, strict=True), *handles], use_kept_values, pure=True)
             outputs = copy.tensors(targets)
             sources = [value for value in values if tf_internal.is_trainable(value)]
             gradients = iter(tf.gradients(outputs, sources, grad_ys=dys))
@@ -160,8 +162,9 @@ def _with_gradient_of(computed: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
 
 
 def _reads_state(op: Any) -> bool:
+    # A CustomGradientRule returns its inputs; the gradient alone may read the variables among them.
     is_stateful = op.op_def.is_stateful or any(tensor.dtype == tf.resource for tensor in op.inputs)
-    return is_stateful and op.type not in _CHECKS
+    return is_stateful and op.type not in _CHECKS and op.type != "CustomGradientRule"
 
 
 def _spec(tensor: Any) -> tf.TensorSpec:

@@ -18,23 +18,30 @@ _traces: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDiction
 def kept_with(function: Callable[..., Any]) -> dict[Any, Any]:
     """The traces of a function, kept as long as the function, or as the object of a method.
 
-    They must not refer to it. A function without weak references or a hash has a new, empty dictionary each time.
+    They must not refer to it. A function without weak references or a hash has a new, empty dictionary each time. A
+    function may say by its attribute `traces_of` for which other one its traces are kept.
     """
+    function, kind = getattr(function, "traces_of", function), type(function)
     with contextlib.suppress(TypeError):
         if isinstance(function, types.MethodType):
-            return _traces.setdefault(function.__self__, {}).setdefault(function.__func__, {})
-        return _traces.setdefault(function, {}).setdefault(None, {})
+            return _traces.setdefault(function.__self__, {}).setdefault((function.__func__, kind), {})
+        return _traces.setdefault(function, {}).setdefault(kind, {})
     return {}
 
 
 def signature_of(arguments: Any) -> Any:
     """A key of everything that changes a trace.
 
-    These are the structure of the arguments, the specs of Tensors, all other values, the scopes of Keras and the
-    replica of a strategy.
+    These are the structure of the arguments, the specs of Tensors, all other values, the scopes of Keras, the arguments
+    that Keras forwards, and the replica of a strategy.
     """
+    # A Tensor that Keras forwards is captured, with its value.
+    forwarded = [
+        (name, Identity(value) if tf.is_tensor(value) else _key_of_leaf(value))
+        for name, value in scopes.forwarded_arguments()
+    ]
     structure = repr(tf.nest.map_structure(lambda _: 0, arguments))
-    return structure, scopes.of_trace(), _replica(), *map(_key_of_leaf, tf.nest.flatten(arguments))
+    return structure, scopes.of_trace(), tuple(forwarded), _replica(), *map(_key_of_leaf, tf.nest.flatten(arguments))
 
 
 def _key_of_leaf(leaf: Any) -> Any:

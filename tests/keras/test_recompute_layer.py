@@ -1,0 +1,358 @@
+"""The layer Recompute: its values, gradients, state and losses are those of the layer in it, of either Keras."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from tensorflow.python.framework.ops import EagerTensor
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.memory import recompute_grad
+
+from ..support.kerases import layers_of
+from ..support.recomputation import MODES, assert_equal, train, value_and_gradients, variables_of
+
+X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
+STEPS = np.random.default_rng(1).normal(size=[2, 5, 3]).astype(np.float32)
+
+
+def functional(library):
+    x = library.Input([3])
+    h = library.layers.Dense(4, activation="tanh", activity_regularizer="l2")(x)
+    return library.Model(x, library.layers.Dense(2)(library.layers.Concatenate()([x, h])))
+
+
+def block(library):
+    layers = library.layers
+    dropout = [layers.Dropout(0.3, seed=1)] if library is keras else []
+    return library.Sequential([layers.Dense(4, activation="gelu"), layers.BatchNormalization(), *dropout])
+
+
+# For each name the layer and its input.
+LAYERS = {
+    "dense": (lambda k: k.layers.Dense(4, "swish", kernel_regularizer="l2", activity_regularizer="l1"), X),
+    "normalization": (lambda k: k.layers.BatchNormalization(), X),
+    "block": (block, X),
+    "functional": (functional, X),
+    "gru": (lambda k: k.layers.GRU(4, return_sequences=True), STEPS),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_training_is_that_of_the_layer(name, mode, library):
+    make, x = LAYERS[name]
+    results = []
+    for wrap in (lambda layer: layer, layers_of(library).Recompute):
+        library.utils.set_random_seed(1)
+        results.append(train(wrap(make(library)), x, mode))
+    assert_equal(*results)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dropout_has_one_mask_for_the_value_and_the_gradient(mode):
+    layer = cg.layers.Recompute(keras.layers.Dropout(0.5))
+    x = tf.ones([1000])
+
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, tape.gradient(y, x)
+
+    run = MODES[mode](step)
+    masks = []
+    for _ in range(3):
+        y, dx = run()
+        np.testing.assert_array_equal(y, dx)
+        masks.append(y.numpy())
+    assert 0 < np.mean(masks[0] == 0) < 1
+    assert not np.array_equal(masks[0], masks[1])
+    assert not np.array_equal(masks[1], masks[2])
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_is_that_of_the_layer(policy, library):
+    library.mixed_precision.set_global_policy(policy)
+    try:
+        layer = library.layers.Dense(4, activation="tanh")
+        recomputed = layers_of(library).Recompute(layer)
+        found, expected = value_and_gradients(recomputed, X), value_and_gradients(layer, X)
+        assert_equal(found, expected, 1e-2, 1e-2)
+        assert found[0].dtype == tf.as_dtype(policy.removeprefix("mixed_")).as_numpy_dtype
+        assert tf.as_dtype(recomputed(library.Input([3])).dtype) == tf.as_dtype(found[0].dtype)
+    finally:
+        library.mixed_precision.set_global_policy("float32")
+
+
+def test_the_dtype_is_that_of_the_layer(library):
+    layer = layers_of(library).Recompute(library.layers.Dense(2, dtype="float64"))
+    third = np.array([[1 / 3, 2 / 3]])  # Not a float32.
+    layer.layer.build((None, 2))
+    layer.set_weights([np.eye(2), np.zeros(2)])
+    np.testing.assert_array_equal(layer(third), third)
+    assert tf.as_dtype(layer(library.Input([2], dtype="float64")).dtype) == tf.float64
+
+
+def test_several_arguments_by_position_and_by_name(library):
+    attention = library.layers.MultiHeadAttention(2, 4)
+    layer = layers_of(library).Recompute(attention)
+    memory = tf.constant(STEPS[:, :3])
+    found = value_and_gradients(layer, STEPS, memory)
+    assert len(layer.weights) == 8
+    assert_equal(found, value_and_gradients(attention, STEPS, memory))
+    assert_equal(value_and_gradients(layer, STEPS, value=memory), found)
+    with tf.GradientTape() as tape:
+        tape.watch(memory)
+        y = layer(tf.constant(STEPS), value=memory)
+    assert np.abs(tape.gradient(y, memory)).min() > 0
+
+
+def test_a_state_that_is_given_and_returned(library):
+    gru = library.layers.GRU(4, return_state=True, return_sequences=True)
+    layer = layers_of(library).Recompute(gru)
+    state, results = tf.constant(STEPS[:, 0, :1]) * tf.ones([1, 4]), []
+    for each in (gru, layer):
+        with tf.GradientTape() as tape:
+            tape.watch(state)
+            outputs = each(tf.constant(STEPS), initial_state=state)
+        results.append([*outputs, tape.gradient(outputs[1], state, output_gradients=tf.sin(outputs[1]))])
+    assert len(results[1]) == 3
+    assert_equal(*([tensor.numpy() for tensor in tensors] for tensors in reversed(results)))
+    x, initial = library.Input([5, 3]), library.Input([4])
+    model = library.Model([x, initial], layer(x, initial_state=initial))
+    np.testing.assert_allclose(model([tf.constant(STEPS), state])[0], results[0][0], rtol=1e-5, atol=1e-6)
+
+
+def both(library):
+    class Both(library.layers.Layer):
+        """Of structures."""
+
+        def call(self, inputs, other=None, training=None):
+            value = inputs["a"] * tf.sin(inputs["b"][0])
+            return {"x": value if other is None else value + other**2, "y": (2.0 * value, None)}
+
+    return Both()
+
+
+def test_structures_of_inputs_and_outputs(library):
+    layer = both(library)
+    recomputed = layers_of(library).Recompute(layer)
+    x = tf.constant(X)
+
+    def gradients(layer):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = layer({"a": x, "b": [2.0 * x]}, other=3.0 * x)
+            y = value["x"] + tf.cos(x) * value["y"][0]
+        return [y.numpy(), tape.gradient(y, x, output_gradients=tf.sin(x)).numpy(), *map(type, (value, value["y"]))]
+
+    found, expected = gradients(recomputed), gradients(layer)
+    assert found[2:] == expected[2:]
+    assert_equal(found[:2], expected[:2])
+
+
+def test_layers_build_themselves(library):
+    class Block(library.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = library.layers.Dense(3), library.layers.Dense(2)
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    for run in (lambda f: f, tf.function):
+        layer = layers_of(library).Recompute(Block())
+        run(lambda x, layer=layer: layer(x))(tf.constant(X))
+        assert [tuple(w.shape) for w in layer.weights] == [(3, 3), (3,), (3, 2), (2,)]
+        assert_equal(value_and_gradients(layer, X), value_and_gradients(layer.layer, X))
+    layer = layers_of(library).Recompute(library.layers.Dense(2))
+    layer.build((None, 3))
+    assert len(layer.weights) == 2
+
+
+def test_weights_and_losses_of_shared_and_nested_wrappers_are_listed_once(library):
+    dense = library.layers.Dense(3, activity_regularizer="l2")
+    Recompute = layers_of(library).Recompute
+    nested, second = Recompute(Recompute(dense)), Recompute(dense)
+    expected = value_and_gradients(dense, X)
+    assert_equal(value_and_gradients(nested, X), expected)
+    assert_equal(value_and_gradients(second, X), expected)
+    assert len(nested.losses) == 1
+    model = library.Sequential([nested, second])
+    model(X)
+    assert (len(model.weights), len(model.losses)) == (2, 2)  # Two calls have two losses.
+    with tf.GradientTape() as tape:
+        model(X)
+        loss = sum(model.losses)
+    with tf.GradientTape() as plain:
+        h = dense(tf.constant(X))
+        expected = (tf.reduce_sum(h**2) + tf.reduce_sum(dense(h) ** 2)) * 0.01 / len(X)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    kernel = variables_of(dense)[0]
+    np.testing.assert_allclose(tape.gradient(loss, kernel), plain.gradient(expected, kernel), rtol=1e-4)
+
+
+def test_a_layer_that_is_not_trained_does_not_change(library):
+    layer = layers_of(library).Recompute(library.layers.BatchNormalization())
+    value_and_gradients(layer, X, training=True)
+    mean = np.array(layer.layer.moving_mean)
+    assert np.any(mean)
+    layer.trainable = False
+    value_and_gradients(layer, X, training=True)
+    np.testing.assert_array_equal(layer.layer.moving_mean, mean)
+    assert (len(layer.trainable_weights), len(layer.non_trainable_weights)) == (0, 4)
+
+
+def test_second_derivatives_are_those_of_the_layer(library):
+    dense, x = library.layers.Dense(3, activation="tanh"), tf.constant(X)
+    results = []
+    for layer in (dense, layers_of(library).Recompute(dense)):
+        with tf.GradientTape() as second:
+            second.watch(x)
+            with tf.GradientTape() as first:
+                first.watch(x)
+                y = tf.reduce_sum(layer(x) ** 2)
+            dx = tf.reduce_sum(tf.sin(first.gradient(y, x)))
+        results.append([tensor.numpy() for tensor in second.gradient(dx, [x, *variables_of(dense)[:1]])])
+    assert_equal(*results)
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """One entry for each trace."""
+    found, make = [], recompute_grad._TracedCall.__init__
+
+    def count(self, *args):
+        found.append(self)
+        make(self, *args)
+
+    monkeypatch.setattr(recompute_grad._TracedCall, "__init__", count)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_eager_mode_traces_once_for_each_signature(traces, policy, library):
+    library.mixed_precision.set_global_policy(policy)
+    try:
+        layer = layers_of(library).Recompute(block(library))
+        for _ in range(3):
+            value_and_gradients(layer, X, training=True)
+        assert len(traces) == 1
+        value_and_gradients(layer, X, training=False)
+        value_and_gradients(layer, X[:4], training=True)
+        assert len(traces) == 3
+        value_and_gradients(layer, X, training=True)
+        layer(X, training=True)  # Without a tape.
+        assert len(traces) == 3
+    finally:
+        library.mixed_precision.set_global_policy("float32")
+
+
+def test_a_layer_and_its_traces_are_freed(library):
+    layer = layers_of(library).Recompute(library.layers.Dense(2))
+    value_and_gradients(layer, X)
+    references = weakref.ref(layer), weakref.ref(layer.layer)
+    del layer
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_intermediate_values_are_not_kept(library):
+    """Between the passes the tape holds the input, the value and the weights, and none of the tensors between them."""
+
+    def alive():
+        gc.collect()
+        return sum(isinstance(o, EagerTensor) and o.shape == [1237, 3] for o in gc.get_objects())
+
+    def kept_by(layer):
+        x = tf.ones([1237, 3])
+        layer(x)
+        before = alive()
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        kept = alive() - before
+        tape.gradient(y, x)
+        return kept
+
+    layer = library.Sequential([library.layers.Dense(3, activation="sigmoid") for _ in range(8)])
+    assert kept_by(layer) >= 8
+    assert kept_by(layers_of(library).Recompute(layer)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("keep", "number"), [((), 2), (["exponential"], 2), (lambda op: op.type == "PyFuncStateless", 1)]
+)
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(mode, keep, number, library):
+    """A name after a function keeps the name's value, not that of the function."""
+    counted = []
+
+    def count(x):
+        counted.append(1)
+        return np.exp(x)
+
+    class Exponential(library.layers.Layer):
+        def call(self, x):
+            value = tf.numpy_function(count, [tf.stop_gradient(x)], tf.float32, stateful=False)
+            value = cg.embed_gradient(tf.ensure_shape(value, x.shape), value, x)
+            return tf.sin(cg.checkpoint_name(value, "exponential"))
+
+    layer = layers_of(library).Recompute(Exponential(), keep=keep)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return y, tape.gradient(y, x, output_gradients=tf.cos(x))
+
+    run = MODES[mode](step)
+    run(tf.constant(X))
+    counted.clear()
+    _, dx = run(tf.constant(X))
+    assert len(counted) == number
+    np.testing.assert_allclose(dx, np.cos(X) * np.cos(np.exp(X)) * np.exp(X), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "got"), [(lambda x: x, "the function '<lambda>'"), (3, "an int"), ("dense", "a str")]
+)
+def test_a_value_that_is_no_layer(value, got, library):
+    package = library.__name__
+    with pytest.raises(TypeError) as error:
+        layers_of(library).Recompute(value)
+    assert str(error.value) == (
+        f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. Use "
+        "tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+    )
+
+
+def test_a_layer_of_the_other_keras(library):
+    other = tf_keras if library is keras else keras
+    with pytest.raises(TypeError, match=f"of {library.__name__}, got a Dense of {other.__name__}. Use"):
+        layers_of(library).Recompute(other.layers.Dense(1))
+
+
+def test_keep_refuses_other_values_and_missing_names(library):
+    Recompute = layers_of(library).Recompute
+    with pytest.raises(TypeError, match=r"recompute_grad: keep holds no names; expected a list of names .*, got 5"):
+        Recompute(library.layers.Dense(1), keep=5)
+    layer = Recompute(library.layers.Dense(1, name="scored"), keep=["scores"])
+    with pytest.raises(ValueError, match="recompute_grad: keep names 'scores', but 'scored' has no such value"):
+        value_and_gradients(layer, X)
+
+
+def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
+    class Summed(library.layers.Layer):
+        def call(self, x):
+            return x * float(np.sum(x.numpy()))
+
+    with pytest.raises(
+        TypeError, match="recompute_grad: 'summed' cannot be traced, as the gradient needs it; expected "
+    ):
+        value_and_gradients(layers_of(library).Recompute(Summed(name="summed")), X)

@@ -1,0 +1,197 @@
+"""enable_remat: RematScope and keras.remat of Keras 3 recompute through this library."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow import core  # Only a test may look inside.
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.memory import recompute_grad
+
+from ..support.processes import run_python
+from ..support.recomputation import MODES, value_and_gradients
+
+X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
+TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)
+
+THEIRS = core.remat
+
+
+@pytest.fixture
+def remat():
+    cg.layers.enable_remat()
+    yield
+    cg.layers.disable_remat()
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """One entry for each trace."""
+    found, make = [], recompute_grad._TracedCall.__init__
+
+    def count(self, *args):
+        found.append(self)
+        make(self, *args)
+
+    monkeypatch.setattr(recompute_grad._TracedCall, "__init__", count)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_eager_fit_traces_each_layer_once(policy, remat, traces):
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        with keras.RematScope("full"):
+            layers = [keras.layers.Dense(3, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(X, TARGET, batch_size=4, epochs=3, verbose=0)
+        assert len(traces) == 3
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def test_scopes_in_scopes(remat, traces):
+    with keras.RematScope("full"):
+        outer = keras.layers.Dense(3)
+        with keras.RematScope(None):
+            plain = keras.layers.Dense(3)
+        with keras.RematScope("list_of_layers", layer_names=["named"]):
+            named, other = keras.layers.Dense(3, name="named"), keras.layers.Dense(3, name="other")
+    found = []
+    for layer in (outer, plain, named, other):
+        value_and_gradients(layer, X)
+        found.append(len(traces))
+    assert found == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dropout_has_one_mask_for_the_value_and_the_gradient(mode, remat):
+    with keras.RematScope("full"):
+        layer = keras.layers.Dropout(0.5)
+    x = tf.ones([1000])
+
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, tape.gradient(y, x)
+
+    y, dx = MODES[mode](step)()
+    np.testing.assert_array_equal(y, dx)
+    assert 0 < np.mean(y == 0) < 1
+
+
+def test_a_mask_that_a_model_makes(remat):
+    with keras.RematScope("full"):
+        model = keras.Sequential([keras.layers.Embedding(5, 3, mask_zero=True)])
+    with tf.GradientTape() as tape:
+        y = model(tf.constant([[1, 2, 0, 0]]))
+        loss = tf.reduce_sum(y * tf.reshape(tf.range(12.0), y.shape))
+    np.testing.assert_array_equal(y._keras_mask, [[True, True, False, False]])
+    dense = tf.convert_to_tensor(tape.gradient(loss, model.weights[0].value))
+    np.testing.assert_array_equal(dense[1:3], np.arange(6.0).reshape(2, 3))
+
+
+def test_functions_and_layers_that_keras_remat_decorates(remat):
+    doubled = keras.remat(lambda x, scale=1.0: tf.sin(x) * scale)
+    dense = keras.layers.Dense(2, activity_regularizer="l2")
+    recomputed = keras.remat(dense)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = doubled(x, scale=2.0)
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=x), 2 * X * np.cos(X), rtol=1e-5)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(recomputed(x) ** 3) + sum(dense.losses)
+        dx = tape.gradient(loss, x)
+        assert len(dense.losses) == 1
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(dense(x) ** 3) + sum(dense.losses)
+    np.testing.assert_allclose(dx, tape.gradient(loss, x), rtol=1e-4)
+
+
+def test_keras_alone_is_wrong_or_fails():
+    """Otherwise nobody needs enable_remat."""
+    with keras.RematScope("full"):
+        dropout, dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+    x = tf.ones([1000])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = dropout(x, training=True)
+    assert np.any(y != tape.gradient(y, x))
+    model = keras.Sequential([dense])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="supports keywords arguments only when eager"):
+        model.fit(X, TARGET, verbose=0)
+
+
+def test_both_switches_may_be_repeated():
+    for _ in range(2):
+        cg.layers.enable_remat()
+        assert core.remat is not THEIRS
+    for _ in range(2):
+        cg.layers.disable_remat()
+        assert core.remat is THEIRS
+
+
+def test_a_replacement_by_other_code_is_not_dropped(monkeypatch):
+    cg.layers.enable_remat()
+    ours = core.remat
+    monkeypatch.setattr(core, "remat", lambda f: f)
+    with pytest.raises(RuntimeError) as error:
+        cg.layers.disable_remat()
+    assert str(error.value).startswith(
+        "layers.disable_remat: Keras recomputes by another function than that of enable_remat, which this call would "
+        f"drop; got '{__name__}.test_a_replacement_by_other_code_is_not_dropped.<locals>.<lambda>'"
+    )
+    monkeypatch.setattr(core, "remat", ours)
+    cg.layers.disable_remat()
+    assert core.remat is THEIRS
+
+
+def test_a_keras_without_remat(monkeypatch):
+    monkeypatch.delattr(core, "remat")
+    with pytest.raises(RuntimeError) as error:
+        cg.layers.enable_remat()
+    assert str(error.value) == (
+        "layers.enable_remat: this Keras has no recomputation; expected Keras 3.9 or later, got Keras "
+        f"{keras.__version__}. Use layers.Recompute."
+    )
+
+
+def test_another_backend(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError) as error:
+        cg.layers.enable_remat()
+    assert str(error.value) == (
+        "layers.enable_remat: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got "
+        "'jax'. Set KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
+    )
+
+
+def test_a_value_that_cannot_be_decorated(remat):
+    with pytest.raises(
+        TypeError, match=r"keras.remat: cannot decorate this value; expected a function .*, got an int."
+    ):
+        keras.remat(3)
+
+
+IMPORTS = """
+import keras
+from keras.src.backend.tensorflow import core
+
+before = core.remat
+import tf_cg_ops
+import tf_cg_ops.layers
+
+assert core.remat is before
+"""
+
+
+def test_an_import_replaces_nothing(tmp_path):
+    run_python(IMPORTS, cwd=tmp_path)

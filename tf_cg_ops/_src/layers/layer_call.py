@@ -1,0 +1,108 @@
+"""Calls of Keras layers through `recompute_grad`: masks and losses go in and come out as Tensors.
+
+Keras attaches a mask to a Tensor, and a layer keeps the losses of its calls. A trace has Tensors of its own, so masks
+become arguments there, and masks and losses become results.
+"""
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.memory import recompute_grad
+from tf_cg_ops._src.memory.checkpoint_name import Keep
+
+_WORDING = WordingWithoutGradientFunction("recompute_grad")
+
+
+def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The value of a layer, or of a function that calls layers, with a gradient that computes it again.
+
+    Args:
+      keep: The values that are not computed again.
+      function: The layer or function.
+      owner: The layer around it, or itself, whose losses come out of the call. None for no layer.
+      args: The positional arguments.
+      kwargs: The keyword arguments.
+
+    Returns:
+      The value.
+    """
+    if scopes.is_stateless():  # Updates of variables are Tensors there, which could not leave the trace.
+        return function(*args, **kwargs)
+    call = _LayerCall(function, owner)
+    arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
+    outputs, masks, losses = recompute_grad.run(_WORDING, keep, call, arguments, {})
+    _set_masks(outputs, masks)
+    if losses:
+        lists = _losses_in(owner)
+        for key, tensors in losses.items():
+            lists[key].extend(tensors)
+    return outputs
+
+
+class _LayerCall:
+    """The call as a function of Tensors."""
+
+    def __init__(self, function: Callable[..., Any], owner: Any) -> None:
+        layer = function.__self__ if isinstance(function, types.MethodType) else function
+        self.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
+        self.traces_of = function
+        self._owner = owner
+        self._autograph_scope = tf_internal.autograph_scope()
+
+    def __call__(
+        self, state: str, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
+        _set_masks((args, kwargs), masks)
+        with self._autograph_scope, _losses_taken_from(self._owner) as losses:
+            outputs = self.traces_of(*args, **kwargs)
+        return outputs, _masks_of(outputs), losses
+
+
+def _state_of(layer: Any) -> str:
+    """Everything in the attributes of layers that Keras itself changes, and that changes a trace."""
+    if layer is None or not tf.executing_eagerly():
+        return ""
+    return repr([(each.trainable, getattr(each.dtype_policy, "name", None)) for each in layer._flatten_layers()])
+
+
+def _masks_of(structure: Any) -> list[Any]:
+    """The mask of each leaf, or None."""
+    return [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(structure)]
+
+
+def _set_masks(structure: Any, masks: Sequence[Any]) -> None:
+    for leaf, mask in zip(tf.nest.flatten(structure), masks, strict=True):
+        if mask is not None:
+            leaf._keras_mask = mask
+
+
+@contextlib.contextmanager
+def _losses_taken_from(layer: Any) -> Iterator[dict[str, list[tf.Tensor]]]:
+    """Takes the losses that the layer, and layers inside of it, add in this context, by the keys of their lists."""
+    taken: dict[str, list[tf.Tensor]] = {}
+    before = {id(losses): list(losses) for losses in _losses_in(layer).values()}
+    try:
+        yield taken
+    finally:
+        for key, losses in _losses_in(layer).items():
+            earlier = before.get(id(losses), [])
+            if len(losses) > len(earlier):
+                taken[key] = losses[len(earlier) :]
+                losses[:] = earlier
+
+
+def _losses_in(layer: Any) -> dict[str, list[Any]]:
+    """The lists in which the layer, and layers inside of it, keep the losses of their calls.
+
+    tf_keras has two: for this thread, and for the shapes of a functional model.
+    """
+    layers = enumerate([] if layer is None else layer._flatten_layers())
+    found = {f"{name}:{i}": getattr(each, name, None) for i, each in layers for name in ("_eager_losses", "_losses")}
+    return {key: losses for key, losses in found.items() if losses is not None}
