@@ -84,6 +84,8 @@ CALLS = {
     "recompute_grad": [lambda x: cg.recompute_grad(tf.sin)(x)],
     "reverse_gradient": [lambda x: cg.reverse_gradient(x)],
     "scale_gradient": [lambda x: cg.scale_gradient(x, 0.5)],
+    "scan": [lambda x: cg.scan(lambda carry, _: (tf.sin(carry), None), x, length=3)[0]],
+    "while_loop": [lambda x: cg.while_loop(lambda x: True, lambda x: (tf.sin(x),), (x,), 3)[0]],
     "straight_through": [
         lambda x: cg.straight_through(tf.round)(x),
         lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),

@@ -103,9 +103,11 @@ def test_the_public_names_are_these_and_no_others():
         "reverse_gradient",
         "saved_model",
         "scale_gradient",
+        "scan",
         "straight_through",
         "sysconfig",
         "testing",
+        "while_loop",
     ]
     public = {name for name in vars(cg) if not name.startswith("_")} | {
         "layers"

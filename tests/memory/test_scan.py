@@ -3,6 +3,7 @@
 import collections
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -539,6 +540,11 @@ ERRORS = {
         lambda: cg.scan(lambda c, x: (c, x), [0.0, tf.TensorArray(tf.float32, 3)], tf.ones([3])),
         TypeError,
         r"init\[1\] is no Tensor; .* TensorArray",
+    ),
+    "keras tensors": (
+        lambda: cg.scan(lambda c, x: (c, x), 0.0, keras.Input([3])),
+        TypeError,
+        "xs holds KerasTensors, .* Call scan in the call",
     ),
     "scalar": (lambda: cg.scan(lambda c, x: (c, x), 0.0, (1.0,)), ValueError, r"xs\[0\] has no slices"),
     "ragged": (

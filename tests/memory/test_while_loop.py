@@ -38,7 +38,7 @@ def assert_close(got, expected):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("checkpoint", ["sqrt", "log", 1, 4, 100, None])
-def test_it_ends_anywhere(mode, checkpoint):
+def test_loops_that_end_anywhere(mode, checkpoint):
     w = tf.Variable(W)
 
     @MODES[mode]

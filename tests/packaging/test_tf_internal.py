@@ -28,6 +28,7 @@ def test_every_name_is_there():
         "add_function",
         "add_python_function",
         "autograph_artifact",
+        "autograph_scope",
         "cache_control_flow_graphs",
         "capture",
         "capture_substitutes",
@@ -36,6 +37,7 @@ def test_every_name_is_there():
         "contextlib",
         "control_flow_graphs",
         "control_flow_util",
+        "converted_by_autograph",
         "core",
         "could_possibly_record",
         "create_op",
@@ -232,3 +234,23 @@ def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
     (tmp_path / "fingerprint.pb").unlink()
     tf_internal.write_fingerprint(str(tmp_path))
     assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first
+
+
+def doubled_if_positive(x):
+    if x > 0.0:
+        x = 2.0 * x
+    return x
+
+
+@pytest.mark.parametrize("is_translated", [True, False])
+def test_a_function_is_translated_where_the_code_that_passes_it_is(is_translated):
+    @tf.function(autograph=False)
+    def run(x):
+        with tf_internal.autograph_scope():
+            return tf_internal.converted_by_autograph(doubled_if_positive)(x)
+
+    if is_translated:
+        assert tf.function(lambda x: run.python_function(x))(tf.constant(3.0)) == 6.0
+    else:
+        with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+            run(tf.constant(3.0))

@@ -13,8 +13,11 @@ import tensorflow as tf
 # Traces a Python object by its identity. tf.function would look at the object in its __wrapped__ instead.
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
-# Keeps AutoGraph from translating a function. tf.autograph.experimental.do_not_convert also enters a scope.
+# Whether AutoGraph translates the code that calls: no public name tells.
 from tensorflow.python.autograph.core import ag_ctx as _autograph_context
+
+# Keeps AutoGraph from translating a function, or has it translate one. tf.autograph.experimental.do_not_convert also
+# enters a scope, and for the other there is no public name.
 from tensorflow.python.autograph.impl import api as _autograph
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes between versions.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory import recompute_grad, traces
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
@@ -16,6 +17,11 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
     """The structure with a Tensor for each Variable, array and number; TypeError for other leaves."""
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
+    if dispatch.package_of_keras_tensors(leaves):
+        raise TypeError(
+            f"{api}: {argument} holds KerasTensors, and a functional model cannot save the function; expected Tensors, "
+            f"got a KerasTensor. Call {api} in the call() of a keras.layers.Layer."
+        )
     for i, leaf in enumerate(leaves):
         if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
             continue

@@ -29,8 +29,8 @@ def while_loop(
             loop_vars, t = body(*loop_vars), t + 1
 
     and the gradients are those of this loop: with respect to `loop_vars`, and the Tensors and variables that `body`
-    reads. What is kept for the gradient, and how often a step is computed, depends on `checkpoint` and on
-    `maximum_iterations` as in `scan`. The loop may end anywhere, also within a segment.
+    reads. `checkpoint` and `maximum_iterations` decide, as in `scan`, how much is kept for the gradient and how often a
+    step is computed. The loop may end anywhere, also within a segment.
 
     Compared with `tf.while_loop`: the same values and gradients, but `maximum_iterations` is necessary, shapes do not
     change from step to step, and variables that `body` assigns are written after the loop. In eager mode the loop is

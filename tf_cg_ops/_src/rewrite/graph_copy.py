@@ -131,7 +131,7 @@ class GraphCopy:
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-    """What a traced graph captures: pairs (outside, inside) of values, and of handles of resources.
+    """Pairs (outside, inside) of the values that a traced graph captures, and of the handles of resources.
 
     Constants are copied with the graph, but for those of floats: they may have gradients.
     """
