@@ -11,8 +11,6 @@ import tf_cg_ops as cg
 
 from ..support.processes import run_python
 
-pytestmark = pytest.mark.core
-
 DY = tf.constant(np.random.default_rng(0).normal(size=[4, 64]), tf.float32)
 ONES = tf.ones([4, 64])
 
