@@ -109,6 +109,7 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
     captures = list(zip(values, is_stacked, strict=True))[num_results + num_inputs :]
 
     def backward(dys: Sequence[Any]) -> Sequence[Any]:
+        _check_positions(op)
         stacked_captures = [value for value, stacked in captures if stacked]
 
         def gradients_of_example(example: tuple[Any, Any]) -> list[Any]:

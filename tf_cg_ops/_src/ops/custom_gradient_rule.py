@@ -24,7 +24,9 @@ def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
 def _convert_rule(pfor_input: Any) -> Sequence[Any]:
     """The results of all members, with a rule that vectorizes the rule."""
     # Not the others: a loop goes on, for all examples, as long as an unstacked number says so.
-    pfor_input.stack_inputs(pfor_input.get_attr("differentiated_results"))
+    num_results = len(pfor_input.op.outputs)
+    # A malformed op names others; the gradient refuses them.
+    pfor_input.stack_inputs([i for i in pfor_input.get_attr("differentiated_results") if 0 <= i < num_results])
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     outputs = graph_rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])
     return [tf_internal.wrap_for_pfor(output, w.is_stacked) for output, w in zip(outputs, wrapped, strict=False)]
