@@ -499,22 +499,23 @@ def test_methods_are_told_apart():
     assert float(cg.scan(functools.partial(Model.step, model), 1.0, tf.range(3))[0]) == 8.0
 
 
-def test_only_the_beginnings_of_segments_are_kept():
-    """The gradient of a loop of 30 x 30 steps pushes onto lists in the forward pass only what begins a segment."""
-
+@pytest.mark.parametrize(
+    ("checkpoint", "num_steps", "num_carries"), [("sqrt", 900, 30), ("log", 512, 8), ("log", 4096, 8), (100, 900, 9)]
+)
+def test_only_the_beginnings_of_segments_are_kept(checkpoint, num_steps, num_carries):
     @tf.function(autograph=False)
     def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            last, _ = cg.scan(lambda c, _: (tf.sin(tf.cos(c)) * x, None), x, length=900)
+            last, _ = cg.scan(lambda c, _: (tf.sin(tf.cos(c)) * x, None), x, length=num_steps, checkpoint=checkpoint)
         return tape.gradient(last, x)
 
-    kept = lists_of_forward_loops(run.get_concrete_function(tf.TensorSpec([7])).graph)
-    assert kept == [30]
+    graph = run.get_concrete_function(tf.TensorSpec([7])).graph
+    assert lists_outside_of_segments(graph) == [num_carries]
 
 
-def lists_of_forward_loops(graph):
-    """The lengths of the lists of Tensors of shape [7] that loops outside of gradients fill."""
+def lists_outside_of_segments(graph):
+    """The lengths of the lists of Tensors of shape [7] that the outermost loops fill."""
     return [
         int(tf.get_static_value(reserve.inputs[1]))
         for reserve in graph.get_operations()
