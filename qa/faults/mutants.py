@@ -108,6 +108,17 @@ TESTING = (
     "testing/test_wrong_gradients.py",
     "testing/test_library.py",
 )
+LOOPS = (
+    "memory/test_scan.py",
+    "memory/test_while_loop.py",
+    "memory/test_loop_state.py",
+)
+RECOMPUTE_LAYERS = (
+    "keras/test_recompute_layer.py",
+    "keras/test_recompute_saving.py",
+    "keras/test_recompute_keras3.py",
+    "keras/test_remat.py",
+)
 # The files of tests for each module, or for all modules of a folder.
 TESTS = {
     "__init__.py": ("graph/test_import.py", "keras/test_functional_models.py"),
@@ -141,6 +152,11 @@ TESTS = {
         "custom_gradient/test_variant_errors.py",
         "graph/test_autograph.py",
     ),
+    "_src/memory/checkpointed_loop.py": LOOPS,
+    "_src/memory/loop_step.py": LOOPS,
+    "_src/memory/scan.py": LOOPS,
+    "_src/memory/segments.py": LOOPS,
+    "_src/memory/while_loop.py": LOOPS,
     "_src/memory/": (
         "custom_gradient/test_variants.py",
         "memory/test_recompute_state.py",
@@ -164,6 +180,9 @@ TESTS = {
     "_src/ready_made/": READY_MADE,
     "_src/keras/": KERAS,
     "_src/layers/": KERAS,
+    "_src/layers/layer_call.py": RECOMPUTE_LAYERS,
+    "_src/layers/recompute.py": RECOMPUTE_LAYERS,
+    "_src/layers/remat.py": RECOMPUTE_LAYERS,
     "compat/": ("compat/test_tfp_math.py", "compat/test_bayesflow.py", "keras/test_functional_models.py"),
     "layers/": ("keras/test_layers.py",),
     "saved_model/": SAVED_MODEL,

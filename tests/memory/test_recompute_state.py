@@ -183,9 +183,11 @@ def test_random_numbers_with_seeds_are_the_same_in_each_program():
 
 def test_the_random_numbers_are_not_kept():
     """Beside the value, the forward pass returns a seed."""
+    from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
     from tf_cg_ops._src.memory.replay import Replay
 
-    replay = Replay("f", lambda x: [tf.nn.dropout(tf.sin(x), 0.5)], [tf.TensorSpec([4, 64])])
+    wording = WordingWithoutGradientFunction("recompute_grad")
+    replay = Replay(wording, "f", lambda x: [tf.nn.dropout(tf.sin(x), 0.5)], [tf.TensorSpec([4, 64])])
     _, residuals = replay.forward([ONES])
     assert [residual.shape for residual in residuals] == [[2]]
 
