@@ -2,6 +2,7 @@
 
 from . import program
 from .subjects import (
+    blocks,
     broadcast,
     compiled,
     dispatch,
@@ -11,6 +12,7 @@ from .subjects import (
     import_time,
     inference,
     live_rules,
+    loops,
     peak_memory,
     recompute_grad,
     reductions,
@@ -29,6 +31,8 @@ SUBJECTS = (
     live_rules,
     peak_memory,
     recompute_grad,
+    blocks,
+    loops,
     tracing,
     threads,
     import_cost,

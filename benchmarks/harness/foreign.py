@@ -2,26 +2,44 @@
 
 import functools
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
+from . import peaks
 from .samplers import Sampler
 from .workers import Worker
 
+_ABSENT = "not installed"
 _MODULES = {"torch": "benchmarks.harness.foreign_torch", "jax": "benchmarks.harness.foreign_jax"}
+# PyTorch's threads must not spin while others are measured.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "JAX_PLATFORMS": "cpu"}
 
 
 @functools.cache
 def _worker(framework: str) -> Worker:
-    # OMP_WAIT_POLICY: PyTorch's threads must not spin while others are measured.
-    return Worker({"OMP_WAIT_POLICY": "passive", "JAX_PLATFORMS": "cpu"})
+    return Worker(_ENVIRONMENT)
 
 
 def implementations(function: str, **arguments: Any) -> dict[str, Sampler | str]:
     """The results of `function` in the modules for PyTorch and JAX; a note for an absent framework."""
     found: dict[str, Sampler | str] = {}
     for framework, module in _MODULES.items():
-        if importlib.util.find_spec(framework) is None:
-            found[framework] = "not installed"
-        else:
+        if _installed(framework):
             found.update(_worker(framework).build(f"{module}:{function}", **arguments))
+        else:
+            found[framework] = _ABSENT
     return found
+
+
+def times_in_jax(function: str, **arguments: Any) -> Mapping[str, Sampler | str]:
+    """The samplers that `module:function` builds."""
+    return _worker("jax").build(function, **arguments) if _installed("jax") else {"jax": _ABSENT}
+
+
+def peak_in_jax(builder: str, **arguments: Any) -> Sampler | str:
+    """The sampler that `module:function` builds, in a fresh process for each sample."""
+    return peaks.InFreshProcess(builder, arguments, **_ENVIRONMENT) if _installed("jax") else _ABSENT
+
+
+def _installed(framework: str) -> bool:
+    return importlib.util.find_spec(framework) is not None

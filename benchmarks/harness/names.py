@@ -21,6 +21,28 @@ ONE_BY_ONE = "one by one in float32"
 YARDSTICKS = (STREAM, READ_BOTH, TRAFFIC)
 PLAIN = "without a gradient"
 
+# Of loops.
+TF_LOOP = "tf.while_loop"
+SQRT = "cg.while_loop, sqrt"
+LOG = "cg.while_loop, log"
+JAX_LOOP = "jax.lax.scan"
+JAX_CHECKPOINT = "jax.checkpoint in jax.lax.scan"
+
+# Of blocks of a network.
+NO_RECOMPUTATION = "plain"
+RECOMPUTED = "cg.recompute_grad"
+JAX_BLOCKS = (
+    "jax, plain",
+    "jax.checkpoint",
+    "jax.checkpoint, save_only_these_names",
+    "jax.checkpoint, dots_saveable",
+)
+
 # Of graphs that hold no op of the library.
 WITH = "with tf_cg_ops imported"
 WITHOUT = "without it"
+
+
+def of_length(name: str, num_steps: int) -> str:
+    """The name of an implementation at one of several lengths."""
+    return f"{name}, {num_steps:,} steps"

@@ -3,19 +3,20 @@
 import functools
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .workers import Worker
 
+# Every large block goes back to the system at once: resident memory is in use. Without the optimisations of oneDNN,
+# whose allocator keeps freed memory.
+ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
 
 @functools.cache
 def worker() -> Worker:
-    """A process in which every large block goes back to the system at once: resident memory is in use.
-
-    Without the optimisations of oneDNN, whose allocator keeps freed memory.
-    """
-    return Worker({"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"})
+    """A process in which resident memory is in use."""
+    return Worker(ENVIRONMENT)
 
 
 class Peak:
@@ -36,6 +37,47 @@ class Peak:
         before = _status("VmRSS")
         self._function()
         return max(0, _status("VmHWM") - before) / self._unit_bytes
+
+
+class OfFirstCall(Peak):
+    """The peak of the first call, which no memory that an earlier one has freed can hide; what is traced stays.
+
+    For one sample only: see InFreshProcess.
+    """
+
+    def __init__(self, trace: Callable[[], Callable[[], Any]], unit_bytes: int) -> None:
+        """`trace` returns the function."""
+        self._trace = trace
+        self._unit_bytes = unit_bytes
+
+    def prepare(self, seconds: float) -> None:
+        """Traces and compiles."""
+        self._function = self._trace()
+
+
+class InFreshProcess:
+    """A sampler that a process of its own builds for each sample."""
+
+    def __init__(
+        self, builder: str, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`builder`: a `module:function` that returns one sampler, given the arguments."""
+        self._builder = builder
+        self._arguments = arguments
+        self._environment = ENVIRONMENT | dict(environment or {})
+
+    def prepare(self, seconds: float) -> None:
+        """Nothing: the process prepares."""
+
+    def sample(self) -> float:
+        """One sample."""
+        worker = Worker(self._environment)
+        try:
+            (sampler,) = worker.build(self._builder, **self._arguments).values()
+            sampler.prepare(0.0)
+            return sampler.sample()
+        finally:
+            worker.end()
 
 
 def _status(field: str) -> int:

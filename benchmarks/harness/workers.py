@@ -45,6 +45,11 @@ class Worker:
             raise RuntimeError(f"benchmarks: the worker ended with {self._process.wait()} at {request}")
         return json.loads(answer)
 
+    def end(self) -> None:
+        """Ends the process."""
+        atexit.unregister(self._process.communicate)
+        self._process.communicate()
+
 
 class Remote:
     """A sampler that a worker holds."""

@@ -17,13 +17,18 @@ from ..harness.names import (
     DECORATOR,
     EMBED,
     FORMULA,
+    JAX_CHECKPOINT,
+    JAX_LOOP,
     KERNEL,
+    LOG,
     MULTIPLY,
     PLAIN,
     READ_BOTH,
     REDUCE_SUM,
+    SQRT,
     STREAM,
     TF,
+    TF_LOOP,
     TFP,
     TRAFFIC,
 )
@@ -84,10 +89,10 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     paths = []
     with plt.rc_context(_STYLE):
-        for name, function in (("headline", _headline), ("sizes", _sizes), ("memory_limit", _memory_limit)):
-            figure = function(cases)
+        for draw_one in (_headline, _sizes, _memory_limit, _loops):
+            figure = draw_one(cases)
             if figure is not None:
-                paths.append(folder / f"{name}.png")
+                paths.append(folder / f"{draw_one.__name__.removeprefix('_')}.png")
                 _save(figure, run, paths[-1])
     return paths
 
@@ -243,4 +248,35 @@ def _memory_limit(cases: Cases) -> Any:
     axis.grid(axis="x", alpha=0.25)
     axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
     figure.suptitle("Backward pass against the memory limit", x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure
+
+
+_OF_LOOPS = {
+    TF_LOOP: {"color": _DARK, "marker": "s"},
+    SQRT: {"color": _BLUE, "linewidth": 2.2, "marker": "o"},
+    LOG: {"color": _LIGHT, "linewidth": 2.2, "marker": "o"},
+    JAX_LOOP: {"color": _GREY, "linestyle": ":", "marker": "s"},
+    JAX_CHECKPOINT: {"color": _GREY, "linestyle": ":", "marker": "D"},
+}
+
+
+def _loops(cases: Cases) -> Any:
+    """Memory by number of steps: a straight line of slope 1 for a loop that keeps everything, of 1/2 for the root."""
+    case = cases.get(("loops", "peak memory"))
+    if case is None:
+        return None
+    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+    for name, by_length in table.by_length(case).items():
+        axis.plot(by_length.keys(), by_length.values(), label=name, markersize=5, **_OF_LOOPS[name])
+    lengths = sorted({length for by_length in table.by_length(case).values() for length in by_length})
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} MiB"))
+    axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axis.set_xlabel("steps, with a state of 1 MiB")
+    axis.set_title("Memory of the gradient of a loop", fontsize=12, fontweight="bold")
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8, frameon=False)
     return figure

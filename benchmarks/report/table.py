@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..harness.names import KERNEL, YARDSTICKS
+from ..harness.names import JAX_CHECKPOINT, JAX_LOOP, KERNEL, LOG, SQRT, TF_LOOP, YARDSTICKS
 
 # The elements from which no cache holds a tensor.
 LARGE = 4_000_000
@@ -74,6 +74,47 @@ def memory(run: dict[str, Any]) -> str:
             moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
             body.append((f"{case['subject']}: {case['case']}<br>{moved}, {found[0]}", *times, ratio))
     return rows(("case<br>bytes moved at least, yardstick", "yardstick", f"{KERNEL}", "ratio (p20 to p80)"), *body)
+
+
+def loops(run: dict[str, Any]) -> str:
+    """The memory of loops: a row for each length, a column for each implementation."""
+    (case,) = (case for case in run["cases"] if (case["subject"], case["case"]) == ("loops", "peak memory"))
+    names = (TF_LOOP, SQRT, LOG, JAX_LOOP, JAX_CHECKPOINT)
+    found = by_length(case)
+    present = [name for name in names if name in found]
+    body = []
+    for num_steps in found[SQRT]:
+        cells = [f"{found[name][num_steps]:,.0f}" if num_steps in found[name] else "not run" for name in present]
+        body.append((f"{num_steps:,}", *cells))
+    return rows(("steps", *(f"`{name}`" for name in present)), *body)
+
+
+def by_length(case: dict[str, Any]) -> dict[str, dict[int, float]]:
+    """The medians of a case whose implementations have several lengths: by name, then by length."""
+    found: dict[str, dict[int, float]] = {}
+    for name, summary in case["implementations"].items():
+        of, _, length = name.rpartition(", ")
+        found.setdefault(of, {})[int(length.removesuffix(" steps").replace(",", ""))] = summary["median"]
+    return found
+
+
+def times_of_loops(run: dict[str, Any]) -> str:
+    """The time of loops in multiples of the plain loop's."""
+    body = []
+    for case in run["cases"]:
+        if case["subject"] == "loops" and case["case"].startswith("time, "):
+            plain = quantity(case["implementations"][TF_LOOP]["median"], "s")
+            ratios = (_ratio(case["ratios"][name][TF_LOOP]) for name in (SQRT, LOG))
+            body.append((case["case"].removeprefix("time, "), plain, *ratios))
+    return rows(("step", f"`{TF_LOOP}`", f"`{SQRT}`, times this", f"`{LOG}`, times this"), *body)
+
+
+def blocks(run: dict[str, Any]) -> str:
+    """The memory and the time of blocks of a network, one row for each way."""
+    found = {case["case"].partition(",")[0]: case for case in run["cases"] if case["subject"] == "blocks"}
+    memory, time = (found[kind]["implementations"] for kind in ("peak memory", "time"))
+    body = [(f"`{name}`", f"{memory[name]['median']:,.0f}", quantity(time[name]["median"], "s")) for name in memory]
+    return rows(("", "MiB", "time"), *body)
 
 
 def cases(run: dict[str, Any]) -> str:

@@ -191,6 +191,8 @@ def test_every_target_belongs_to_a_case(quick):
         "forward, the same time for one element and for 100 million",
         "backward, 10 million",
         "backward, 100 million",
+        "memory of a segmented loop, sqrt: twice as much for four times the steps",
+        "memory of a segmented loop, log: a constant more for four times the steps",
     }
 
 
@@ -246,17 +248,23 @@ def run():
     return json.loads((publish.RESULTS / "results.json").read_text())
 
 
-PAGE = publish.PAGE.read_text()
+@pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
+def test_the_figures_in_the_documentation_are_those_of_the_results(page, run):
+    text = page.read_text()
+    assert publish.fill(page, text, run) == text
 
 
-def test_the_figures_in_the_documentation_are_those_of_the_results(run):
-    assert publish.page(PAGE, run) == PAGE
+def test_the_table_of_all_cases_is_made_from_the_results(run):
     assert table.document(run) == (publish.RESULTS / "table.md").read_text()
 
 
-def test_the_charts_in_the_documentation_are_those_of_the_results():
-    shown = publish.charts(PAGE)
-    assert {path.name for path in shown} == {"headline.png", "sizes.png", "memory_limit.png"}
+CHARTS = {"performance.md": {"headline.png", "sizes.png", "memory_limit.png"}, "memory.md": {"loops.png"}}
+
+
+@pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
+def test_the_charts_in_the_documentation_are_those_of_the_results(page):
+    shown = publish.charts(page.read_text())
+    assert {path.name for path in shown} == CHARTS[page.name]
     for path in shown:
         assert path.read_bytes() == (publish.FIGURES / path.name).read_bytes()
 
@@ -267,5 +275,6 @@ def test_the_targets_in_the_results_are_those_of_the_code(run):
 
 
 def test_a_page_without_the_marks_is_refused(run):
-    with pytest.raises(ValueError, match="the marks of 'origin' stand 0 times"):
-        publish.page("", run)
+    page = next(iter(publish.PAGES))
+    with pytest.raises(ValueError, match=f"the marks of 'origin' stand 0 times in {page.name}"):
+        publish.fill(page, "", run)

@@ -170,7 +170,14 @@ class Segments:
             results = [array.write(place, output) for array, output in zip(results, outputs, strict=True)]
             return turn + 1, carry, results
 
-        _, carry, results = tf.while_loop(goes_on, body, (tf.constant(0), carry, results), maximum_iterations=length)
+        _, carry, results = tf.while_loop(
+            goes_on,
+            body,
+            (tf.constant(0), carry, results),
+            # The gradient would compute several segments at once, and keep them all.
+            parallel_iterations=1 if level else 10,
+            maximum_iterations=length,
+        )
         return carry, [
             _stack(array, [*self._factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
             for array, spec in zip(results, self._output_specs, strict=True)
