@@ -38,7 +38,7 @@ def times_in_jax(function: str, **arguments: Any) -> Mapping[str, Sampler | str]
 
 def peak_in_jax(builder: str, **arguments: Any) -> Sampler | str:
     """The sampler that `module:function` builds, in a fresh process for each sample."""
-    return peaks.InFreshProcess(builder, arguments, **_ENVIRONMENT) if _installed("jax") else _ABSENT
+    return peaks.InFreshProcess(builder, arguments, _ENVIRONMENT) if _installed("jax") else _ABSENT
 
 
 def _installed(framework: str) -> bool:

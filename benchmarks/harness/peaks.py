@@ -58,13 +58,11 @@ class OfFirstCall(Peak):
 class InFreshProcess:
     """A sampler that a process of its own builds for each sample."""
 
-    def __init__(
-        self, builder: str, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, builder: str, arguments: Mapping[str, Any], environment: Mapping[str, str] = {}) -> None:
         """`builder`: a `module:function` that returns one sampler, given the arguments."""
         self._builder = builder
         self._arguments = arguments
-        self._environment = ENVIRONMENT | dict(environment or {})
+        self._environment = ENVIRONMENT | dict(environment)
 
     def prepare(self, seconds: float) -> None:
         """Nothing: the process prepares."""
