@@ -5,8 +5,16 @@ HARMLESS: dict[str, str] = {
     "text = str(error.args[ -1][0][2] if isinstance(error, shutil.Error) else error)": (
         "shutil.Error has one argument."
     ),
-    "_src/memory/recompute_grad.py: @tf.function(autograph=False) -> @tf.function(autograph=True)": (
-        "AutoGraph changes nothing about what can be traced without it."
+    "_src/memory/forward_pass.py: self._forget([tensor for tensor in inputs if tensor.dtype == tf.resource]) -> "
+    "self._forget([tensor for tensor in inputs if tensor.dtype is tf.resource])": (
+        "TensorFlow has one object for each dtype."
+    ),
+    "_src/memory/python_gradients.py: return copy[captured[0]] -> return copy[captured[ -1]]": (
+        "A graph captures a Tensor once."
+    ),
+    "_src/memory/random_numbers.py: iteration = tf.constant(0, tf.int32) if stream.iteration is None else "
+    "stream.iteration -> iteration = tf.constant( 1, tf.int32) if stream.iteration is None else stream.iteration": (
+        "In a branch any number will do that is the same in both passes."
     ),
     "saved_model/_compare_models.py: @dataclass(frozen=True) -> @dataclass(frozen=False)": (
         "Nothing assigns to the fields or hashes a result."

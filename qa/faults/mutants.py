@@ -154,6 +154,7 @@ TESTS = {
     ),
     "_src/memory/checkpointed_loop.py": LOOPS,
     "_src/memory/loop_step.py": LOOPS,
+    "_src/memory/python_gradients.py": (*LOOPS, "memory/test_recompute_captures.py"),
     "_src/memory/scan.py": LOOPS,
     "_src/memory/segments.py": LOOPS,
     "_src/memory/while_loop.py": LOOPS,

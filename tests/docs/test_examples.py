@@ -26,6 +26,7 @@ FILES = {
     "binary_net": {"binary_net.png", "binary_net.keras", "reloaded.npz"},
     "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
     "fit_ode": {"fit_ode.png", "fit.json"},
+    "long_sequence": {"long_sequence.png", "curves.json"},
     "strip_for_tflite": {"trained", "stripped", "stripped.tflite"},
 }
 
@@ -39,6 +40,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 BREAKAGES = {
+    "long_sequence": """
+scan = cg.scan
+cg.scan = lambda step, init, xs, checkpoint: scan(step, init, xs, checkpoint=None)  # Keeps everything.
+""",
     "log1pexp": """
 cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.
 """,

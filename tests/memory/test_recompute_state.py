@@ -192,6 +192,18 @@ def test_the_random_numbers_are_not_kept():
     assert [residual.shape for residual in residuals] == [[2]]
 
 
+def test_the_random_numbers_follow_the_global_seed():
+    def numbers(seed):
+        tf.random.set_seed(seed)
+        function = cg.recompute_grad(lambda x: x * tf.random.uniform([4], seed=3))
+        x = tf.ones([4])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            return function(x).numpy().tolist()
+
+    assert numbers(1) == numbers(1) != numbers(2)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_variable_is_read_as_it_was_and_written_once(mode):
     v, total = tf.Variable([2.0, 3.0]), tf.Variable(0.0)

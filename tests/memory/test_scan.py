@@ -514,6 +514,19 @@ def test_only_the_beginnings_of_segments_are_kept(checkpoint, num_steps, num_car
     assert lists_outside_of_segments(graph) == [num_carries]
 
 
+def test_the_loops_over_segments_do_not_run_ahead():
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            last, _ = cg.scan(lambda carry, x: (tf.sin(carry) + x, None), tf.zeros([7]), x, checkpoint="log")
+        return tape.gradient(last, x)
+
+    graph = gradient.get_concrete_function(tf.TensorSpec([100, 7])).graph
+    loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    assert [op.get_attr("parallel_iterations") for op in loops] == [1, 1]  # The loop and its gradient.
+
+
 def lists_outside_of_segments(graph):
     """The lengths of the lists of Tensors of shape [7] that the outermost loops fill."""
     return [

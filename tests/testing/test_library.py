@@ -153,6 +153,12 @@ EXAMPLES = {
         [X],
         {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), "second_order": True, "forward_mode": True},
     ),
+    "long_sequence": (
+        "long_sequence",
+        "spike",
+        [X],
+        {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), "second_order": True, "forward_mode": True},
+    ),
     "strip_for_tflite": ("strip_for_tflite", "rounded", [X], {"like": hard_tanh(1.0), "second_order": True}),
     "fit_ode": (
         "fit_ode",
