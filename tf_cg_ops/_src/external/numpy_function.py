@@ -1,14 +1,13 @@
 """`numpy_function`: a TensorFlow function from a Python function that returns its value and its gradient."""
 
 import re
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, python_op, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -16,9 +15,6 @@ from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.external.python_call import Input, PythonCall
 
 _API = "numpy_function"
-
-# The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
-_NOT_SAVED = "TfCgOpsNumpyFunctionIsNotSaved"
 
 
 @tf_internal.autograph_artifact
@@ -224,26 +220,8 @@ def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.
 
 
 def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    graph = tf.compat.v1.get_default_graph()
-    name = text.name_of(call.function)
-    if tf_internal.is_traced_for_xla(graph):
-        raise NotImplementedError(
-            f"{_API}: '{name}' is Python code, which XLA cannot compile; expected a graph without XLA, got one with "
-            "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every "
-            "tf.function around it."
-        )
-    # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
-    token = (
-        f"{_API}: '{name}' is Python code, which lived in the process that made this graph; expected that process, got "
-        f"another one. Build the model from its Python code here, and load its weights. (Function {uuid.uuid4().hex})"
-    )
-    tf_internal.add_python_function(graph, token, call)
-    specs = call.specs()
-    with tf_internal.stop_recording(), graph.gradient_override_map({"PyFunc": _NOT_SAVED}):
-        results = tf.raw_ops.PyFunc(input=tensors, token=token, Tout=[spec.dtype for spec in specs])
-    for result, spec in zip(results, specs, strict=True):
-        result.set_shape(spec.shape)
-    return results
+    advice = "Build the model from its Python code here, and load its weights."
+    return python_op.call_python(f"{_API}: '{text.name_of(call.function)}'", advice, call, tensors, call.specs())
 
 
 def _with_gradients(
@@ -265,13 +243,3 @@ def _to_rows(x: tf.Tensor, rank: int) -> tf.Tensor:
         return tf.reshape(x, [x.shape[0], *[1] * rank, x.shape[1:].num_elements()])
     shape = tf.shape(x)
     return tf.reshape(x, tf.concat([shape[:1], [1] * rank, [tf.reduce_prod(shape[1:])]], 0))
-
-
-@tf.RegisterGradient(_NOT_SAVED)
-@tf.autograph.experimental.do_not_convert
-def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        f"{_API}: the operation that TensorFlow names is Python code, which a graph cannot hold; expected "
-        "TensorFlow operations in what is saved, got a function of this process. Save the weights, and build the "
-        "model from its Python code where they are loaded."
-    )

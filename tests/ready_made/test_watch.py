@@ -1,0 +1,293 @@
+"""`watch_gradient`: the gradient passes to the bit, and what it shows, checks and records is that gradient."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import MODES
+from ..support.vjp_modes import VJP_MODES, eager, traced
+
+X, DY = np.array([1.0, 2.0, -0.5]), np.array([3.0, -4.0, 12.0])
+XLA = [name for name in VJP_MODES if name.startswith("jit")]
+
+
+def gradient_of(function, x=X, dy=DY):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, output_gradients=tf.constant(dy))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", [name for name in VJP_MODES if name not in XLA])
+def test_each_mode_calls_once_with_the_upstream_gradient(name, capfd):
+    seen = []
+
+    def function(x):
+        return cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append)
+
+    value, (dx,) = VJP_MODES[name](function, [X], DY)
+    np.testing.assert_array_equal(value, X)
+    np.testing.assert_array_equal(dx, DY)
+    np.testing.assert_array_equal(seen, [DY])
+    lines = [line for line in capfd.readouterr().err.splitlines() if "'h'" in line]
+    assert lines == ["gradient of 'h': shape [3] norm 13 smallest -4 largest 12 elements [3 -4 12]"]
+
+
+@pytest.mark.parametrize("name", [name for name in MODES if "jit" not in name])
+def test_second_derivatives_pass(name):
+    value, dx, second = MODES[name](lambda x: cg.watch_gradient(x**2, "h", check_numerics=True), X, DY)
+    np.testing.assert_allclose(value, X**2)
+    np.testing.assert_allclose(dx, 2 * X * DY)
+    np.testing.assert_allclose(second, 2 * DY * DY)
+
+
+@pytest.mark.parametrize("name", XLA)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"print": True}, "watch_gradient: XLA does not compile print; expected a gradient of 'h' outside of XLA, "),
+        ({"check_numerics": True}, "watch_gradient: XLA does not compile check_numerics; expected a gradient of 'h' "),
+        (
+            {"call": print},
+            "watch_gradient: 'print' is Python code, which XLA cannot compile; expected a graph without ",
+        ),
+    ],
+    ids=["print", "check_numerics", "call"],
+)
+def test_xla_is_refused_where_a_gradient_is_asked_for(name, arguments, message):
+    def function(x):
+        return cg.watch_gradient(x, "h", **arguments)
+
+    with pytest.raises(NotImplementedError, match=message):
+        VJP_MODES[name](function, [X], DY)
+    np.testing.assert_array_equal(tf.function(function, jit_compile=True)(X), X)
+    # Without any of the three it is an identity like any other.
+    _, (dx,) = VJP_MODES[name](lambda x: cg.watch_gradient(x, "h"), [X], DY)
+    np.testing.assert_array_equal(dx, DY)
+
+
+@pytest.mark.core
+def test_nothing_is_shown_where_no_gradient_is_asked_for(capfd):
+    seen = []
+
+    def function(x):
+        return cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append)
+
+    with tf.GradientTape() as tape:
+        tape.watch(tf.constant(X))
+        function(tf.constant(X))
+        tf.function(function)(tf.constant(X))
+    del tape
+    assert seen == []
+    assert "'h'" not in capfd.readouterr().err
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("run", [eager, traced])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128])
+def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype):
+    dtype_of_arrays = dtype.as_numpy_dtype
+    dy = np.array([1.0, bad * 1j if dtype.is_complex else bad, 2.0]).astype(dtype_of_arrays)
+    seen = []
+
+    def function(x):
+        return cg.watch_gradient(x, "the logits", check_numerics=True, call=seen.append)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'the logits' is not fin"):
+        run(function, [X.astype(dtype_of_arrays)], dy)
+    assert [gradient.dtype for gradient in seen] == [dtype_of_arrays]  # It is recorded first, so that one can look.
+
+
+def test_complex_numbers_are_printed(capfd):
+    gradient_of(lambda x: cg.watch_gradient(x, "z", print=True), X + 0j, np.array([3.0 + 4.0j, 0.0, -12.0j]))
+    assert 'gradient of \'z\': shape [3] norm 13 elements ["(3,4)" "(0,0)" ' in capfd.readouterr().err
+
+
+def test_a_structure_has_a_name_for_each_tensor(capfd):
+    seen = []
+    a, b = tf.constant(X), tf.constant([1.0])
+    with tf.GradientTape() as tape:
+        tape.watch([a, b])
+        watched = cg.watch_gradient({"a": a, "b": [b]}, "state", print=True, call=seen.append)
+        y = tf.reduce_sum(watched["a"] * DY) + 5.0 * tf.cast(watched["b"][0][0], tf.float64)
+    da, db = tape.gradient(y, [a, b])
+    np.testing.assert_array_equal(da, DY)
+    np.testing.assert_array_equal(db, [5.0])
+    assert sorted(len(gradient) for gradient in seen) == [1, 3]
+    printed = capfd.readouterr().err
+    assert "gradient of 'state[0]': shape [3] " in printed
+    assert "gradient of 'state[1]': shape [1] " in printed
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_slices_stay_slices(wrap):
+    seen = []
+    table = tf.Variable(tf.ones([4, 2], tf.float64))
+
+    @wrap
+    def run():
+        with tf.GradientTape() as tape:
+            watched = cg.watch_gradient(table, "table", check_numerics=True, print=True, call=seen.append)
+            y = tf.gather(watched, [3, 1])
+        return tape.gradient(y, table, output_gradients=tf.constant([[1.0, 2.0], [3.0, 4.0]], tf.float64))
+
+    found = run()
+    assert isinstance(found, tf.IndexedSlices)
+    np.testing.assert_array_equal(found.indices, [3, 1])
+    np.testing.assert_array_equal(found.values, [[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(seen[-1], [[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [1.0, 2.0]])
+
+
+def test_each_step_of_a_loop_is_seen():
+    seen = []
+
+    @tf.function
+    def run(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(4):
+                y = cg.watch_gradient(2.0 * y, "step", call=seen.append)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    np.testing.assert_array_equal(run(tf.constant(X), tf.constant(DY)), 16.0 * DY)
+    np.testing.assert_array_equal(seen, [DY, 2.0 * DY, 4.0 * DY, 8.0 * DY])
+
+
+def test_members_of_a_batch():
+    """`print` and `check_numerics` see the batch, `call` each member. TensorFlow also runs the first one alone."""
+    seen = []
+
+    def one(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    found = tf.function(lambda x, dy: tf.vectorized_map(lambda pair: one(*pair), (x, dy)))(X, DY)
+    np.testing.assert_array_equal(found, DY)
+    assert {float(gradient) for gradient in seen} == set(DY)
+
+
+def test_a_saved_model_prints_and_checks_in_its_gradient(tmp_path, capfd):
+    module = tf.Module()
+    spec = tf.TensorSpec([None], tf.float64)
+    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", check_numerics=True, print=True), input_signature=[spec])
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    np.testing.assert_array_equal(gradient_of(loaded.f), DY)
+    assert "gradient of 'h': shape [3] norm 13 " in capfd.readouterr().err
+    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'h' is not finite"):
+        gradient_of(loaded.f, dy=DY * np.inf)
+
+
+def test_a_saved_model_with_python_is_refused(tmp_path):
+    module = tf.Module()
+    spec = tf.TensorSpec([None], tf.float64)
+    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", call=print), input_signature=[spec])
+    with pytest.raises(ValueError, match=r"Problematic op name: watch_gradient_h/PyFunc") as caught:
+        tf.saved_model.save(module, tmp_path / "model")
+    assert "is Python code, of numpy_function or of watch_gradient" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(("run", "error"), [(eager, TypeError), (traced, tf.errors.InvalidArgumentError)])
+def test_a_call_cannot_change_the_gradient(run, error):
+    def halved(gradient):
+        return gradient / 2
+
+    message = (
+        "watch_gradient: 'halved' returned something for the gradient of 'h', which it cannot change; expected None, got a "
+        "ndarray. To change a gradient, use tf_cg_ops.custom_gradient."
+    )
+    with pytest.raises(error, match=message):
+        run(lambda x: cg.watch_gradient(x, "h", call=halved), [X], DY)
+
+    def spoil(gradient):
+        gradient[:] = 0.0
+
+    _, (dx,) = run(lambda x: cg.watch_gradient(x, "h", call=spoil), [X], DY)
+    np.testing.assert_array_equal(dx, DY)
+
+
+@pytest.mark.parametrize(("run", "error"), [(eager, KeyError), (traced, tf.errors.OpError)])
+def test_an_exception_of_the_function_comes_out(run, error):
+    def fails(gradient):
+        raise KeyError("no such thing")
+
+    with pytest.raises(error, match="no such thing"):
+        run(lambda x: cg.watch_gradient(x, "h", call=fails), [X], DY)
+
+
+def test_the_function_is_freed_with_the_tape():
+    """A graph keeps it, as TensorFlow does with functions of `tf.numpy_function`."""
+
+    class Recorder:
+        def __call__(self, gradient):
+            pass
+
+    def use():
+        recorder = Recorder()
+        gradient_of(lambda x: cg.watch_gradient(x, "h", call=recorder))
+        return weakref.ref(recorder)
+
+    reference = use()
+    gc.collect()
+    assert reference() is None
+
+
+WRONG = {
+    "a name that is no string": (
+        {"name": 3},
+        TypeError,
+        "watch_gradient: name is not a string; expected the name of the gradient in messages, got 3. Pass a string.",
+    ),
+    "an empty name": (
+        {"name": ""},
+        ValueError,
+        "watch_gradient: name is empty; expected the name of the gradient in messages, got ''. Pass a name.",
+    ),
+    "print as a number": (
+        {"name": "h", "print": 1},
+        TypeError,
+        "watch_gradient: print is not a bool; expected True or False, got 1. Pass a Python bool.",
+    ),
+    "check_numerics as a string": (
+        {"name": "h", "check_numerics": "yes"},
+        TypeError,
+        "watch_gradient: check_numerics is not a bool; expected True or False, got 'yes'. Pass a Python bool.",
+    ),
+    "no function": (
+        {"name": "h", "call": []},
+        TypeError,
+        "watch_gradient: call is not callable; expected a function of an array, or None, got []. Pass, for example, the "
+        "method append of a list.",
+    ),
+    "integers": (
+        {"x": tf.constant(3), "name": "h"},
+        TypeError,
+        "watch_gradient: the dtype of x has no gradient; expected one of float16, bfloat16, float32, float64, complex64, "
+        "complex128, got int32. Cast it, for example with tf.cast(x, tf.float32).",
+    ),
+    "no tensor": (
+        {"x": [], "name": "h"},
+        ValueError,
+        "watch_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to watch.",
+    ),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name):
+    arguments, error, message = WRONG[name]
+    with pytest.raises(error) as caught:
+        cg.watch_gradient(**{"x": tf.constant(X)} | arguments)
+    assert str(caught.value) == message

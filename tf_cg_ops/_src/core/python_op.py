@@ -1,0 +1,55 @@
+"""The op that calls a Python function from a graph. Only this process can run it, and its errors say so."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+
+# The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
+_NOT_SAVED = "TfCgOpsPythonIsNotSaved"
+_IS_PYTHON = " is Python code, which"
+
+
+def call_python(
+    subject: str,
+    advice: str,
+    function: Callable[..., Sequence[np.ndarray]],
+    inputs: Sequence[tf.Tensor],
+    specs: Sequence[tf.TensorSpec],
+) -> list[tf.Tensor]:
+    """Adds an op to the graph that passes its inputs to a function as arrays, and returns its results.
+
+    `subject` begins its errors, with the API and the user's function; `advice` ends those of another process.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if tf_internal.is_traced_for_xla(graph):
+        raise NotImplementedError(
+            f"{subject}{_IS_PYTHON} XLA cannot compile; expected a graph without XLA, got one with jit_compile=True. "
+            "Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function around "
+            "it."
+        )
+    # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
+    token = (
+        f"{subject}{_IS_PYTHON} lived in the process that made this graph; expected that process, got another one. "
+        f"{advice} (Function {uuid.uuid4().hex})"
+    )
+    tf_internal.add_python_function(graph, token, function)
+    with tf_internal.stop_recording(), graph.gradient_override_map({"PyFunc": _NOT_SAVED}):
+        results = tf.raw_ops.PyFunc(input=inputs, token=token, Tout=[spec.dtype for spec in specs])
+    for spec, result in zip(specs, results, strict=True):
+        result.set_shape(spec.shape)
+    return results
+
+
+@tf.RegisterGradient(_NOT_SAVED)
+@tf.autograph.experimental.do_not_convert
+def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
+    raise NotImplementedError(
+        "tf_cg_ops: the operation that TensorFlow names is Python code, of numpy_function or of watch_gradient, which "
+        "a graph cannot hold; expected TensorFlow operations in what is saved, got a function of this process. Save "
+        "the weights, and build the model from its Python code where they are loaded."
+    )
