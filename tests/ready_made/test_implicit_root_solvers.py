@@ -240,17 +240,69 @@ def f(x):
 
 
 CALLS = {
-    "structure": (
-        lambda: cg.implicit_root(cubic_residual, lambda x: [x, x])(tf.constant(X)),
+    "several dtypes": (
+        lambda: cg.implicit_root(cubic_residual, lambda x: [x, tf.cast(x, tf.float32)])(tf.constant(X)),
         TypeError,
-        "implicit_root: '<lambda>' did not return a root; expected one Tensor of floating-point or complex numbers, got "
-        "[<tf.Tensor",
+        "implicit_root: the unknowns that '<lambda>' returned have several dtypes; expected one, got float64, float32. "
+        "Cast them.",
+    ),
+    "no unknown": (
+        lambda: cg.implicit_root(cubic_residual, lambda x: [])(tf.constant(X)),
+        TypeError,
+        "implicit_root: '<lambda>' did not return a root; expected a Tensor of floating-point or complex numbers, or a "
+        "structure of them, got []. Return other results with has_aux=True.",
+    ),
+    "structure of the residual": (
+        lambda: cg.implicit_root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x})(tf.constant(X)),
+        TypeError,
+        "implicit_root: the residual '<lambda>' of '<lambda>' is not like the root; expected its structure, with 2 "
+        "Tensors, got a",
+    ),
+    "shape in a structure": (
+        lambda: cg.implicit_root(lambda y, x: [y[0], y[1][:1]], lambda x: [x, x])(tf.constant(X)),
+        ValueError,
+        "implicit_root: the residual '<lambda>' of '<lambda>' has the wrong shape; expected (3,) (the shape of its Tensor "
+        "1), got (1,). Return one equation for each unknown, in their structure and dtype.",
+    ),
+    "no aux": (
+        lambda: cg.implicit_root(cubic_residual, f, has_aux=True)(tf.constant(X)),
+        TypeError,
+        "implicit_root: 'f' did not return a root with other results, as has_aux says; expected a pair (y, aux), got ",
+    ),
+    "fixed point of another shape": (
+        lambda: cg.implicit_fixed_point(lambda y, x: tf.reduce_sum(y), f)(tf.constant(X)),
+        ValueError,
+        "implicit_fixed_point: the function '<lambda>' of 'f' has the wrong shape; expected (3,) (the shape of the root), "
+        "got (). Return one equation for each unknown, in their structure and dtype.",
+    ),
+    "objective that is no scalar": (
+        lambda: cg.implicit_minimum(lambda y, x: y - x, f)(tf.constant(X)),
+        ValueError,
+        "implicit_minimum: the objective '<lambda>' has the wrong shape; expected a scalar, got (3,). Sum it.",
+    ),
+    "objective of a batch": (
+        lambda: cg.implicit_minimum(lambda y, x: tf.reduce_sum(y - x), f, batched=True)(tf.constant(X[None])),
+        ValueError,
+        "implicit_minimum: the objective '<lambda>' has the wrong shape; expected one number for each example, got (). Sum "
+        "it.",
+    ),
+    "objective that is an integer": (
+        lambda: cg.implicit_minimum(lambda y, x: tf.size(y), f)(tf.constant(X)),
+        TypeError,
+        "implicit_minimum: the objective '<lambda>' is not real; expected floating-point numbers, got int32. Return a "
+        "real number.",
+    ),
+    "complex unknowns of a minimum": (
+        lambda: cg.implicit_minimum(lambda y, x: tf.abs(y[0]), f)(tf.constant(X + 0j)),
+        TypeError,
+        "implicit_minimum: 'f' returned complex unknowns; expected real ones, got complex128. Solve for the real and the "
+        "imaginary part.",
     ),
     "integers": (
         lambda: cg.implicit_root(cubic_residual, lambda x: tf.constant([1]))(tf.constant(X)),
         TypeError,
-        "implicit_root: '<lambda>' did not return a root; expected one Tensor of floating-point or complex numbers, got a "
-        "Tensor of dtype int32. Concatenate several unknowns into one Tensor.",
+        "implicit_root: '<lambda>' did not return a root; expected a Tensor of floating-point or complex numbers, or a structure of them, got a "
+        "Tensor of dtype int32. Return other results with has_aux=True.",
     ),
     "no_batch": (
         lambda: cg.implicit_root(cubic_residual, f, batched=True)(tf.constant(1.0)),
@@ -262,19 +314,19 @@ CALLS = {
         lambda: cg.implicit_root(lambda y, x: tf.cast(y, tf.float32), f)(tf.constant(X)),
         TypeError,
         "implicit_root: the residual '<lambda>' of 'f' is not like the root; expected a Tensor of dtype float64, got a "
-        "Tensor of dtype float32. Return one equation for each unknown, in their dtype.",
+        "Tensor of dtype float32. Return one equation for each unknown, in their structure and dtype.",
     ),
     "residual_shape": (
         lambda: cg.implicit_root(lambda y, x: tf.reduce_sum(y - x), f)(tf.constant(X)),
         ValueError,
         "implicit_root: the residual '<lambda>' of 'f' has the wrong shape; expected (3,) (the shape of the root), got "
-        "(). Return one equation for each unknown.",
+        "(). Return one equation for each unknown, in their structure and dtype.",
     ),
     "linear_solve": (
         lambda: derivative(cg.implicit_root(cubic_residual, f, linear_solve=lambda vjp, dy: dy[:2]))(tf.constant(X)),
         ValueError,
-        "implicit_root: the linear_solve for 'f' returned no solution; expected float64 of shape (3,), got float64 of "
-        "shape (2,). Return the u with vjp(u) = dy.",
+        "implicit_root: the result of the linear_solve for 'f' has the wrong shape; expected (3,) (the shape of the root), "
+        "got (2,). Return u with vjp(u) = dy.",
     ),
     "arguments": (
         lambda: cg.implicit_root(cubic_residual, f)(tf.constant(X), 1),
@@ -297,7 +349,7 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
     run = tf.function(derivative(function), input_signature=[tf.TensorSpec([None], tf.float64)])
     message = (
         "implicit_root: the residual '<lambda>' of 'cubic_newton' has the wrong shape; expected [3] (the shape of the "
-        "root), got [2]. Return one equation for each unknown."
+        "root), got [2]. Return one equation for each unknown, in their structure and dtype."
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.constant(X))

@@ -72,17 +72,8 @@ def clip_gradient(
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    limits = {"value": value, "norm": norm, "global_norm": global_norm}
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
-    if len(limits) != 1:
-        raise ValueError(
-            f"{_API}: pass exactly one of value, norm, global_norm; got {' and '.join(limits) or 'none'}. Nest two "
-            "calls to apply two limits."
-        )
-    [(mode, limit)] = limits.items()
-    if axes is not None and mode != "norm":
-        raise ValueError(f"{_API}: axes need norm, got {mode}. Leave axes out, or pass norm.")
-    limit = to_limit(mode, limit)
+    mode, limit = only_limit(_API, value, norm, global_norm, axes)
+    limit = to_limit(_API, mode, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
     tensors = [
         convert.to_tensors(_API, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)
@@ -100,28 +91,44 @@ def clip_gradient(
             )
 
     def identity(*tensors: tf.Tensor) -> Any:
-        return list(tensors), lambda *dys: _clip(mode, dys, limit, axes)
+        return list(tensors), lambda *dys: clip(mode, dys, limit, axes)
 
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=_WORDING))
 
 
-def to_limit(mode: str, limit: Any) -> tf.Tensor:
+def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axes: Any) -> tuple[str, Any]:
+    """The name of the one limit that is given, and the limit; ValueError if there is another number of them."""
+    limits = {"value": value, "norm": norm, "global_norm": global_norm}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    if len(limits) != 1:
+        raise ValueError(
+            f"{api}: pass exactly one of value, norm, global_norm; got {' and '.join(limits) or 'none'}. Nest two "
+            "calls to apply two limits."
+        )
+    [(mode, limit)] = limits.items()
+    if axes is not None and mode != "norm":
+        raise ValueError(f"{api}: axes need norm, got {mode}. Leave axes out, or pass norm.")
+    return mode, limit
+
+
+def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
     """The limit of this name as a float64 scalar; TypeError or ValueError if it is not a size."""
-    tensor = convert.to_real(_API, mode, limit, tf.float64)
+    tensor = convert.to_real(api, mode, limit, tf.float64)
     if tensor.shape.rank not in (0, None):
         raise ValueError(
-            f"{_API}: {mode} is not a scalar; expected a single number, got the shape {tensor.shape}. Reduce it."
+            f"{api}: {mode} is not a scalar; expected a single number, got the shape {tensor.shape}. Reduce it."
         )
     known = tf.get_static_value(tensor)
     if known is not None and not known >= 0:
         raise ValueError(
-            f"{_API}: {mode} is negative; expected a number that is at least 0, got {np.asarray(known).item()}. "
+            f"{api}: {mode} is negative; expected a number that is at least 0, got {np.asarray(known).item()}. "
             "Pass its size."
         )
     return tensor
 
 
-def _clip(mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> list[tf.Tensor]:
+def clip(mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> list[tf.Tensor]:
+    """The gradients, within the limit of this name."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]  # A tf.gather returns slices.
     if mode == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]

@@ -1,19 +1,13 @@
-"""`implicit_root`: the derivative of a root by the implicit function theorem, for any solver."""
+"""`implicit_root`, `implicit_fixed_point` and `implicit_minimum`: derivatives of what a solver finds."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, pytree, slices, tapes, text, tf_internal
-from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
-
-_API = "implicit_root"
-_WORDING = WordingWithoutGradientFunction(_API, differentiated="residual")
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.ready_made.implicit_system import check_options, implicit_function
 
 
 @tf_internal.autograph_artifact
@@ -23,6 +17,7 @@ def implicit_root(
     *,
     batched: bool = False,
     linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
 ) -> Callable[..., Any]:
     """Gives the result of a solver the derivative of a root of `residual(y, *args) = 0`.
 
@@ -33,10 +28,12 @@ def implicit_root(
 
     and likewise for each trainable variable that the residual reads. Arguments may be nested structures. The solver is
     not differentiated and not run again, so it may be of any kind: a `tf.while_loop`, Newton's method, SciPy within
-    `tf.numpy_function`. A fixed point `y = g(y, x)` is a root of `g(y, x) - y`.
+    `tf.numpy_function`. For a fixed point and for a minimum there are
+    `tf_cg_ops.implicit_fixed_point` and `tf_cg_ops.implicit_minimum`.
 
-    `y` is one Tensor of any shape. With `batched` its leading dimension is a batch of independent systems: the residual
-    of one example depends on the `y` of that example alone, and the Jacobians `dr/dy` are `[B, n, n]`.
+    `y` is a Tensor of any shape, or a structure of them, which the residual gets and returns. With `batched` the
+    leading dimension is a batch of independent systems: the residual of one example depends on the `y` of that example
+    alone, and the Jacobians `dr/dy` are `[B, n, n]`.
 
     Derivatives of every order work; in a loaded model, those up to the third. The residual is computed once together
     with the value, to check it and to find the variables that it reads.
@@ -70,230 +67,197 @@ def implicit_root(
     True
 
     Args:
-      residual: `residual(y, *args)` is zero at the root: a Tensor of the shape and dtype of `y`, made of TensorFlow
-        operations. It gets the value of an argument that is a Variable.
+      residual: `residual(y, *args)` is zero at the root: a Tensor of the shape and dtype of `y`, or a structure like
+        `y`, made of TensorFlow operations. It gets the value of an argument that is a Variable.
       solve: The solver; it may read variables, and keep its state in some. Without it, a decorator for a solver is
         returned.
       batched: Whether the leading dimension of `y` is a batch of independent systems.
-      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, of the shape of `dy`, where `vjp(u)` is
-        `(dr/dy)^H u`: an iterative solver for systems that are too big for their Jacobian. Without it the Jacobian is
-        computed and `tf.linalg.solve` called.
+      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, in the structure and shapes of `y`,
+        where `vjp(u)` is `(dr/dy)^H u`: an iterative solver for systems that are too big for their Jacobian. Without it
+        the Jacobian is computed and `tf.linalg.solve` called.
+      has_aux: Whether `solve` returns a pair `(y, aux)`. `aux`, such as the number of steps, is passed through and has
+        no gradient.
 
     Returns:
-      A function with the signature of `solve` that returns its `y`.
+      A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
 
     Raises:
-      TypeError: `residual`, `solve` or `linear_solve` is not callable, `batched` is not a bool. At the call: `solve`
-        does not return one Tensor, or the residual is not one of its dtype.
+      TypeError: `residual`, `solve` or `linear_solve` is not callable, `batched` or `has_aux` is not a bool. At the
+        call: `solve` does not return Tensors of one dtype, or no pair with `has_aux`; the residual has another
+        structure or dtype. When a gradient is asked for: `linear_solve` returned another structure or dtype.
       ValueError: At the call: the residual does not have the shape of `y`, or `y` is a scalar and `batched` is set.
-        When a gradient is asked for: `linear_solve` returned another shape or dtype.
+        When a gradient is asked for: `linear_solve` returned another shape.
       RuntimeError: A derivative of an order above the third is asked for in a loaded model.
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and the shapes are known at run time
         only; or the Jacobian is singular.
     """
-    for function in (residual, *([] if linear_solve is None else [linear_solve])):
-        if not callable(function):
-            raise not_a_function(_API, function)
-    if not isinstance(batched, bool):
-        raise TypeError(
-            f"{_API}: batched is not a bool; expected True or False, got {text.describe(batched)}. Pass a Python bool."
-        )
+    check_options("implicit_root", residual, batched, linear_solve, has_aux)
     if solve is None:
-        return functools.partial(implicit_root, residual, batched=batched, linear_solve=linear_solve)
-
-    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
-        pytree.flatten_arguments(_API, function, args, kwargs)  # Checks that they fit the signature.
-        # Stopped: otherwise the tapes would keep everything that the solver computes.
-        stopped_args, stopped_kwargs = pytree.map_tensors((list(args), kwargs), _stop)
-        system = _System(residual, function, args, kwargs, batched, linear_solve)
-        y = tf.stop_gradient(system.check_root(function(*stopped_args, **stopped_kwargs)))
-        with tf_internal.VariableWatcher() as watcher:
-            system.residual_at(y, _stop(system.inputs))
-        system.variables = watcher.watched_variables()
-        inputs = [*system.inputs, *(tf.convert_to_tensor(variable) for variable in system.variables)]
-        return _attach(system, y, inputs)
-
-    return CustomGradient(_API, solve, run)
+        return functools.partial(implicit_root, residual, **_options(batched, linear_solve, has_aux))
+    return implicit_function("implicit_root", "residual", residual, residual, solve, batched, linear_solve, has_aux)
 
 
-def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    return [tf.stop_gradient(tensor) for tensor in tensors]
+@tf_internal.autograph_artifact
+def implicit_fixed_point(
+    function: Callable[..., Any],
+    solve: Callable[..., Any] | None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """Gives the result of a solver the derivative of a fixed point `y = function(y, *args)`.
+
+    With the Jacobians `df/dy` and `df/dx` of the function at `y`, and the upstream gradient `dy`,
+
+        dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
+
+    as for the root of `function(y, *args) - y` in `tf_cg_ops.implicit_root`, which has the details. In a deep
+    equilibrium model `y` is the state of the layer.
+
+    Compared with others: jaxopt has `implicit_diff.custom_fixed_point`; TensorFlow has no such function.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def babylonian(y, x):
+    ...     return (y + x / y) / 2
+    >>> @cg.implicit_fixed_point(babylonian)
+    ... def square_root(x):
+    ...     y = tf.ones_like(x)
+    ...     for _ in range(10):
+    ...         y = babylonian(y, x)
+    ...     return y
+    >>> x = tf.constant([4.0, 9.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = square_root(x)
+    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 12.0])).numpy().round(6).tolist()
+    ([2.0, 3.0], [0.25, 2.0])
+
+    Args:
+      function: `function(y, *args)` returns `y` in its structure, made of TensorFlow operations.
+      solve: The solver; without it, a decorator for a solver is returned.
+      batched: Whether the leading dimension of `y` is a batch of independent systems.
+      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
+        `vjp(u)` is `(df/dy)^H u - u`.
+      has_aux: Whether `solve` returns a pair `(y, aux)`.
+
+    Returns:
+      A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
+
+    Raises:
+      TypeError: As `tf_cg_ops.implicit_root`, with `function` for `residual`.
+      ValueError: Likewise.
+      RuntimeError: Likewise.
+      tf.errors.InvalidArgumentError: Likewise.
+
+    Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
+    """
+    api = "implicit_fixed_point"
+    check_options(api, function, batched, linear_solve, has_aux)
+    if solve is None:
+        return functools.partial(implicit_fixed_point, function, **_options(batched, linear_solve, has_aux))
+    return implicit_function(
+        api, "function", function, function, solve, batched, linear_solve, has_aux, is_fixed_point=True
+    )
 
 
-def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tensor:
-    """Returns `y` with its derivative with respect to the inputs of the system and the values of its variables."""
+@tf_internal.autograph_artifact
+def implicit_minimum(
+    objective: Callable[..., Any],
+    solve: Callable[..., Any] | None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """Gives the result of a solver the derivative of a minimum, or another stationary point, of `objective(y, *args)`.
 
-    def with_grad_fn(inputs: list[tf.Tensor]) -> Any:
-        def grad_fn(dy: tf.Tensor) -> list[Any]:
-            rule_inputs = inputs
-            if isinstance(tf.compat.v1.get_default_graph(), tf_internal.RuleGraph):
-                # Forward mode around a trace would ask for tangents of every order at once.
-                with tf_internal.stop_recording():
-                    rule_inputs = [tf.identity(tensor) for tensor in inputs]
-            # For the derivative of the next order, the root is again a function of the inputs.
-            return system.gradients(_attach(system, y, rule_inputs), dy, rule_inputs)
+    The gradient of the objective with respect to `y` is zero there. With its Hessian `H = d2f/dy2` and the mixed
+    derivative `d2f/dydx` at `y`, and the upstream gradient `dy`,
 
-        return y, grad_fn
+        dx = -(d2f/dydx)^T u    where    H u = dy
 
-    with_grad_fn.__qualname__ = system.function_name
-    return call_with_gradient(with_grad_fn, [inputs], {}, wording=_WORDING)
+    as for the root of the gradient in `tf_cg_ops.implicit_root`, which has the details. `H` is symmetric: for a
+    `linear_solve`, conjugate gradients fit a minimum.
 
+    Limitations. The objective is real, and so are the unknowns. There are no constraints: for these, take the
+    conditions of Karush, Kuhn and Tucker as a residual. ForwardAccumulator has no tangents in eager mode.
 
-class _System:
-    """The residual of one call, and the linear system for its gradient."""
+    Compared with others: jaxopt has `implicit_diff.custom_root` for the gradient of an objective; TensorFlow has no
+    such function.
 
-    def __init__(
-        self,
-        residual: Callable[..., Any],
-        solve: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        batched: bool,
-        linear_solve: Callable[..., Any] | None,
-    ) -> None:
-        self.function_name, self._residual_name = text.name_of(solve), text.name_of(residual)
-        self.variables: list[tf.Variable] = []
-        self._residual, self._batched, self._linear_solve = residual, batched, linear_solve
-        self._structure = (list(args), kwargs)
-        leaves = tf.nest.flatten(self._structure)
-        # A Variable among the arguments is an input by its value.
-        self._leaves = [leaf if as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
-        self._components = [pytree.tensors_for_gradients(leaf) for leaf in self._leaves]
-        self.inputs = [tensor for tensors in self._components for tensor in tensors]
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def ridge(w, a, b, strength):
+    ...     error = tf.linalg.matvec(a, w) - b
+    ...     return tf.reduce_sum(error**2) / 2 + strength * tf.reduce_sum(w**2) / 2
+    >>> @cg.implicit_minimum(ridge)
+    ... def fit(a, b, strength):
+    ...     matrix = tf.linalg.matmul(a, a, transpose_a=True) + strength * tf.eye(2, dtype=a.dtype)
+    ...     return tf.linalg.solve(matrix, tf.linalg.matvec(a, b, transpose_a=True)[:, None])[:, 0]
+    >>> strength = tf.constant(1.0, tf.float64)
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(strength)
+    ...     w = fit(tf.constant([[1.0, 0.0], [0.0, 2.0]], tf.float64), tf.constant([2.0, 5.0], tf.float64), strength)
+    >>> dx = tape.gradient(w, strength, output_gradients=tf.constant([1.0, 10.0], tf.float64))
+    >>> w.numpy().round(6).tolist(), round(float(dx), 6)
+    ([1.0, 2.0], -4.5)
 
-    def check_root(self, y: Any) -> tf.Tensor:
-        """The result of the solver as a Tensor; TypeError or ValueError if it cannot be a root."""
-        y = pytree.to_output(y)
-        if not isinstance(y, tf.Tensor) or y.dtype not in convert.DTYPES:
+    Args:
+      objective: `objective(y, *args)` returns a real scalar, or with `batched` one for each example, made of TensorFlow
+        operations.
+      solve: The solver; without it, a decorator for a solver is returned.
+      batched: Whether the leading dimension of `y` is a batch of independent minima.
+      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
+        `vjp(u)` is `H u`.
+      has_aux: Whether `solve` returns a pair `(y, aux)`.
+
+    Returns:
+      A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
+
+    Raises:
+      TypeError: As `tf_cg_ops.implicit_root`; at the call, also: the objective or an unknown is not real.
+      ValueError: Likewise; at the call, also: the objective is not a scalar, or with `batched` not a vector.
+      RuntimeError: As `tf_cg_ops.implicit_root`.
+      tf.errors.InvalidArgumentError: Likewise.
+    """
+    api = "implicit_minimum"
+    check_options(api, objective, batched, linear_solve, has_aux)
+    if solve is None:
+        return functools.partial(implicit_minimum, objective, **_options(batched, linear_solve, has_aux))
+
+    def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
+        leaves = tf.nest.flatten(y)
+        if any(leaf.dtype.is_complex for leaf in leaves):
             raise TypeError(
-                f"{_API}: '{self.function_name}' did not return a root; expected one Tensor of floating-point or "
-                f"complex numbers, got {text.describe(y)}. Concatenate several unknowns into one Tensor."
+                f"{api}: '{text.name_of(solve)}' returned complex unknowns; expected real ones, got "
+                f"{leaves[0].dtype.name}. Solve for the real and the imaginary part."
             )
-        if self._batched and y.shape.rank == 0:
-            raise ValueError(
-                f"{_API}: '{self.function_name}' did not return a batch; expected a leading dimension for the batch, "
-                "got a scalar. Leave out batched=True for a single system."
-            )
-        return y
+        with tf.GradientTape() as tape:
+            tape.watch(leaves)
+            value = tf.convert_to_tensor(objective(y, *args, **kwargs))
+            _check_objective(api, objective, value, batched)
+            total = tf.reduce_sum(value)
+        gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
+        return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
 
-    def residual_at(self, y: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The residual; TypeError or ValueError if it does not have the dtype and shape of `y`."""
-        leaves = pytree.replace_tensors(self._leaves, self._components, inputs)
-        args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
-        r = pytree.to_output(self._residual(y, *args, **kwargs))
-        if not isinstance(r, tf.Tensor) or r.dtype != y.dtype:
-            raise TypeError(
-                f"{_API}: the residual '{self._residual_name}' of '{self.function_name}' is not like the root; "
-                f"expected a Tensor of dtype {y.dtype.name}, got {text.describe(r)}. Return one equation for each "
-                "unknown, in their dtype."
-            )
-        if not r.shape.is_compatible_with(y.shape):
-            raise ValueError(self._wrong_residual_shape(expected=y.shape, got=r.shape))
-        return r
+    return implicit_function(api, "objective", objective, gradient, solve, batched, linear_solve, has_aux)
 
-    def _wrong_residual_shape(self, expected: Any, got: Any) -> str:
-        return (
-            f"{_API}: the residual '{self._residual_name}' of '{self.function_name}' has the wrong shape; expected "
-            f"{expected} (the shape of the root), got {got}. Return one equation for each unknown."
+
+def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:
+    if not value.dtype.is_floating:
+        raise TypeError(
+            f"{api}: the objective '{text.name_of(objective)}' is not real; expected floating-point numbers, got "
+            f"{value.dtype.name}. Return a real number."
+        )
+    if value.shape.rank not in (1 if batched else 0, None):
+        expected = "one number for each example" if batched else "a scalar"
+        raise ValueError(
+            f"{api}: the objective '{text.name_of(objective)}' has the wrong shape; expected {expected}, got "
+            f"{value.shape}. Sum it."
         )
 
-    def gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: Sequence[tf.Tensor]) -> list[Any]:
-        """The gradients of the system's inputs and of its variables; `inputs` may end with values of variables."""
-        system_inputs = list(inputs[: len(self.inputs)])
-        if not tf.executing_eagerly() or tapes.new_tapes_record():
-            return self._gradients(y, dy, system_inputs)
-        # Forward mode lets no tape record here. A graph needs none.
-        traced = tf.function(lambda *args: [slices.to_dense(g) for g in self._gradients(*args)], autograph=False)
-        return traced.get_concrete_function(y, dy, system_inputs)(y, dy, system_inputs)
 
-    def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
-        pullback = _Pullback(self.residual_at, y, inputs, self.variables)
-        if not tf.executing_eagerly() and not y.shape.is_fully_defined():
-            # The op checks the upstream gradient against the residual: it has the shape of the root, so its shape is
-            # the one that the message calls expected.
-            message = self._wrong_residual_shape(expected="{got}", got="{expected}")
-            expected = tf.shape(pullback.in_this_graph()[0], out_type=tf.int64)
-            dy = library.custom_gradient_check_shape(dy, expected, message=message)
-        if self._linear_solve is None:
-            return pullback.by_inputs(-self._dense_solution(pullback.by_root, y, dy))
-        u = pytree.to_output(self._linear_solve(pullback.by_root, dy))
-        if not isinstance(u, tf.Tensor) or u.dtype != dy.dtype or not u.shape.is_compatible_with(dy.shape):
-            got = f"{u.dtype.name} of shape {u.shape}" if isinstance(u, tf.Tensor) else text.describe(u)
-            raise ValueError(
-                f"{_API}: the linear_solve for '{self.function_name}' returned no solution; expected {dy.dtype.name} "
-                f"of shape {dy.shape}, got {got}. Return the u with vjp(u) = dy."
-            )
-        return pullback.by_inputs(-u)
-
-    def _dense_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        """The solution u of (dr/dy)^H u = dy."""
-        # Python numbers if they are known: XLA needs constants, also in loops.
-        shape = y.shape.as_list() if y.shape.is_fully_defined() else tf.shape(y)
-        batch = shape[0] if self._batched else 1
-        size = (y.shape[1:] if self._batched else y.shape).num_elements()
-        if size is None:
-            size = tf.reduce_prod(shape[1:] if self._batched else shape)
-
-        def column(e: tf.Tensor) -> tf.Tensor:
-            """The same column of (dr/dy)^H for every example."""
-            u = tf.stop_gradient(tf.reshape(tf.tile(e[None], [batch, 1]), shape))
-            return tf.reshape(vjp(u), [batch, size])
-
-        unit = tf.eye(size, dtype=y.dtype)
-        if isinstance(size, int) and (size == 1 or (size > 1 and tf.executing_eagerly())):
-            # One column needs no vectorized_map, and in eager mode that would trace a function at each call.
-            columns = tf.stack([column(e) for e in tf.unstack(unit)])
-        else:
-            columns = tf.vectorized_map(column, unit)
-        matrix = tf.transpose(columns, [1, 2, 0])
-        right = tf.reshape(dy, [batch, size, 1])
-        if dy.dtype.size == 2:  # TensorFlow solves no systems in 16 bits.
-            solution = tf.linalg.solve(tf.cast(matrix, tf.float32), tf.cast(right, tf.float32))
-            return tf.reshape(tf.cast(solution, dy.dtype), shape)
-        return tf.reshape(tf.linalg.solve(matrix, right), shape)
-
-
-class _Pullback:
-    """The partial derivatives of a residual, as vector-Jacobian products."""
-
-    def __init__(
-        self,
-        residual: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor],
-        y: tf.Tensor,
-        inputs: list[tf.Tensor],
-        variables: list[tf.Variable],
-    ) -> None:
-        self._residual, self._y, self._inputs, self._variables = residual, y, inputs, variables
-        self._tape = None
-        self._by_graph: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]] = {}
-        if tf.executing_eagerly():
-            with tf.GradientTape(persistent=True) as self._tape:
-                self._tape.watch([y, *(tensor for tensor in inputs if tf_internal.is_trainable(tensor))])
-                self._r = residual(y, inputs)
-        else:
-            self.in_this_graph()  # Now, and not again for each column of a Jacobian.
-
-    def by_root(self, u: tf.Tensor) -> tf.Tensor:
-        """(dr/dy)^H u."""
-        if self._tape is not None:
-            return self._tape.gradient(self._r, self._y, u, unconnected_gradients="zero")
-        r, y, _ = self.in_this_graph()
-        return tf.gradients(r, y, u, unconnected_gradients="zero")[0]
-
-    def by_inputs(self, u: tf.Tensor) -> list[Any]:
-        """(dr/dx)^H u for all inputs, and for the variables."""
-        if self._tape is not None:
-            return self._tape.gradient(self._r, [*self._inputs, *self._variables], u)
-        r, y, inputs = self.in_this_graph()
-        return tf.gradients(r, [*inputs, *self._variables], u, stop_gradients=[y, *inputs])
-
-    def in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """The residual, the root and the inputs, in the current graph, which may be that of a loop.
-
-        The residual is a function of identities: the root depends on the inputs, and they may depend on each other.
-        """
-        graph = tf.compat.v1.get_default_graph()
-        if graph not in self._by_graph:
-            y, inputs = tf.identity(self._y), [tf.identity(tensor) for tensor in self._inputs]
-            self._by_graph[graph] = self._residual(y, inputs), y, inputs
-        return self._by_graph[graph]
+def _options(batched: bool, linear_solve: Callable[..., Any] | None, has_aux: bool) -> dict[str, Any]:
+    return {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}

@@ -1,0 +1,102 @@
+"""The unknowns of an implicit function: a Tensor, or a structure of Tensors that counts as one vector."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import convert, pytree, text
+
+
+class Unknowns:
+    """The structure and shapes of a solver's result.
+
+    Attributes:
+      batched: Whether the leading dimension is a batch of independent systems.
+      packed: The result as one Tensor: itself, or the elements of all its Tensors, `[n]` or `[B, n]`.
+    """
+
+    def __init__(self, api: str, function: str, root: Any, batched: bool) -> None:
+        """TypeError or ValueError if it cannot be a root."""
+        self._api, self._function, self.batched = api, function, batched
+        self._structure = root if tf.nest.is_nested(root) else None
+        tensors = [pytree.to_output(leaf) for leaf in tf.nest.flatten(root)]
+        for tensor in tensors or [root]:
+            if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
+                raise TypeError(
+                    f"{api}: '{function}' did not return a root; expected a Tensor of floating-point or complex "
+                    f"numbers, or a structure of them, got {text.describe(tensor)}. Return other results with "
+                    "has_aux=True."
+                )
+            if batched and tensor.shape.rank == 0:
+                raise ValueError(
+                    f"{api}: '{function}' did not return a batch; expected a leading dimension for the batch, got a "
+                    "scalar. Leave out batched=True for a single system."
+                )
+        self._dtype = tensors[0].dtype
+        if any(tensor.dtype != self._dtype for tensor in tensors):
+            names = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in tensors))
+            raise TypeError(
+                f"{api}: the unknowns that '{function}' returned have several dtypes; expected one, got {names}. Cast "
+                "them."
+            )
+        self._static_shapes = [tensor.shape for tensor in tensors]
+        # Python numbers if they are known: XLA needs constants.
+        self._shapes = [t.shape.as_list() if t.shape.is_fully_defined() else tf.shape(t) for t in tensors]
+        self.packed = self._concatenate(tensors)
+
+    def pack(self, subject: str, values: Any, advice: str) -> tf.Tensor:
+        """Values in the structure of the unknowns as one Tensor; `subject` begins errors, and `advice` ends them."""
+        if self._structure is not None:
+            try:
+                tf.nest.assert_same_structure(self._structure, values, check_types=False)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"{self._api}: {subject} is not like the root; expected its structure, with "
+                    f"{text.count(len(self._shapes), 'Tensor')}, got {text.describe_type(values)}. {advice}"
+                ) from error
+        leaves = [values] if self._structure is None else tf.nest.flatten(values)
+        tensors = [pytree.to_output(leaf) for leaf in leaves]
+        for i, (tensor, shape) in enumerate(zip(tensors, self._static_shapes, strict=True)):
+            if not isinstance(tensor, tf.Tensor) or tensor.dtype != self._dtype:
+                raise TypeError(
+                    f"{self._api}: {subject} is not like the root; expected a Tensor of dtype {self._dtype.name}, got "
+                    f"{text.describe(tensor)}. {advice}"
+                )
+            if not tensor.shape.is_compatible_with(shape):
+                raise ValueError(self.wrong_shape(subject, shape, tensor.shape, advice, i))
+        return self._concatenate(tensors)
+
+    def unpack(self, packed: tf.Tensor) -> Any:
+        """The structure of the unknowns, from one Tensor."""
+        if self._structure is None:
+            return packed
+        axis = 1 if self.batched else 0
+        sizes = [_product(shape[axis:]) for shape in self._shapes]
+        parts = tf.split(packed, sizes, axis=axis)
+        return tf.nest.pack_sequence_as(
+            self._structure,
+            [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)],
+        )
+
+    def wrong_shape(self, subject: str, expected: Any, got: Any, advice: str, number: int = 0) -> str:
+        """The message for values of another shape."""
+        which = "the root" if self._structure is None else f"its Tensor {number}"
+        expected = f"{expected} (the shape of {which})"
+        return f"{self._api}: {subject} has the wrong shape; expected {expected}, got {got}. {advice}"
+
+    def _concatenate(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        if self._structure is None:
+            return tensors[0]
+        if not self.batched:
+            return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        rows = [
+            tf.reshape(tensor, tf.stack([shape[0], _product(shape[1:])]))
+            for tensor, shape in zip(tensors, self._shapes, strict=True)
+        ]
+        return tf.concat(rows, 1)
+
+
+def _product(sizes: Any) -> Any:
+    return math.prod(sizes) if isinstance(sizes, list) else tf.reduce_prod(sizes)
