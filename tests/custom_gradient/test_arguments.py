@@ -308,6 +308,37 @@ def test_outputs_from_numpy_and_numbers_have_gradients():
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=DY), 7 * DY)
 
 
+def test_a_result_without_an_upstream_has_zeros_of_its_shape_where_that_is_unknown():
+    """Of integers, and of a result that nothing reads."""
+    upstreams = []
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy, dcounts, dunused):
+            upstreams.append((dcounts, dunused))
+            ones = tf.ones_like(dunused) + tf.cast(tf.ones_like(dcounts), dunused.dtype)
+            return 3.0 * dy + tf.reduce_sum(ones)
+
+        return (2.0 * x, tf.cast(x, tf.int32), tf.concat([x, x[:1]], 0)[:-1]), grad_fn
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)] * 2)
+    def run(x, dy):
+        return tf.gradients(function(x)[0], x, dy)[0]
+
+    np.testing.assert_allclose(run(X, DY), 3 * DY + 2 * len(X))
+    assert upstreams
+    assert all(dcounts.dtype == tf.int32 and dunused.dtype == tf.float64 for dcounts, dunused in upstreams)
+
+
+def test_the_names_of_rules_in_a_graph_are_plain_identifiers():
+    function = cg.custom_gradient(lambda x: (2.0 * x, lambda dy: dy))
+    function.__name__ = "größe <of> x.y"
+    tf_function = tf.function(function, input_signature=[tf.TensorSpec([2])])
+    names = [f.signature.name for f in tf_function.get_concrete_function().graph.as_graph_def().library.function]
+    assert [name for name in names if re.fullmatch(r"\w*rule_of\w*", name, re.ASCII)] == names
+    assert names
+
+
 def test_results_that_are_no_tensors_have_none_as_upstream(gradient):
     @cg.custom_gradient
     def function(x):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.core import pytree
 
 pytestmark = pytest.mark.core
 
@@ -146,6 +147,17 @@ def test_structures_that_only_tf_nest_knows(gradient):
     da, db = gradient(lambda a, b: function(types.MappingProxyType({"a": a, "b": b})), [X, Y], DY)
     np.testing.assert_allclose(da, 3 * DY)
     np.testing.assert_allclose(db, 5 * DY)
+
+
+def test_composites_among_plain_tensors_are_replaced_by_their_components():
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
+    value = {"a": tf.constant(4.0), "b": [ragged, "text"]}
+    found = pytree.tensors_in(value)
+    assert [tensor.shape for tensor in found] == [[], [3], [3]]
+    doubled = pytree.map_tensors(value, lambda tensors: [tensors[0] * 2, tensors[1] * 2, *tensors[2:]])
+    assert doubled["a"] == 8.0
+    assert doubled["b"][0].to_list() == [[2.0], [4.0, 6.0]]
+    assert doubled["b"][1] == "text"
 
 
 def test_indexed_slices_as_arguments_and_results(gradient):

@@ -142,6 +142,17 @@ def test_a_bound_method_is_pickled_with_its_instance():
     assert gradient(found) == [7.0, 70.0]
 
 
+class Plain(Scale):
+    def apply(self, x):
+        return tf.sin(x), lambda dy: self.factor * dy
+
+
+def test_a_method_that_was_decorated_after_it_was_bound_is_pickled_with_its_gradient():
+    """The instance has a method of that name, without the gradient."""
+    decorated = cg.custom_gradient(Plain(7.0).apply)
+    assert gradient(pickle.loads(pickle.dumps(decorated))) == [7.0, 70.0]
+
+
 def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     local = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 3.0 * dy))
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):

@@ -245,3 +245,40 @@ def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
     value.get_concrete_function()
     assert captured
     assert all(dtype.is_integer for dtype in captured)
+
+
+# A rule may return, as it is, a tensor that it closes over
+
+
+@pytest.mark.parametrize("place", ["alone", "loop", "tape inside", "jit"])
+@pytest.mark.parametrize("gradient", ["tensor", "slices", "eager tensor"])
+def test_a_gradient_that_is_computed_with_the_value(gradient, place):
+    outside = tf.constant(X)
+
+    @cg.custom_gradient
+    def function(x):
+        computed, rows = 2.0 * x, tf.argsort(x)
+        closed_over = {
+            "tensor": computed,
+            "slices": tf.IndexedSlices(computed, rows, tf.shape(x)),
+            "eager tensor": outside,
+        }[gradient]
+        return tf.identity(x), lambda dy: closed_over
+
+    def run(x):
+        if place != "loop":
+            return function(x)
+        return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[1]
+
+    def derive(run, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(DY)))
+
+    if place == "tape inside":
+        dx = tf.function(lambda x: derive(run, x))(tf.constant(X))
+    else:
+        dx = derive(tf.function(run, jit_compile=place == "jit"), tf.constant(X))
+    expected = {"tensor": 2.0 * X, "slices": 2.0 * X[np.argsort(np.argsort(X))], "eager tensor": X}[gradient]
+    np.testing.assert_allclose(dx, expected)

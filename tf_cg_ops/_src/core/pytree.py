@@ -147,3 +147,15 @@ def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf
         for position, leaf in zip(positions, replaced, strict=True):
             leaves[position] = leaf
     return tf.nest.pack_sequence_as(structure, leaves)
+
+
+def tensors_in(structure: Any) -> list[tf.Tensor]:
+    """The Tensors of a structure, those of composites too, in the order of `map_tensors`."""
+    found: list[tf.Tensor] = []
+
+    def note(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        found.extend(tensors)
+        return tensors
+
+    map_tensors(structure, note)
+    return found

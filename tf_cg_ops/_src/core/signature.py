@@ -15,6 +15,13 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name that may be passed by keyword."""
+    signature = signature_of(function)
+    parameter = signature.parameters.get(name) if signature else None
+    return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+
+
 def check_arguments(api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raises TypeError if the arguments do not fit the signature."""
     signature = signature_of(function)

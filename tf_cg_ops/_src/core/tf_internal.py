@@ -89,6 +89,9 @@ from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedErro
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
+# The structure of what a saved function returns: the loader of SavedModels reads it, and nothing public does.
+from tensorflow.python.saved_model.nested_structure_coder import decode_proto
+
 # Reads the proto of a SavedModel. The public interface loads it into graphs, which changes it.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
@@ -142,7 +145,7 @@ def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
         pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
 
 
-# tf.init_scope stops all recording on the thread, also that of tapes opened inside.
+# tf.init_scope stops all recording on the thread, also that of tapes opened inside, and ends by what was before.
 @contextlib.contextmanager
 def recording_init_scope() -> Iterator[None]:
     """tf.init_scope that leaves recording on or off as it was."""
@@ -150,11 +153,7 @@ def recording_init_scope() -> Iterator[None]:
     with ops.init_scope():
         if not stopped:
             pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-        try:
-            yield
-        finally:
-            if not stopped:
-                pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+        yield
 
 
 # The public interface adds a function to a graph only by calling it.

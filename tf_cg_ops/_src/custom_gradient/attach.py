@@ -1,6 +1,7 @@
 """One call of a decorated function: computes the value and attaches the gradient."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ def call_with_gradient(
     nondiff_argnames: Collection[str] = (),
     wording: Wording = CUSTOM_GRADIENT,
     user_function: Callable[..., Any] | None = None,
+    takes_needed: bool = False,
 ) -> Any:
     """Returns the value of a function that returns `(value, grad_fn)`, with that gradient.
 
@@ -50,6 +52,8 @@ def call_with_gradient(
       nondiff_argnames: The arguments without a gradient, for which `grad_fn` has no entry.
       wording: The messages of the API.
       user_function: The function that the user wrote, if `function` wraps it. It has the name and the signature.
+      takes_needed: Whether `grad_fn` has a parameter `needed`: for each leaf of the arguments, whether somebody can ask
+        for its gradient.
 
     Returns:
       The value in its own structure: recorded on the tapes in eager mode, the outputs of an op in a graph.
@@ -74,7 +78,13 @@ def call_with_gradient(
         return value
 
     backward = _backward(grad_fn, checks, variables, outputs, components)
-    flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward)
+    for_tapes = backward
+    if takes_needed:
+        watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
+        all_needed = tuple(bool(tensors) for tensors in inputs)
+        for_tapes = functools.partial(backward, needed=watched)
+        backward = functools.partial(backward, needed=all_needed)
+    flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))
@@ -133,19 +143,23 @@ def _backward(
     variables: list[tf.Variable],
     outputs: list[Any],
     components: list[list[tf.Tensor]],
-) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function from the upstream gradients of all components to the gradients of all flat inputs."""
-    scope_of_call = scopes.current()
+) -> Callable[..., list[Any]]:
+    """A function from the upstream gradients of all components to the gradients of all flat inputs.
 
-    def backward(upstream: Sequence[Any]) -> list[Any]:
+    It passes keywords on to `grad_fn`.
+    """
+    scope_of_call = scopes.current()
+    of_variables = {"variables": variables} if variables else {}
+
+    def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
         if scopes.current() != scope_of_call:
             with scopes.entered(scope_of_call):
-                return backward(upstream)
+                return backward(upstream, **kwargs)
         dys = pytree.upstream_gradients(outputs, components, upstream)
         try:
-            answer = grad_fn(*dys, variables=variables) if variables else grad_fn(*dys)
+            answer = grad_fn(*dys, **of_variables, **kwargs)
         except TypeError as error:
-            checks.check_takes_upstream(grad_fn, dys, error)
+            checks.check_takes_upstream(grad_fn, dys, error, **kwargs)
             raise
         if isinstance(grad_fn, GradFnWithCaptures):
             answer, by_capture = answer
@@ -161,13 +175,18 @@ def attach(
     outputs: list[tf.Tensor],
     inputs: list[tf.Tensor],
     backward: Callable[[Sequence[Any]], list[Any]],
+    for_tapes: Callable[[Sequence[Any]], list[Any]] | None = None,
 ) -> list[tf.Tensor]:
-    """The outputs, with `backward` as their gradient with respect to the inputs."""
+    """The outputs, with `backward` as their gradient with respect to the inputs.
+
+    The tapes that record now get `for_tapes`, which may leave out gradients that none of them watches.
+    """
+    for_tapes = for_tapes or backward
     if not tf.executing_eagerly():
-        return graph_rule.attach(wording, name, outputs, inputs, backward)
+        return graph_rule.attach(wording, name, outputs, inputs, backward, for_tapes)
     # Unrecorded: otherwise forward mode would take the tangent of the outputs.
     copies = [tapes.unrecorded_identity(tensor) for tensor in outputs]
-    tapes.record(name, copies, inputs, lambda *dys: backward(dys))
+    tapes.record(name, copies, inputs, lambda *dys: for_tapes(dys))
     return copies
 
 

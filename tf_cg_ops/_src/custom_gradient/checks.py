@@ -39,10 +39,12 @@ class GradientChecks:
         if not takes_any and "variables" not in signature.parameters:
             raise TypeError(self._wording.takes_no_variables(self._function, self._variables, signature))
 
-    def check_takes_upstream(self, grad_fn: Callable[..., Any], dys: Sequence[Any], error: TypeError) -> None:
+    def check_takes_upstream(
+        self, grad_fn: Callable[..., Any], dys: Sequence[Any], error: TypeError, **kwargs: Any
+    ) -> None:
         """Raises TypeError, from this error, if the parameters of grad_fn do not fit its upstream gradients."""
-        kwargs = {"variables": self._variables} if self._variables else {}
-        signature = mismatched_signature(*self._wording.user_call(grad_fn, dys, kwargs))
+        of_variables = {"variables": self._variables} if self._variables else {}
+        signature = mismatched_signature(*self._wording.user_call(grad_fn, dys, {**kwargs, **of_variables}))
         if signature is not None:
             raise TypeError(self._wording.takes_other_upstream(self._function, len(dys), signature)) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -24,10 +24,17 @@ def custom_vjp(
     with one entry for each differentiable argument. `nondiff` holds the arguments that `nondiff_argnames` names, as
     they were passed.
 
+    If `backward` has a parameter `needed`, it gets a tuple of bools, one for each entry of `dx`: whether somebody can
+    ask for that gradient. It need not compute the others, and returns `None` for them. In eager mode, and for a tape
+    inside of a `tf.function`, these are the inputs that no tape watches. Otherwise a graph is made for all gradients,
+    and all are needed: in a graph TensorFlow does not run the operations of a gradient that nobody reads, unless they
+    have side effects, as Python functions do. For a tape around a `tf.function` it runs them all.
+
     If `forward` reads variables, `backward` also takes `variables`. Everything else is as in
     `tf_cg_ops.custom_gradient`, with `backward` for `grad_fn`.
 
-    Compared with others: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes.
+    Compared with others: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes;
+    `needed` is the `ctx.needs_input_grad` of `torch.autograd.Function`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -45,7 +52,8 @@ def custom_vjp(
 
     Args:
       forward: Computes the value, and the residuals that the backward pass needs, in any structure.
-      backward: Computes the gradients of the arguments, flat or in their structure; `None` for none.
+      backward: Computes the gradients of the arguments, flat or in their structure; `None` for none. It may have
+        parameters `variables` and `needed`.
       nondiff_argnames: The names of arguments of `forward` that have no gradient.
 
     Returns:
@@ -61,7 +69,8 @@ def custom_vjp(
             f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
-    wording = _Wording(backward, nondiff_argnames)
+    takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
+    wording = _Wording(backward, nondiff_argnames, takes_needed)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         nondiff = arguments_by_name("custom_vjp", function, args, kwargs, nondiff_argnames)
@@ -80,6 +89,7 @@ def custom_vjp(
             nondiff_argnames=nondiff_argnames,
             wording=wording,
             user_function=function,
+            takes_needed=takes_needed,
         )
 
     return CustomGradient("custom_vjp", forward, run)
@@ -88,10 +98,10 @@ def custom_vjp(
 class _Wording(Wording):
     gradient_function = "backward"
 
-    def __init__(self, backward: Callable[..., Any], nondiff_argnames: Sequence[str]) -> None:
+    def __init__(self, backward: Callable[..., Any], nondiff_argnames: Sequence[str], takes_needed: bool) -> None:
         super().__init__("custom_vjp")
         self._backward = backward
-        self.parameters = ", ".join(["residuals", "*dys", *nondiff_argnames])
+        self.parameters = ", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]])
 
     def subject(self, function: str) -> str:
         return f"backward '{text.name_of(self._backward)}' of '{function}'"

@@ -35,7 +35,16 @@ class _LiveRule:
         upstream = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
         with traced_rule.derivative(self.order + 1), tf_internal.capture_substitutes(capture_by_id, op.graph):
-            return list(self.backward(upstream))
+            return [_captured(gradient) for gradient in self.backward(upstream)]
+
+
+def _captured(gradient: Any) -> Any:
+    """A gradient in the default graph: a rule may return a tensor as it is that it closes over."""
+    graph = tf.compat.v1.get_default_graph()
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient if gradient is None else tf_internal.capture(graph, gradient)
+    parts = (gradient.values, gradient.indices, gradient.dense_shape)
+    return tf.IndexedSlices(*(part if part is None else tf_internal.capture(graph, part) for part in parts))
 
 
 def attach(
@@ -44,10 +53,20 @@ def attach(
     results: list[tf.Tensor],
     inputs: list[tf.Tensor],
     backward: traced_rule.Backward,
+    for_tapes: traced_rule.Backward | None = None,
 ) -> list[tf.Tensor]:
-    """Returns the results with `backward` as their gradient with respect to the inputs."""
+    """Returns the results with `backward` as their gradient with respect to the inputs.
+
+    The tapes that record now call `for_tapes` instead, if it is there.
+    """
     graph = tf.compat.v1.get_default_graph()
     rule = traced_rule.trace(wording, name, results, backward)
+    if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
+        raise ValueError(
+            f"{wording.api}: {wording.subject(name)} closes over a Tensor or reads a variable of eager mode, which a "
+            "graph of TensorFlow 1 or of a file cannot hold; expected numbers, NumPy arrays and tensors of the graph, "
+            "got an EagerTensor. Pass its value, as by w.numpy()."
+        )
     tf_internal.add_function(graph, rule.function)
     # Captured here, where the tapes see it: the live rule reads the same tensors.
     groups = [[(t, tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
@@ -60,7 +79,7 @@ def attach(
     def on_tapes(*dys: Any) -> list[Any]:
         # Forward mode stops tapes, which `grad_fn` may use; while the traced rule was made, they worked.
         if rule.error or tapes.new_tapes_record():
-            return live_rule.gradients(op, dys)
+            return dataclasses.replace(live_rule, backward=for_tapes or backward).gradients(op, dys)
         return _import(op, dys, rule.captures, inputs)
 
     # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
@@ -84,6 +103,11 @@ def _create_op(graph: tf.Graph, name: str, inputs: list[list[tf.Tensor]], rule: 
         "error": value(s=rule.error.encode()),
     }
     return tf_internal.create_op(graph, "CustomGradientRule", [t for tensors in inputs for t in tensors], attributes)
+
+
+def exception_of(op: Any) -> Exception | None:
+    """The exception that the rule of a CustomGradientRule op raised while it was traced in this process."""
+    return getattr(op, _LIVE_RULE).exception
 
 
 def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:

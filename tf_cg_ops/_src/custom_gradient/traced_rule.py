@@ -120,7 +120,10 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
         return gradients
 
     specs = [tf.TensorSpec(*tf_internal.shape_and_dtype(results[i])) for i in differentiated]
-    function = _function_of(f"custom_gradient_rule_of_{_identifier(name)}_{next(_serial)}", rule, specs)
+    # A graph that was imported may hold rules of another process.
+    names = (f"custom_gradient_rule_of_{_identifier(name)}_{number}" for number in _serial)
+    graph = tf.compat.v1.get_default_graph()
+    function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
     return TracedRule(function, list(function.graph.external_captures), differentiated, positions, sliced)
 
 
