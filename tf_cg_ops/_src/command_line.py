@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 import tf_cg_ops_cli
-from tf_cg_ops import saved_model
+from tf_cg_ops import rules, saved_model
 from tf_cg_ops._src import demo
 from tf_cg_ops.saved_model import _inputs, _report_text
 
@@ -30,9 +30,9 @@ def _interrupt(number: int, _frame: Any) -> NoReturn:
 
 def run(options: argparse.Namespace) -> int:
     """Runs one command and returns the exit status."""
-    command = {"strip": _strip, "inspect": _inspect, "demo": _run_demo}[options.command]
+    commands = {"strip": _strip, "override": _override, "adopt": _adopt, "inspect": _inspect, "demo": _run_demo}
     try:
-        return command(options)
+        return commands[options.command](options)
     except KeyboardInterrupt as error:
         _print_to_stderr(tf_cg_ops_cli.interrupted(options.command, str(error) or "Ctrl-C"))
     except BrokenPipeError:
@@ -95,11 +95,43 @@ def _redirect_to_null(stream: Any) -> None:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    inputs: Mapping[str, Mapping[str, Any]] | None = None
-    if options.inputs is not None:
-        inputs = _inputs.read_npz(options.inputs, options.source)
+    inputs = _inputs_of_check("saved_model.strip", options)
     report = saved_model.strip(options.source, options.target, options.check, inputs, _print_to_stderr)
-    return _print_output("strip", _report_text.report_lines(report), f"'{report.target}' is written")
+    return _print_output("strip", _report_text.of_strip(report), f"'{report.target}' is written")
+
+
+def _override(options: argparse.Namespace) -> int:
+    chosen = {
+        op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        for op_type, name, limit in options.rules
+    }
+    inputs = _inputs_of_check("saved_model.override", options)
+    report = saved_model.override(options.source, options.target, chosen, options.check, inputs, _print_to_stderr)
+    return _print_output("override", _report_text.of_override(report), f"'{report.target}' is written")
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    inputs = _inputs_of_check("saved_model.adopt", options)
+    gradients: Any = options.gradients
+    if options.place:
+        gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
+        gradients = {**_all_places(options), **gradients}
+    report = saved_model.adopt(options.source, options.target, gradients, options.check, inputs, _print_to_stderr)
+    return _print_output("adopt", _report_text.of_adopt(report), f"'{report.target}' is written")
+
+
+def _all_places(options: argparse.Namespace) -> dict[str, str]:
+    """The gradient of all places, by function and node, that the options do not name one by one."""
+    if options.gradients == "saved":
+        return {}  # It is that of places without a name.
+    named = {name for name, _ in options.place}
+    found = [found for found in saved_model.inspect(options.source) if found.kind == "tf.custom_gradient"]
+    places = [(f"{each.function}/{each.node}" if each.function else each.node, each.node) for each in found]
+    return {place: options.gradients for place, node in places if place not in named and node not in named}
+
+
+def _inputs_of_check(api: str, options: argparse.Namespace) -> Mapping[str, Mapping[str, Any]] | None:
+    return None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
 
 
 def _inspect(options: argparse.Namespace) -> int:

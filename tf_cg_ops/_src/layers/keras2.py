@@ -34,6 +34,11 @@ class StraightThrough(mixins.StraightThrough, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
+class WatchGradient(mixins.WatchGradient, keras.layers.Layer):
+    __doc__ = mixins.WatchGradient.__doc__
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
 class Recompute(recompute.Recompute, keras.layers.Wrapper):
     __doc__ = recompute.Recompute.__doc__
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import text
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.memory import recompute_grad
@@ -54,13 +54,12 @@ class _LayerCall:
         self.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
         self.traces_of = function
         self._owner = owner
-        self._autograph_scope = tf_internal.autograph_scope()
 
     def __call__(
         self, state: str, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
         _set_masks((args, kwargs), masks)
-        with self._autograph_scope, _losses_taken_from(self._owner) as losses:
+        with _losses_taken_from(self._owner) as losses:
             outputs = self.traces_of(*args, **kwargs)
         return outputs, _masks_of(outputs), losses
 

@@ -14,6 +14,7 @@ from tf_cg_ops._src.keras.registration import function_config, function_from_con
 from tf_cg_ops._src.ready_made.clip import clip_gradient, to_limit
 from tf_cg_ops._src.ready_made.scale import reverse_gradient, scale_gradient
 from tf_cg_ops._src.ready_made.straight_through import straight_through, to_derivative
+from tf_cg_ops._src.ready_made.watch import check_arguments, watch_gradient
 
 
 class _Layer:
@@ -307,7 +308,7 @@ class GradientClip(_Layer):
 
     @limit.setter
     def limit(self, value: Any) -> None:
-        to_limit(self._limit_argument, value)
+        to_limit("clip_gradient", self._limit_argument, value)
         self._parameter.assign(value)
 
     def call(self, inputs: Any) -> Any:
@@ -318,6 +319,66 @@ class GradientClip(_Layer):
         """The arguments of the layer."""
         limit = self._parameter_config(self._limit_argument)
         return self._base_config() | {self._limit_argument: limit, "axes": self._axes}
+
+
+class WatchGradient(_Layer):
+    """Returns its inputs, and shows, checks or records the gradient: `tf_cg_ops.watch_gradient` as a layer.
+
+    The name of the layer is that of the gradient.
+
+    Compared with `tf_cg_ops.watch_gradient`: the same arguments and errors. Compile a model with
+    `jit_compile=False`: XLA can do none of it.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops.layers
+    >>> seen = []
+    >>> layer = tf_cg_ops.layers.WatchGradient(call=seen.append, name="hidden")
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = layer(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist(), seen[0].tolist()
+    ([3.0, -4.0], [3.0, -4.0])
+
+    Args:
+      check_numerics: Whether to check that all elements are finite.
+      print: Whether to print the gradient.
+      call: A Python function of a NumPy array, whose value is None. Keras saves it by its name: register it with
+        `@keras.saving.register_keras_serializable()`.
+      **kwargs: The arguments of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor, or a nested structure of Tensors.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        check_numerics: bool = False,
+        print: bool = False,
+        call: Callable[[np.ndarray], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_arguments(self.name, check_numerics, print, call)
+        self._effects = {"check_numerics": check_numerics, "print": print}
+        self._record = call
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the inputs."""
+        return watch_gradient(inputs, self.name, **self._effects, call=self._record)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        call = None if self._record is None else function_config(self._record)
+        return self._base_config() | self._effects | {"call": call}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The layer of a configuration."""
+        call = config["call"]
+        return cls(**config | {"call": None if call is None else function_from_config(call)})
 
 
 # Keras saves the names, and could not save the functions.

@@ -86,7 +86,6 @@ class Recompute:
         self._keep = check_keep(keep)
         # The layer casts its inputs itself.
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
-        self.supports_masking = True
         self._register_call_context_args(*layer._call_context_args)  # type: ignore[attr-defined]
 
     def _call_layer(self, args: Any, kwargs: Any) -> Any:

@@ -8,9 +8,10 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import dispatch
-from tf_cg_ops._src.memory import recompute_grad, traces
+from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
+from tf_cg_ops._src.rewrite import traces
 
 
 def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.memory.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.memory.random_numbers import STATELESS, Seeds
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
 _READS = frozenset(["ReadVariableOp", "ResourceGather"])
 # It returns its inputs; the gradient alone reads the variables among them.

@@ -13,9 +13,9 @@ from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.forward_pass import gather
-from tf_cg_ops._src.memory.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
+from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
 # The new value of a variable, for each op that writes it.
 _WRITES: dict[str, Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]] = {

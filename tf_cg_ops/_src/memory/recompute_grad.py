@@ -1,7 +1,6 @@
 """`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +12,10 @@ from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
-from tf_cg_ops._src.memory import traces
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.replay import Replay
+from tf_cg_ops._src.rewrite import traces
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, explained
 
 _WORDING = WordingWithoutGradientFunction("recompute_grad")
 
@@ -88,8 +88,8 @@ def run(wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequen
         return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        call = _TracedCall.of(wording, keep, function, args, kwargs)
-        tensors = _tensors_in((args, kwargs))
+        call = _RecomputedCall.of(wording, keep, function, args, kwargs)
+        tensors = pytree.tensors_in((args, kwargs))
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
 
@@ -101,8 +101,8 @@ def run(wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequen
     return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
 
 
-class _TracedCall:
-    """A function traced for arguments of one signature."""
+class _RecomputedCall:
+    """A function traced for arguments of one signature, and its gradient."""
 
     def __init__(
         self,
@@ -113,27 +113,11 @@ class _TracedCall:
         kwargs: dict[str, Any],
     ) -> None:
         self._api = wording.api
-        arguments = (list(args), kwargs)
-        tensors = _tensors_in(arguments)
-        self._value: Any = None
-
-        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            remaining = list(tensors)
-            args, kwargs = pytree.map_tensors(arguments, lambda old: [remaining.pop(0) for _ in old])
-            value = function(*args, **kwargs)
-            flat = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
-            self._value = tf.nest.pack_sequence_as(value, flat)
-            return _tensors_in(self._value)
-
-        with tf_internal.VariableWatcher() as watcher:
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-            self.replay = Replay(wording, text.name_of(function), flat_function, specs, keep)
-        self.variables = list(watcher.watched_variables())
+        trace = TracedCall(function, args, kwargs)
+        self.pack = trace.pack
+        self.variables = trace.variables
+        self.replay = Replay(wording, text.name_of(function), trace.graph, trace.inputs, keep)
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
-
-    def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
-        """The value of the function."""
-        return pytree.map_tensors(self._value, lambda _: outputs)
 
     def gradients(
         self,
@@ -157,7 +141,7 @@ class _TracedCall:
         # Derivatives of higher order go from a value that was read to its variable.
         reads = [known.get(id(handle)) for handle in self.replay.read_handles]
         residuals = [r if v is None else _read_of(v, r) for r, v in zip(residuals, reads, strict=True)]
-        tensors, captures = _tensors_in((args, kwargs)), self.replay.captures
+        tensors, captures = pytree.tensors_in((args, kwargs)), self.replay.captures
         values = [*tensors, *captures, *residuals]
         if not tf.executing_eagerly():
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
@@ -200,28 +184,16 @@ class _TracedCall:
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: dict[str, Any],
-    ) -> "_TracedCall":
+    ) -> "_RecomputedCall":
         """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
         if not tf.executing_eagerly():
             return cls(wording, keep, function, args, kwargs)
         calls = traces.kept_with(function)
         key = keep, traces.signature_of((list(args), kwargs))
         if key not in calls:
-            try:
+            with explained(wording.api, function):
                 calls[key] = cls(wording, keep, function, args, kwargs)
-            except (tf.errors.OperatorNotAllowedInGraphError, AttributeError, NotImplementedError) as error:
-                if not re.search("symbolic", str(error), re.IGNORECASE):
-                    raise
-                raise TypeError(_not_traced(text.name_of(function), error)) from error
         return calls[key]
-
-
-def _not_traced(name: str, error: Exception) -> str:
-    return (
-        f"recompute_grad: '{name}' cannot be traced, as the gradient needs it; expected a function of TensorFlow ops, "
-        f"got one that needs the numbers in a Tensor ({type(error).__name__}: {str(error).splitlines()[0]}). Decorate "
-        "it with tf.function if it branches on a Tensor, and with numpy_function if it computes in Python."
-    )
 
 
 def _read_of(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
@@ -235,15 +207,3 @@ def _sum(gradients: list[Any]) -> Any:
     if len(gradients) <= 1:
         return gradients[0] if gradients else None
     return tf.add_n([slices.to_dense(gradient) for gradient in gradients])
-
-
-def _tensors_in(structure: Any) -> list[tf.Tensor]:
-    """The Tensors of a structure, those of composites too, in the order of `pytree.map_tensors`."""
-    found: list[tf.Tensor] = []
-
-    def note(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        found.extend(tensors)
-        return tensors
-
-    pytree.map_tensors(structure, note)
-    return found

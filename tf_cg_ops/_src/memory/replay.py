@@ -3,7 +3,7 @@
 The gradient computes everything else again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,22 +22,20 @@ _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
 
 
 class Replay:
-    """A function of Tensors, traced once; `forward` computes it and `backward` its gradient."""
+    """A traced function of some of the inputs of its graph; `forward` computes it and `backward` its gradient."""
 
     def __init__(
         self,
         wording: Wording,
         name: str,
-        function: Callable[..., list[tf.Tensor]],
-        specs: Sequence[tf.TensorSpec],
+        trace: Any,
+        arguments: Sequence[tf.Tensor],
         keep: Keep = (),
     ) -> None:
         self._api = wording.api
         self._name = name
         self._keep = keep
-        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-        self._trace = traced.graph
-        arguments = self._trace.inputs[: len(specs)]
+        self._trace = trace
         captures, handles = captures_of(self._trace)
         self.captures = [outside for outside, _ in captures]
         self._inputs = [*arguments, *(inside for _, inside in captures)]

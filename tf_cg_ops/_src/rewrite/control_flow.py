@@ -73,6 +73,16 @@ def copy(
     return _copy_conditional(copy, op, inputs)
 
 
+def copy_compiled_call(copy: "GraphCopy", op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The outputs of a call whose function XLA compiles: that of the copied function, compiled likewise."""
+    (body,) = functions_of(op)
+
+    def compiled(*inputs: tf.Tensor) -> list[Any]:
+        return _run(copy, body, inputs)[: len(op.outputs)]
+
+    return tf.function(compiled, autograph=False, jit_compile=True)(*inputs)
+
+
 def _run(copy: "GraphCopy", function: Any, inputs: Sequence[Any]) -> list[Any]:
     """Copies a function into the default graph, with its side effects."""
     inside = copy.inside(zip(function.inputs, inputs, strict=True))

@@ -1,0 +1,200 @@
+"""Wrong uses of override_gradients: each message says what was wanted, what came, where, and what to do."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+X = np.array([-1.5, 0.5, 2.0])
+
+
+def keep(op, dy):
+    return dy
+
+
+def model(x):
+    return tf.nn.relu(x, name="activation") + tf.nn.relu(-x) + tf.sin(x)
+
+
+def derive(function, x=X):
+    x = tf.convert_to_tensor(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({}, "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got an empty one."),
+        ([keep], "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got a list."),
+        (
+            {3: keep},
+            "rules has a key that names no ops; expected an op type such as 'Relu', or a function of a tf.Operation, "
+            "got 3.",
+        ),
+        (
+            {"Relu": "guided"},
+            "the rule for 'Relu' is not a function; expected rule(op, *dy), which returns the gradients of op.inputs, "
+            "got a str.",
+        ),
+    ],
+)
+def test_rules_that_are_none(rules, message):
+    with pytest.raises(TypeError, match=f"^override_gradients: {re.escape(message)}$"):
+        cg.override_gradients(model, rules)
+
+
+def test_a_function_that_is_none():
+    message = (
+        "override_gradients: f cannot be called; expected a function, a model, or a function of a loaded SavedModel "
+        "such as loaded.signatures['serving_default'], got a Module."
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        cg.override_gradients(tf.Module(), {"Relu": keep})
+
+
+def test_rules_that_match_nothing():
+    function = cg.override_gradients(model, {"ReLU": keep, "Sin": keep, lambda op: False: keep})
+    message = (
+        "override_gradients: rules matched no op of 'model': 'ReLU', the predicate '<lambda>'; expected op types, or "
+        "predicates, of ops that compute its value, got ops of the types Relu (2), AddV2 (2), Neg (1), Sin (1), "
+        "Identity (1). Did you mean 'Relu'?"
+    )
+    for call in (function, tf.function(function)):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call(tf.constant(X))
+
+
+def test_rules_that_match_nothing_and_resemble_nothing():
+    message = "got ops of the types Sin (1), Identity (1). Name one of these types, or leave the rule out."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cg.override_gradients(tf.sin, {"Relu": keep})(tf.constant(X))
+
+
+def test_an_error_of_a_predicate_comes_unchanged():
+    with pytest.raises(ZeroDivisionError):
+        cg.override_gradients(model, {lambda op: 1 / 0: keep})(tf.constant(X))
+
+
+OP = "the op activation (Relu)"
+WRONG_RULES = [
+    (
+        lambda op, dy: [dy, dy],
+        ValueError,
+        f"the rule '<lambda>' for {OP} returned 2 gradients; expected 1 (one for each of 'op.inputs[0]'). Return None "
+        "for an input that has no gradient.",
+    ),
+    (
+        lambda op, dy: dy[:2],
+        ValueError,
+        f"the rule '<lambda>' for {OP} returned a gradient of the wrong shape for 'op.inputs[0]'; expected (3,), got "
+        "(2,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
+    ),
+    (
+        lambda op, dy: tf.cast(dy, tf.float32),
+        ValueError,
+        f"the rule '<lambda>' for {OP} returned a gradient of the wrong dtype for 'op.inputs[0]'; expected float64, "
+        "got float32. Cast it with tf.cast.",
+    ),
+    (
+        lambda dy: dy,
+        TypeError,
+        f"the rule '<lambda>' for {OP} does not take the op and its upstream gradients; expected parameters for the "
+        "op and 1 upstream gradient (one for each output), got rule(dy). Write rule(op, *dys).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "error", "message"), WRONG_RULES)
+@pytest.mark.parametrize("place", ["eager", "traced"])
+def test_a_rule_with_wrong_gradients(rule, error, message, place):
+    function = cg.override_gradients(model, {lambda op: op.name == "activation": rule})
+    run = derive if place == "eager" else tf.function(derive)
+    with pytest.raises(error, match=f"override_gradients: {re.escape(message)}"):
+        run(function)
+
+
+def test_a_wrong_rule_costs_nothing_until_a_gradient_is_asked_for():
+    function = cg.override_gradients(model, {"Relu": lambda op, dy: [dy, dy]})
+    np.testing.assert_array_equal(function(tf.constant(X)), model(X))
+
+
+def test_an_error_of_a_rule_comes_unchanged():
+    def rule(op, dy):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        derive(cg.override_gradients(model, {"Relu": rule}))
+
+
+def test_a_function_that_needs_numbers():
+    message = (
+        "override_gradients: 'branch' cannot be traced, as the gradient needs it; expected a function of TensorFlow "
+        "ops, got one that needs the numbers in a Tensor (OperatorNotAllowedInGraphError: "
+    )
+
+    def branch(x):
+        return tf.nn.relu(x) if x[0] > 0 else x
+
+    with pytest.raises(TypeError, match=re.escape(message)):
+        cg.override_gradients(branch, {"Relu": keep})(tf.constant(X))
+    np.testing.assert_array_equal(cg.override_gradients(tf.function(branch), {"Relu": keep})(tf.constant(X)), X)
+
+
+def test_only_the_first_line_of_a_long_error_is_quoted():
+    def long_error(x):
+        raise NotImplementedError("no symbolic tensors\nand a page about them")
+
+    message = "needs the numbers in a Tensor (NotImplementedError: no symbolic tensors). Decorate it with tf.function"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        cg.override_gradients(long_error, {"Relu": keep})(tf.constant(X))
+
+
+def test_an_op_without_a_gradient_function():
+    message = (
+        "rules.built_in: the op '{}' has no gradient function that a rule can call; expected an op such as Relu or "
+        "MatMul with a gradient of TensorFlow's, got one of type {}. Write a rule that computes the gradients of its "
+        "inputs."
+    )
+    function = lambda x: tf.raw_ops.LinSpace(start=x[0], stop=x[1], num=3, name="points")  # noqa: E731
+    guided = cg.override_gradients(function, {"LinSpace": cg.rules.guided})
+    with pytest.raises(NotImplementedError, match=re.escape(message.format("points", "LinSpace"))):
+        derive(guided)
+    loop = lambda x: tf.while_loop(lambda x: x[0] < 0, lambda x: [x + 1], [x], name="loop")[0]  # noqa: E731
+    with pytest.raises(NotImplementedError, match=re.escape(message.format("loop", "StatelessWhile"))):
+        derive(cg.override_gradients(loop, {"StatelessWhile": cg.rules.built_in}))
+
+
+def test_limits_that_are_none():
+    with pytest.raises(
+        ValueError, match=re.escape("rules.clip: pass exactly one of value, norm, global_norm; got none")
+    ):
+        cg.rules.clip()
+    with pytest.raises(
+        ValueError, match=re.escape("rules.clip: norm is negative; expected a number that is at least 0")
+    ):
+        cg.rules.clip(norm=-1.0)
+    with pytest.raises(ValueError, match=re.escape("rules.clip: axes need norm, got value")):
+        cg.rules.clip(value=1.0, axes=0)
+
+
+def test_control_flow_of_tensorflow_1():
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float64, [3], name="x")
+            tf.compat.v1.while_loop(lambda x: x[0] < 10.0, lambda x: [tf.nn.relu(x) + 1.0], [x], name="loop")
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    loop = graph.as_graph_def()
+
+    def function(x):
+        return tf.graph_util.import_graph_def(loop, {"x:0": x}, ["loop/Exit:0"])
+
+    with pytest.raises(NotImplementedError, match="control flow of TensorFlow 2, got an op of type"):
+        cg.override_gradients(function, {"Relu": keep})(tf.constant(X))

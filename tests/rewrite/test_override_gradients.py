@@ -1,0 +1,401 @@
+"""override_gradients: the value of a function bit for bit, with the gradients of rules for some of its ops."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+pytestmark = pytest.mark.core
+
+X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
+
+
+def fivefold(op, dy):
+    return 5.0 * dy
+
+
+def value_and_gradient(function, x, dy):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x, output_gradients=tf.constant(dy))
+
+
+def assert_overridden(function, plain, dx, x=X, dy=DY):
+    y, gradient = value_and_gradient(function, x, dy)
+    np.testing.assert_array_equal(y, plain(tf.constant(x)))
+    np.testing.assert_allclose(gradient, dx, rtol=1e-12)
+
+
+def in_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3)[
+        1
+    ]
+
+
+# The sine of x in some place, and how often it is applied.
+PLACES = {
+    "alone": (tf.sin, 1),
+    "function": (tf.function(lambda x: tf.sin(x)), 1),
+    "function in a function": (tf.function(lambda x: tf.function(tf.sin)(x)), 1),
+    "compiled function": (tf.function(lambda x: tf.sin(x), jit_compile=True), 1),
+    "while_loop": (in_a_loop(tf.sin), 3),
+    "loop in a loop": (in_a_loop(in_a_loop(tf.sin)), 9),
+    "function in a loop": (in_a_loop(tf.function(tf.sin)), 3),
+    "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: tf.sin(x), lambda: x), 1),
+    "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: tf.sin(x), lambda: -x]), 1),
+    "loop in a cond": (lambda x: tf.cond(x[0] < 0.0, lambda: in_a_loop(tf.sin)(x), lambda: x), 3),
+    "map_fn": (lambda x: tf.map_fn(tf.sin, x), 1),
+    "recompute_grad": (cg.recompute_grad(tf.sin), None),
+    "vectorized_map": (lambda x: tf.vectorized_map(tf.sin, x), 1),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("place", [place for place in PLACES if PLACES[place][1]])
+def test_ops_are_found_in_each_place(place, mode):
+    function, times = PLACES[place]
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    if mode == "traced":
+        overridden = tf.function(overridden)
+    assert_overridden(overridden, function, DY * 5.0**times)
+
+
+def test_the_gradient_of_a_recomputed_function_is_its_rule_whose_ops_stay():
+    function = cg.recompute_grad(tf.sin)
+    overridden = cg.override_gradients(function, {"CustomGradientRule": lambda op, *dys: [None] * len(op.inputs)})
+    y, dx = value_and_gradient(overridden, X, DY)
+    np.testing.assert_array_equal(y, np.sin(X))
+    assert dx is None
+
+
+class Doubled(tf.Module):
+    """A function with a variable, and with a Python value, in each form that override_gradients takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
+        self.traces = 0
+
+    @tf.function(input_signature=[tf.TensorSpec([3], tf.float64)])
+    def traced(self, x):
+        self.traces += 1
+        return tf.sin(x) * self.w
+
+    def method(self, x):
+        return tf.sin(x) * self.w
+
+
+def concrete(model):
+    return model.traced.get_concrete_function()
+
+
+FORMS = {
+    "method": lambda model: model.method,
+    "tf_function": lambda model: model.traced,
+    "concrete_function": concrete,
+    "function_of_functions": lambda model: lambda x: model.traced(x),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_variables_are_shared_and_have_gradients(form):
+    model = Doubled()
+    overridden = cg.override_gradients(FORMS[form](model), {"Sin": fivefold})
+    for factor in (1.0, 2.0):
+        model.w.assign(factor * np.array([2.0, 3.0, -1.0]))
+        with tf.GradientTape() as tape:
+            y = overridden(tf.constant(X))
+        np.testing.assert_array_equal(y, np.sin(X) * model.w)
+        np.testing.assert_allclose(tape.gradient(y, model.w, output_gradients=tf.constant(DY)), np.sin(X) * DY)
+        assert_overridden(overridden, model.method, 5.0 * DY * model.w)
+    (watched,) = tape.watched_variables()
+    assert watched is model.w
+
+
+def test_a_function_with_a_trace_is_not_traced_again():
+    model = Doubled()
+    model.traced(tf.constant(X))
+    before = model.traces
+    overridden = cg.override_gradients(model.traced, {"Sin": fivefold})
+    for _ in range(2):
+        overridden(tf.constant(X))
+        tf.function(overridden)(tf.constant(X))
+    assert model.traces == before
+
+
+def test_eager_calls_of_one_signature_share_a_trace():
+    traces = []
+
+    def function(x, factor=1.0):
+        traces.append(x.shape)
+        return factor * tf.sin(x)
+
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    for _ in range(3):
+        assert_overridden(overridden, tf.sin, 5.0 * DY)
+    assert len(traces) == 1
+    np.testing.assert_array_equal(overridden(tf.constant(X), factor=2.0), 2.0 * np.sin(X))
+    assert len(traces) == 2
+    np.testing.assert_array_equal(overridden(tf.constant(X[:2])), np.sin(X[:2]))
+    assert len(traces) == 3
+
+
+def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
+    from tensorflow.python.framework import ops  # Only a test may look inside.
+
+    before = set(ops.gradient_registry.list())
+    function = tf.function(tf.sin)
+    assert_overridden(cg.override_gradients(function, {"Sin": fivefold}), function, 5.0 * DY)
+    assert_overridden(function, function, np.cos(X) * DY)
+    assert_overridden(cg.override_gradients(function, {"Sin": lambda op, dy: dy}), function, DY)
+    assert set(ops.gradient_registry.list()) == before
+
+
+def test_a_dropped_function_leaves_nothing_behind():
+    class Model:
+        def __call__(self, x):
+            return tf.sin(x)
+
+    model = Model()
+    overridden = cg.override_gradients(model, {"Sin": fivefold})
+    value_and_gradient(overridden, X, DY)
+    left = weakref.ref(model)
+    del model, overridden
+    gc.collect()
+    assert left() is None
+
+
+def test_the_first_matching_rule_counts():
+    function = lambda x: tf.sin(x) + tf.cos(x)  # noqa: E731
+    rules = {lambda op: op.type == "Sin": fivefold, "Sin": lambda op, dy: 0.0 * dy, "Cos": lambda op, dy: dy}
+    with pytest.raises(ValueError, match="rules matched no op of '<lambda>': 'Sin'"):
+        cg.override_gradients(function, rules)(tf.constant(X))
+    del rules["Sin"]
+    assert_overridden(cg.override_gradients(function, rules), function, 6.0 * DY)
+
+
+def test_a_predicate_sees_the_ops_of_the_function():
+    def function(x):
+        return tf.sin(x, name="first") * tf.sin(2.0 * x, name="second")
+
+    overridden = cg.override_gradients(function, {lambda op: op.name == "second": fivefold})
+    dx = DY * (np.cos(X) * np.sin(2 * X) + np.sin(X) * 5.0 * 2.0)
+    assert_overridden(overridden, function, dx)
+
+
+def test_a_rule_sees_inputs_outputs_attributes_and_upstream_gradients():
+    seen = {}
+
+    def rule(op, dy):
+        seen.update(type=op.type, name=op.name, keep_dims=op.get_attr("keep_dims"), rank=op.outputs[0].shape.rank)
+        assert [x.shape.as_list() for x in op.inputs] == [[3], [1]]
+        return [dy[0] * op.inputs[0] * op.outputs[0][0], None]
+
+    def function(x):
+        return tf.reduce_sum(x, axis=[0], keepdims=True, name="total")
+
+    overridden = cg.override_gradients(function, {"Sum": rule})
+    assert_overridden(overridden, function, 7.0 * X * X.sum(), dy=DY[:1] * 7.0)
+    assert seen == {"type": "Sum", "name": "total", "keep_dims": True, "rank": 1}
+
+
+def test_an_op_with_several_outputs_gets_an_upstream_gradient_for_each():
+    def rule(op, *dys):
+        return [None, tf.concat([2.0 * dys[0], 0.0 * dys[1], 4.0 * dys[2]], 0)]
+
+    def function(x):
+        first, _, last = tf.split(x, 3)
+        return tf.concat([first, last, last], 0)
+
+    assert_overridden(cg.override_gradients(function, {"Split": rule}), function, [2.0, 0.0, 4.0 * 7.0])
+
+
+def test_an_op_with_several_inputs_has_a_gradient_for_each():
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4) - 5.0
+    dy = np.random.default_rng(1).normal(size=[2, 4])
+
+    def rule(op, dy):
+        x, y = op.inputs
+        return 2.0 * tf.matmul(dy, y, transpose_b=True), 3.0 * tf.matmul(x, dy, transpose_a=True)
+
+    overridden = cg.override_gradients(tf.matmul, {"MatMul": rule})
+    x, y = tf.constant(a), tf.constant(b)
+    with tf.GradientTape() as tape:
+        tape.watch([x, y])
+        z = overridden(x, b=y)
+    dx, dy_ = tape.gradient(z, [x, y], output_gradients=tf.constant(dy))
+    np.testing.assert_allclose(z, a @ b)
+    np.testing.assert_allclose(dx, 2.0 * dy @ b.T)
+    np.testing.assert_allclose(dy_, 3.0 * a.T @ dy)
+
+
+def test_integer_inputs_have_no_gradient_and_sliced_gradients_stay_sliced():
+    table = tf.Variable(np.arange(12.0).reshape(4, 3))
+
+    def rule(op, dy):
+        rows = tf.shape(op.inputs[0], out_type=tf.int64)
+        return [tf.IndexedSlices(10.0 * dy, op.inputs[1], rows), None, None]
+
+    overridden = cg.override_gradients(lambda i: tf.gather(tf.identity(table), i), {"GatherV2": rule})
+    with tf.GradientTape() as tape:
+        y = overridden(tf.constant([2, 0]))
+    dy = np.stack([DY, 2 * DY])
+    gradient = tape.gradient(y, table, output_gradients=tf.constant(dy))
+    np.testing.assert_array_equal(y, table.numpy()[[2, 0]])
+    np.testing.assert_allclose(tf.convert_to_tensor(gradient), [20 * DY, 0 * DY, 10 * DY, 0 * DY])
+
+
+def test_a_rule_for_a_read_of_a_variable():
+    w = tf.Variable(X)
+    overridden = cg.override_gradients(lambda x: x * w, {"ReadVariableOp": fivefold})
+    with tf.GradientTape() as tape:
+        y = overridden(tf.constant(X))
+    np.testing.assert_allclose(tape.gradient(y, w, output_gradients=tf.constant(DY)), 5.0 * X * DY)
+
+
+def test_a_rule_for_a_loop_or_a_call_is_for_it_as_a_whole():
+    loop = in_a_loop(tf.sin)
+
+    def rule(op, *dys):
+        (position,) = (i for i, x in enumerate(op.inputs) if x.dtype == tf.float64)
+        return [7.0 * dys[position] if i == position else None for i in range(len(op.inputs))]
+
+    assert_overridden(cg.override_gradients(loop, {"StatelessWhile": rule}), loop, 7.0 * DY)
+    function = tf.function(tf.sin)
+    overridden = cg.override_gradients(lambda x: 2.0 * function(x), {"PartitionedCall": fivefold})
+    assert_overridden(overridden, lambda x: 2.0 * function(x), 10.0 * DY)
+
+
+def test_side_effects_happen_once_and_in_order():
+    total, log = tf.Variable(0.0, dtype=tf.float64), []
+
+    @tf.function
+    def function(x):
+        before = tf.identity(total)
+        total.assign_add(tf.reduce_sum(x))
+        tf.py_function(lambda value: log.append(float(value)), [total], [])
+        total.assign(2.0 * total)
+        return tf.sin(x) * before + total
+
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    total.assign(3.0)
+    y, dx = value_and_gradient(overridden, X, DY)
+    np.testing.assert_allclose(y, np.sin(X) * 3.0 + 8.0)
+    np.testing.assert_allclose(dx, DY * 5.0 * 3.0 + 2.0 * DY.sum() * 0.0 + 0.0)
+    assert log == [4.0]
+    assert float(total) == 8.0
+
+
+def test_a_gradient_of_tensorflow_in_the_function_stays():
+    @tf.custom_gradient
+    def cubed(x):
+        return x**3, lambda dy: 100.0 * dy * x
+
+    function = tf.function(lambda x: tf.sin(cubed(x)))
+    assert_overridden(cg.override_gradients(function, {"Sin": fivefold}), function, 5.0 * DY * 100.0 * X)
+
+
+def test_a_structure_of_arguments_and_results():
+    def function(inputs, *, scale):
+        return {"y": scale * tf.sin(inputs["a"]), "ragged": tf.ragged.map_flat_values(tf.cos, inputs["b"]), "n": 3}
+
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]], dtype=tf.float64)
+    a = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        y = overridden({"a": a, "b": ragged}, scale=2.0)
+    np.testing.assert_allclose(tape.gradient(y["y"], a, output_gradients=tf.constant(DY)), 10.0 * DY)
+    assert isinstance(y["ragged"], tf.RaggedTensor)
+    assert int(y["n"]) == 3
+    np.testing.assert_allclose(y["ragged"].flat_values, np.cos([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+def test_keras_models(library, mode):
+    library.utils.set_random_seed(2)
+    model = library.Sequential(
+        [library.layers.Input([5]), library.layers.Dense(4, activation="relu"), library.layers.Dense(2)]
+    )
+    overridden = cg.override_gradients(model, {"Relu": cg.rules.guided})
+    x = np.random.default_rng(3).normal(size=[6, 5]).astype(np.float32)
+    dy = np.random.default_rng(4).normal(size=[6, 2]).astype(np.float32)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = overridden(x)
+        variables = [weight.value if library is keras else weight for weight in model.trainable_weights]
+        return y, tape.gradient(y, [x, *variables], output_gradients=tf.constant(dy))
+
+    run = {"eager": run, "traced": tf.function(run), "jit": tf.function(run, jit_compile=True)}[mode]
+    y, (dx, dw, db, _, _) = run(tf.constant(x))
+    w1, b1, w2, _ = (np.asarray(weight, np.float64) for weight in model.get_weights())
+    hidden = x @ w1 + b1
+    upstream = dy @ w2.T
+    upstream = upstream * (upstream > 0) * (hidden > 0)
+    np.testing.assert_allclose(dx, upstream @ w1.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(dw, x.T @ upstream, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(db, upstream.sum(0), rtol=1e-4, atol=1e-6)
+    if mode != "jit":
+        np.testing.assert_array_equal(y, model(x))
+
+
+def test_a_keras_model_follows_its_training_flag():
+    model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dropout(0.5), keras.layers.ReLU()])
+    overridden = cg.override_gradients(model, {"Relu": cg.rules.guided})
+    x = tf.ones([64, 3])
+    np.testing.assert_array_equal(overridden(x), np.ones([64, 3]))
+    assert np.unique(overridden(x, training=True)).tolist() == [0.0, 2.0]
+    np.testing.assert_array_equal(overridden(x, training=False), np.ones([64, 3]))
+
+
+def test_ops_in_a_function_with_a_gradient_of_its_own_keep_it():
+    recomputed = cg.override_gradients(cg.recompute_grad(tf.sin), {"Sin": fivefold})
+    assert_overridden(recomputed, tf.sin, np.cos(X) * DY)
+    assert_overridden(cg.recompute_grad(cg.override_gradients(tf.sin, {"Sin": fivefold})), tf.sin, 5.0 * DY)
+
+
+def test_a_rule_gives_the_gradients_of_gradient_override_map():
+    def guided(op, dy):
+        return tf.where((dy > 0.0) & (op.inputs[0] > 0.0), dy, 0.0)
+
+    def relu(x):
+        return 3.0 * tf.nn.relu(x)
+
+    tf.RegisterGradient("guided_of_a_test")(guided)
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(X)
+        with graph.gradient_override_map({"Relu": "guided_of_a_test"}):
+            y = relu(x)
+        (dx,) = tf.gradients(y, x, grad_ys=tf.constant(DY))
+        with tf.compat.v1.Session() as session:
+            theirs = session.run(dx)
+    assert_overridden(cg.override_gradients(relu, {"Relu": guided}), relu, theirs)
+
+
+def test_ops_without_outputs_run_before_what_waits_for_them_in_a_graph_of_tensorflow_1():
+    """A session runs only what the result waits for."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        counter = tf.compat.v1.get_variable("counter", initializer=0, use_resource=True)
+
+        def counted(x):
+            with tf.control_dependencies([tf.raw_ops.AssignAddVariableOp(resource=counter.handle, value=1)]):
+                return tf.sin(x)
+
+        x = tf.constant([1.0, 2.0])
+        y = cg.override_gradients(counted, {"Sin": lambda op, dy: 3.0 * dy})(x)
+        dx = tf.gradients(y, x, tf.constant([1.0, 10.0]))[0]
+        session.run(counter.initializer)
+        np.testing.assert_allclose(session.run(y), np.sin([1.0, 2.0]), rtol=1e-6)
+        assert session.run(counter) == 1
+        np.testing.assert_allclose(session.run(dx), [3.0, 30.0])

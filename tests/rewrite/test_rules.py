@@ -1,0 +1,145 @@
+"""The rules of tf_cg_ops.rules, beside NumPy and PyTorch."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+X = np.array([-2.0, -0.5, 0.5, 3.0, 8.0])
+DY = np.array([1.0, -10.0, 4.0, -3.0, 2.0])
+
+
+def gradient(function, x=X, dy=DY):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+
+
+POSITIVE = np.maximum(DY, 0.0)
+ACTIVATIONS = {
+    "Relu": (tf.nn.relu, X > 0),
+    "Relu6": (tf.nn.relu6, (X > 0) & (X < 6)),
+    "LeakyRelu": (lambda x: tf.nn.leaky_relu(x, 0.25), np.where(X > 0, 1.0, 0.25)),
+    "Elu": (tf.nn.elu, np.where(X > 0, 1.0, np.exp(X))),
+    "Softplus": (tf.nn.softplus, 1.0 / (1.0 + np.exp(-X))),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_rules_of_saliency_maps(activation, mode):
+    function, derivative = ACTIVATIONS[activation]
+    for rule, expected in [
+        (cg.rules.guided, POSITIVE * derivative),
+        (cg.rules.deconvnet, POSITIVE),
+        (cg.rules.pass_through, DY),
+        (cg.rules.zero, 0.0 * DY),
+        (cg.rules.built_in, DY * derivative),
+        (cg.rules.clip(value=2.0), np.clip(DY * derivative, -2.0, 2.0)),
+        (cg.rules.clip(norm=2.0), DY * derivative * min(1.0, 2.0 / np.linalg.norm(DY * derivative))),
+    ]:
+        overridden = cg.override_gradients(function, {activation: rule})
+        if mode != "eager":
+            overridden = tf.function(overridden, jit_compile=mode == "jit")
+        np.testing.assert_allclose(gradient(overridden), expected, rtol=1e-12)
+
+
+def test_rules_of_ops_with_several_inputs():
+    low, high = tf.constant(-1.0, tf.float64), tf.constant(1.0, tf.float64)
+    function = lambda x: tf.clip_by_value(x, low, high)  # noqa: E731
+    overridden = cg.override_gradients(function, {"Minimum": cg.rules.pass_through, "Maximum": cg.rules.pass_through})
+    np.testing.assert_array_equal(gradient(overridden), DY)
+    table = tf.constant(np.eye(3))
+    taken = cg.override_gradients(lambda t: tf.gather(t, [2, 0]), {"GatherV2": cg.rules.guided})
+    dy = np.array([[1.0, -10.0, 3.0], [-2.0, 5.0, 6.0]])
+    np.testing.assert_array_equal(gradient(taken, table, dy), np.maximum([dy[1], np.zeros(3), dy[0]], 0.0))
+    both = cg.override_gradients(lambda x: tf.atan2(x, 2.0 * x), {"Atan2": cg.rules.zero})
+    np.testing.assert_array_equal(gradient(both), 0.0 * X)
+
+
+def test_a_limit_is_clipped_over_all_inputs_and_may_change():
+    limit = tf.Variable(2.0)
+    overridden = cg.override_gradients(lambda x: x * x[::-1], {"Mul": cg.rules.clip(global_norm=limit)})
+    for value in (2.0, 50.0, 1000.0):
+        limit.assign(value)
+        dz = [DY * X[::-1], DY * X]
+        factor = min(1.0, value / np.sqrt(np.sum(np.square(dz))))
+        np.testing.assert_allclose(gradient(overridden), factor * (dz[0] + dz[1][::-1]), rtol=1e-6)
+
+
+def test_second_derivatives_are_those_of_the_rule():
+    overridden = cg.override_gradients(tf.exp, {"Exp": lambda op, dy: 2.0 * cg.rules.built_in(op, dy)[0]})
+    x = tf.constant(X)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = overridden(x)
+        dx = inner.gradient(y, x, output_gradients=tf.constant(DY))
+    np.testing.assert_allclose(dx, 2.0 * DY * np.exp(X))
+    # The output in the gradient has the gradient of the rule again.
+    np.testing.assert_allclose(outer.gradient(dx, x, output_gradients=tf.constant(X)), 4.0 * X * DY * np.exp(X))
+
+
+def numpy_guided(x, weights, biases, dy):
+    """Guided backpropagation through dense layers with ReLUs between them, in float64."""
+    before = []
+    for weight, bias in zip(weights, biases, strict=True):
+        before.append(x @ weight + bias)
+        x = np.maximum(before[-1], 0.0)
+    for i in reversed(range(len(weights))):
+        if i < len(weights) - 1:
+            dy = np.maximum(dy, 0.0) * (before[i] > 0)
+        dy = dy @ weights[i].T
+    return dy
+
+
+def test_guided_backpropagation_through_a_net_beside_numpy():
+    rng = np.random.default_rng(7)
+    sizes = [8, 32, 16, 4]
+    weights = [rng.normal(size=pair) for pair in itertools.pairwise(sizes)]
+    biases = [rng.normal(size=size) for size in sizes[1:]]
+    x, dy = rng.normal(size=[5, 8]), rng.normal(size=[5, 4])
+
+    @tf.function
+    def net(x):
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            x = tf.matmul(x, weight) + bias
+            x = x if i == len(weights) - 1 else tf.nn.relu(x)
+        return x
+
+    guided = cg.override_gradients(net, {"Relu": cg.rules.guided})
+    np.testing.assert_allclose(gradient(guided, x, dy), numpy_guided(x, weights, biases, dy), rtol=1e-9)
+
+
+def test_guided_backpropagation_through_a_convolutional_net_beside_pytorch():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    kernels = [rng.normal(size=shape).astype(np.float32) for shape in ([3, 3, 1, 4], [3, 3, 4, 6])]
+    dense = rng.normal(size=[6, 3]).astype(np.float32)
+    x, dy = rng.normal(size=[2, 8, 8, 1]).astype(np.float32), rng.normal(size=[2, 3]).astype(np.float32)
+
+    @tf.function
+    def net(x):
+        for kernel in kernels:
+            x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
+        return tf.reduce_mean(x, [1, 2]) @ dense
+
+    relu = torch.nn.ReLU()
+    relu.register_full_backward_hook(lambda module, grad_input, grad_output: (torch.clamp(grad_input[0], min=0.0),))
+    given = torch.tensor(x.transpose(0, 3, 1, 2), requires_grad=True)
+    value = given
+    for kernel in kernels:
+        weight = torch.tensor(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))
+        value = relu(torch.nn.functional.conv2d(value, weight, padding="same"))
+    value = value.mean([2, 3]) @ torch.tensor(dense)
+    value.backward(torch.tensor(dy))
+    guided = cg.override_gradients(net, {"Relu": cg.rules.guided})
+    dx = gradient(guided, x, dy)
+    np.testing.assert_allclose(guided(tf.constant(x)), value.detach().numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dx, given.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-5, atol=1e-5)

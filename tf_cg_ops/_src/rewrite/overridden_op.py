@@ -1,0 +1,116 @@
+"""Puts a rule behind an op: its gradient is then that of the rule."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient.attach import attach
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks
+from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.rewrite.rule_table import Rule
+
+
+class OverriddenOp:
+    """An op as its rule sees it: a tf.Operation whose outputs have the gradient of the rule, too.
+
+    Attributes:
+      inputs: The inputs, as Tensors of the graph that holds the copy of the op.
+    """
+
+    def __init__(self, op: Any, inputs: Sequence[tf.Tensor], overridden: Callable[[], list[tf.Tensor]]) -> None:
+        self._op = op
+        self.inputs = list(inputs)
+        self._overridden = overridden
+
+    # A rule may read an output in its gradient: the second derivative goes through the rule once more. Most rules read
+    # none, and each of these takes one more trace.
+    @functools.cached_property
+    def outputs(self) -> list[tf.Tensor]:
+        """The outputs."""
+        return self._overridden()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+
+def attach_rule(
+    api: str, rule: Rule, op: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], place: str = ""
+) -> list[tf.Tensor]:
+    """The outputs of an op, or of a copy, with the gradient of the rule with respect to these inputs.
+
+    `place` follows the name of the op in messages.
+    """
+    wording = _Wording(api, rule)
+    name = f"{op.name} ({op.type}){place}"
+    names = [f"op.inputs[{i}]" for i in range(len(inputs))]
+    differentiable = [[tensor] if tf_internal.is_trainable(tensor) else [] for tensor in inputs]
+    checks = GradientChecks(wording, name, pytree.Leaves(list(inputs), lambda: names), differentiable, [])
+
+    def overridden() -> list[tf.Tensor]:
+        sources = [tensor for tensors in differentiable for tensor in tensors]
+        return attach(wording, name, list(outputs), sources, backward)
+
+    def backward(upstream: Sequence[Any]) -> list[Any]:
+        seen = OverriddenOp(op, inputs, overridden)
+        dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
+        try:
+            answer = rule(seen, *dys)
+        except TypeError as error:
+            checks.check_takes_upstream(functools.partial(rule, seen), dys, error)
+            raise
+        return checks.checked_gradients(answer)
+
+    return overridden()
+
+
+def attach_traced_rule(
+    api: str, rule: Rule, op: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], place: str
+) -> list[tf.Tensor]:
+    """`attach_rule` for a graph that goes into a file: an exception of the rule is raised now."""
+    results = attach_rule(api, rule, op, inputs, outputs, place)
+    exception = graph_rule.exception_of(results[0].op)
+    if exception is not None:
+        raise exception
+    return results
+
+
+class _Wording(Wording):
+    gradient_function = "rule"
+    parameters = "op, *dys"
+
+    def __init__(self, api: str, rule: Rule) -> None:
+        super().__init__(api)
+        self._rule = rule
+
+    def subject(self, function: str) -> str:
+        return f"the rule '{text.name_of(self._rule)}' for the op {function}"
+
+    def user_call(
+        self, grad_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+        assert isinstance(grad_fn, functools.partial)
+        return self._rule, [*grad_fn.args, *args], kwargs
+
+    def takes_other_upstream(self, function: str, num_upstream: int, signature: Any) -> str:
+        return (
+            f"{self.api}: {self.subject(function)} does not take the op and its upstream gradients; expected "
+            f"parameters for the op and {text.count(num_upstream, 'upstream gradient')} (one for each output), got "
+            f"rule{signature}. Write rule({self.parameters})."
+        )
+
+    def wrong_number(self, function: str, num_gradients: int, names: Sequence[str]) -> str:
+        return (
+            f"{self.api}: {self.subject(function)} returned {text.count(num_gradients, 'gradient')}; expected "
+            f"{len(names)} (one for each of {text.quoted(names)}). Return None for an input that has no gradient."
+        )
+
+    def not_traced(self, function: str, error: str) -> str:
+        return (
+            f"{self.api}: the gradient of the op {function} is not there; expected a rule that TensorFlow can trace "
+            f"into a graph, got this while tracing '{text.name_of(self._rule)}': {error}. Use TensorFlow operations "
+            "in the rule."
+        )

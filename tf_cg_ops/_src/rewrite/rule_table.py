@@ -1,0 +1,83 @@
+"""The rules that a user gives for ops, and which ops they matched."""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tf_cg_ops._src.core import text
+
+# An op type, or a predicate on a tf.Operation.
+Key = str | Callable[[Any], bool]
+# `rule(op, *dy)` returns the gradients of op.inputs, as functions of tf.RegisterGradient do.
+Rule = Callable[..., Any]
+
+
+class RuleTable:
+    """Rules by the op type, or the predicate, that they are for. The first one that matches an op is its rule."""
+
+    def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
+        self._api = api
+        if not isinstance(rules, Mapping) or not rules:
+            got = "an empty one" if isinstance(rules, Mapping) else text.describe_type(rules)
+            raise TypeError(
+                f"{api}: rules is no table of rules; expected a dictionary such as {{'Relu': rule}}, got {got}."
+            )
+        for key, rule in rules.items():
+            if not isinstance(key, str) and not callable(key):
+                raise TypeError(
+                    f"{api}: rules has a key that names no ops; expected an op type such as 'Relu', or a function of "
+                    f"a tf.Operation, got {text.describe(key)}."
+                )
+            if not callable(rule):
+                raise TypeError(
+                    f"{api}: the rule for {_described(key)} is not a function; expected rule(op, *dy), which returns "
+                    f"the gradients of op.inputs, got {text.describe_type(rule)}."
+                )
+        self._rules = dict(rules)
+
+    def matching(self) -> "Matching":
+        """Finds the rules of the ops of one graph."""
+        return Matching(self._api, self._rules)
+
+
+class Matching:
+    """Finds the rules of ops, and counts the ops."""
+
+    def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
+        self._api = api
+        self._rules = rules
+        self._unmatched = list(rules)
+        self.types: Counter[str] = Counter()
+        self.overridden: Counter[str] = Counter()
+
+    def rule_for(self, op: Any) -> Rule | None:
+        """The rule of an op, which has inputs and outputs; None if it has none."""
+        self.types[op.type] += 1
+        for key, rule in self._rules.items():
+            if op.type == key if isinstance(key, str) else key(op):
+                self.overridden[op.type] += 1
+                if key in self._unmatched:
+                    self._unmatched.remove(key)
+                return rule
+        return None
+
+    def check_all_matched(self, place: str) -> None:
+        """Raises ValueError if a rule matched no op."""
+        if not self._unmatched:
+            return
+        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "no ops"
+        by_lower_case = {op_type.lower(): op_type for op_type in self.types}
+        missing = [key.lower() for key in self._unmatched if isinstance(key, str)]
+        similar = [
+            by_lower_case[found] for name in missing for found in difflib.get_close_matches(name, by_lower_case, n=1)
+        ]
+        hint = f"Did you mean {text.quoted(similar)}?" if similar else "Name one of these types, or leave the rule out."
+        raise ValueError(
+            f"{self._api}: rules matched no op of {place}: {', '.join(map(_described, self._unmatched))}; expected op "
+            f"types, or predicates, of ops that compute its value, got ops of the types {there}. {hint}"
+        )
+
+
+def _described(key: Key) -> str:
+    return repr(key) if isinstance(key, str) else f"the predicate '{text.name_of(key)}'"

@@ -1,0 +1,61 @@
+"""A call as a graph: the function traced with the Tensors of its arguments as flat inputs."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text, tf_internal
+
+
+class TracedCall:
+    """A function traced for arguments of one signature.
+
+    Attributes:
+      graph: The graph of the function.
+      inputs: The tensors in it that stand for the Tensors of the arguments.
+      variables: The variables that the function read.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        arguments = (list(args), kwargs)
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in(arguments)]
+        # Layers of tf_keras ask whether AutoGraph may translate them.
+        autograph = tf_internal.autograph_scope()
+        self._value: Any = None
+
+        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            remaining = list(tensors)
+            args, kwargs = pytree.map_tensors(arguments, lambda old: [remaining.pop(0) for _ in old])
+            with autograph:
+                value = function(*args, **kwargs)
+            flat = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
+            self._value = tf.nest.pack_sequence_as(value, flat)
+            return pytree.tensors_in(self._value)
+
+        with tf_internal.VariableWatcher() as watcher:
+            self.graph = tf.function(flat_function, autograph=False).get_concrete_function(*specs).graph
+        self.inputs = self.graph.inputs[: len(specs)]
+        self.variables = list(watcher.watched_variables())
+
+    def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
+        """The value of the function, with these Tensors for the outputs of the graph."""
+        return pytree.map_tensors(self._value, lambda _: outputs)
+
+
+@contextlib.contextmanager
+def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
+    try:
+        yield
+    except (tf.errors.OperatorNotAllowedInGraphError, AttributeError, NotImplementedError) as error:
+        if not re.search("symbolic", str(error), re.IGNORECASE):
+            raise
+        raise TypeError(
+            f"{api}: '{text.name_of(function)}' cannot be traced, as the gradient needs it; expected a function of "
+            f"TensorFlow ops, got one that needs the numbers in a Tensor ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}). Decorate it with tf.function if it branches on a Tensor, and with "
+            "numpy_function if it computes in Python."
+        ) from error
