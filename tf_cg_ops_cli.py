@@ -4,6 +4,7 @@ This module stands beside the package: importing anything from the package impor
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import signal
@@ -48,15 +49,52 @@ def _parser() -> argparse.ArgumentParser:
         "the same inputs; if their results differ, nothing is written.",
         f"{_PROGRAM} strip trained_model model_for_serving",
     )
-    strip.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
-    strip.add_argument("target", metavar="TARGET", type=pathlib.Path, help="the folder to write; it must not exist yet")
-    strip.add_argument("--no-check", dest="check", action="store_false", help="do not run and compare the models")
-    strip.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="an .npz file of inputs for the comparison, with arrays named SIGNATURE/ARGUMENT, or ARGUMENT where there "
-        "is only one signature (default: small random ones, made from the model's input specs)",
+    _add_copying(strip)
+
+    override = _add_command(
+        commands,
+        "override",
+        "give ops of a SavedModel other gradients",
+        "Writes a SavedModel with the same values, in which the gradient of each op of a type is that of a rule: "
+        "guided, deconvnet, pass_through, zero, or clip with a limit. Loading it needs tf_cg_ops. Both models are run "
+        "on the same inputs; if their results differ, nothing is written.",
+        f"{_PROGRAM} override trained_model model_for_saliency_maps Relu=guided Exp=clip:value=5",
+    )
+    _add_copying(override)
+    override.add_argument(
+        "rules",
+        metavar="TYPE=RULE",
+        nargs="+",
+        type=_rule,
+        help="an op type and a rule: guided, deconvnet, pass_through, zero, clip:value=LIMIT, clip:norm=LIMIT or "
+        "clip:global_norm=LIMIT; a wrong type lists those of the model",
+    )
+
+    adopt = _add_command(
+        commands,
+        "adopt",
+        "give a SavedModel of tf.custom_gradient gradients that work after loading",
+        "Writes a SavedModel with the same values, in which each gradient of tf.custom_gradient is the gradient "
+        "function that the file holds (saved), or that of automatic differentiation (autodiff), which needs no "
+        "tf_cg_ops. Shows for each place how far the two are apart. Both models are run on the same inputs; if their "
+        "results differ, nothing is written.",
+        f"{_PROGRAM} adopt downloaded_model model_that_trains",
+    )
+    _add_copying(adopt)
+    adopt.add_argument(
+        "--gradients",
+        choices=("saved", "autodiff"),
+        default="saved",
+        help="for all places that --place does not name (default: %(default)s)",
+    )
+    adopt.add_argument(
+        "--place",
+        metavar="NAME=GRADIENT",
+        action="append",
+        default=[],
+        type=_place,
+        help="for one place: saved, autodiff, pass_through or zero; NAME is a node, or FUNCTION/NODE, as inspect lists "
+        "them; may be repeated",
     )
 
     inspect = _add_command(
@@ -89,6 +127,47 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_copying(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of a command that writes a changed copy."""
+    command.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
+    command.add_argument(
+        "target", metavar="TARGET", type=pathlib.Path, help="the folder to write; it must not exist yet"
+    )
+    command.add_argument("--no-check", dest="check", action="store_false", help="do not run and compare the models")
+    command.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="an .npz file of inputs for the comparison, with arrays named SIGNATURE/ARGUMENT, or ARGUMENT where there "
+        "is only one signature (default: small random ones, made from the model's input specs)",
+    )
+
+
+def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
+    """The op type, the name of the rule and its limit in an argument such as Relu=guided or Exp=clip:value=5."""
+    op_type, _, rule = argument.partition("=")
+    name, _, limit = rule.partition(":")
+    kind, _, number = limit.partition("=")
+    is_complete = name in ("guided", "deconvnet", "pass_through", "zero") and not limit
+    if op_type and (is_complete or (name == "clip" and kind in ("value", "norm", "global_norm"))):
+        with contextlib.suppress(ValueError):
+            return op_type, name, {} if is_complete else {kind: float(number)}
+    raise argparse.ArgumentTypeError(
+        f"'{argument}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, Round=pass_through, "
+        "Exp=zero or Exp=clip:value=5"
+    )
+
+
+def _place(argument: str) -> tuple[str, str]:
+    """The name of a place and its gradient in an argument such as IdentityN=autodiff."""
+    name, _, gradient = argument.rpartition("=")
+    if name and gradient in ("saved", "autodiff", "pass_through", "zero"):
+        return name, gradient
+    raise argparse.ArgumentTypeError(
+        f"'{argument}'; expected a place and one of saved, autodiff, pass_through and zero, such as IdentityN=autodiff"
+    )
+
+
 def _add_command(commands: Any, name: str, summary: str, description: str, example: str) -> argparse.ArgumentParser:
     epilog = f"Example: {example} -- {_EXIT_STATUSES}"
     return commands.add_parser(name, help=summary, description=description, epilog=epilog)
@@ -96,7 +175,7 @@ def _add_command(commands: Any, name: str, summary: str, description: str, examp
 
 def interrupted(command: str, by: str) -> str:
     """The line about a command that a signal ended."""
-    return f"tf_cg_ops {command}: interrupted by {by}. Run it again; strip leaves no half-written target."
+    return f"tf_cg_ops {command}: interrupted by {by}. Run it again; no command leaves a half-written target."
 
 
 def main() -> int:

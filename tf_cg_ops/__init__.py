@@ -12,6 +12,7 @@ from tf_cg_ops._src.core import library as _library  # noqa: F401
 
 # isort: split
 from tf_cg_ops import compat as compat
+from tf_cg_ops import rules as rules
 from tf_cg_ops import saved_model as saved_model
 from tf_cg_ops import sysconfig as sysconfig
 from tf_cg_ops import testing as testing
@@ -27,10 +28,14 @@ from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_gra
 from tf_cg_ops._src.memory.scan import scan as scan
 from tf_cg_ops._src.memory.while_loop import while_loop as while_loop
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
+from tf_cg_ops._src.ready_made.implicit_root import implicit_fixed_point as implicit_fixed_point
+from tf_cg_ops._src.ready_made.implicit_root import implicit_minimum as implicit_minimum
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
 from tf_cg_ops._src.ready_made.scale import reverse_gradient as reverse_gradient
 from tf_cg_ops._src.ready_made.scale import scale_gradient as scale_gradient
 from tf_cg_ops._src.ready_made.straight_through import straight_through as straight_through
+from tf_cg_ops._src.ready_made.watch import watch_gradient as watch_gradient
+from tf_cg_ops._src.rewrite.override_gradients import override_gradients as override_gradients
 from tf_cg_ops._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
@@ -45,17 +50,22 @@ __all__ = [
     "custom_vjp",
     "embed_gradient",
     "grad_pass_through",
+    "implicit_fixed_point",
+    "implicit_minimum",
     "implicit_root",
     "layers",
     "numpy_function",
+    "override_gradients",
     "recompute_grad",
     "reverse_gradient",
+    "rules",
     "saved_model",
     "scale_gradient",
     "scan",
     "straight_through",
     "sysconfig",
     "testing",
+    "watch_gradient",
     "while_loop",
 ]
 

@@ -1,8 +1,9 @@
 """Actions on a mutated SavedModel, and on the same one without ops of this library, to compare.
 
-Every action ends with a result or an exception. `strip` and `inspect` document their exceptions.
+Every action ends with a result or an exception. `strip`, `override`, `adopt` and `inspect` document their exceptions.
 """
 
+import functools
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ PROMISED = (FileNotFoundError, NotADirectoryError, FileExistsError, ValueError, 
 
 
 class UndocumentedError(Exception):
-    """An exception that strip and inspect do not document, by its kind or message; or a file left over."""
+    """An exception that strip, override, adopt and inspect do not document, by its kind or message; or a file left over."""
 
 
 def _promised(api, action):
@@ -41,18 +42,28 @@ def inspect(folder):
     return [str(_promised("saved_model.inspect", lambda: cg.saved_model.inspect(folder)))]
 
 
-def _strip(folder, check):
+def _written(api, write, folder):
+    """The report of a function that writes a copy, which must be whole or not there."""
     target, before = folder.parent / "target", _contents(folder)
     report, whole = None, False
     try:
-        report = _promised("saved_model.strip", lambda: cg.saved_model.strip(folder, target, check=check))
+        report = _promised(api, lambda: write(folder, target))
         whole = True
     finally:
         left = sorted(path.name for path in folder.parent.iterdir() if path not in (folder, target))
         if _contents(folder) != before or left or target.exists() != whole:
             raise UndocumentedError(f"it left behind {left}, or another source, or a target: {target.exists()}")
     shutil.rmtree(target)
-    return [str(report.replaced), str([c.verdict for c in report.comparisons or []])]
+    return report
+
+
+def _verdicts(report):
+    return str([comparison.verdict for comparison in report.comparisons or []])
+
+
+def _strip(folder, check):
+    report = _written("saved_model.strip", functools.partial(cg.saved_model.strip, check=check), folder)
+    return [str(report.replaced), _verdicts(report)]
 
 
 def strip(folder):
@@ -61,6 +72,19 @@ def strip(folder):
 
 def strip_checked(folder):
     return _strip(folder, check=True)
+
+
+def override(folder):
+    """A rule for every op that can have one."""
+    rules = {lambda op: True: lambda op, *dy: [None] * len(op.inputs)}
+    report = _written("saved_model.override", functools.partial(cg.saved_model.override, rules=rules), folder)
+    return [str(report.overridden), _verdicts(report)]
+
+
+def adopt(folder):
+    """Bases without gradients of `tf.custom_gradient` are copied."""
+    report = _written("saved_model.adopt", cg.saved_model.adopt, folder)
+    return [str([(found.gradients, found.detail) for found in report.adopted]), _verdicts(report)]
 
 
 def _loaded(folder):
@@ -147,7 +171,14 @@ def _array(tensor):
 # Those that every mutant goes through, and those of which it goes through one; with what stands for each, once the ops
 # of this library are replaced: `strip` alone does nothing that TensorFlow would do, too.
 ALWAYS = {"inspect": inspect, "strip": strip, "load": load}
-IN_TURN = {"second": second, "signature": signature, "tf1": tf1, "strip_checked": strip_checked}
+IN_TURN = {
+    "second": second,
+    "signature": signature,
+    "tf1": tf1,
+    "strip_checked": strip_checked,
+    "override": override,
+    "adopt": adopt,
+}
 CONTROLS = {
     "inspect": import_graph,
     "strip": nothing,
@@ -156,6 +187,8 @@ CONTROLS = {
     "signature": signature,
     "tf1": tf1,
     "strip_checked": load,
+    "override": load,
+    "adopt": load,
 }
 
 

@@ -100,8 +100,26 @@ def step(module):
     return f, DY * 6 * X  # f = 3 x^2 + gx w, and gx is stopped.
 
 
-BASES = (embed, embed_axis, rule, control_flow, recompute, step)
-KNOWN_SHAPES = ("embed", "rule", "recompute")
+def foreign(module):
+    """Gradients of TensorFlow's decorator, one of them with a variable."""
+    module.w = tf.Variable([2.0, 3.0, 4.0])
+
+    @tf.custom_gradient
+    def doubled(x):
+        return tf.sin(x), lambda dy: 2.0 * dy
+
+    @tf.custom_gradient
+    def scaled(x):
+        return x * module.w, lambda dy, variables: (3.0 * dy, [dy * x for _ in variables])
+
+    def f(x):
+        return doubled(tf.function(scaled)(x))
+
+    return f, 6.0 * DY
+
+
+BASES = (embed, embed_axis, rule, control_flow, recompute, step, foreign)
+KNOWN_SHAPES = ("embed", "rule", "recompute", "foreign")
 
 
 def save(base, folder):

@@ -107,17 +107,33 @@ sys.exit(tf_cg_ops_cli.main())
     ("arguments", "complaint"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["srtip"], "argument COMMAND: invalid choice: 'srtip' (choose from strip, inspect, demo)"),
+        (["srtip"], "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)"),
         (["strip", "a"], "the following arguments are required: TARGET"),
         (["strip", "a", "b", "--nocheck"], "unrecognized arguments: --nocheck"),
         (["inspect"], "the following arguments are required: PATH"),
+        *[
+            (
+                ["override", "a", "b", rule],
+                f"argument TYPE=RULE: '{rule}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, "
+                "Round=pass_through, Exp=zero or Exp=clip:value=5",
+            )
+            for rule in ("Relu", "=guided", "Relu=gided", "Relu=guided:value=1", "Relu=clip", "Relu=clip:value=x")
+        ],
+        (["override", "a", "b"], "the following arguments are required: TYPE=RULE"),
+        (
+            ["adopt", "a", "b", "--place", "IdentityN"],
+            "argument --place: 'IdentityN'; expected a place and one of saved, autodiff, pass_through and zero, such as "
+            "IdentityN=autodiff",
+        ),
     ],
     ids=" ".join,
 )
 def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, complaint, tmp_path):
     command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    program = "tf-cg-ops" + (f" {arguments[0]}" if arguments and arguments[0] in ("strip", "inspect") else "")
+    program = "tf-cg-ops" + (
+        f" {arguments[0]}" if arguments and arguments[0] in ("strip", "override", "adopt", "inspect") else ""
+    )
     if complaint.startswith("unrecognized"):
         program = "tf-cg-ops"  # Python asks the outer parser about what no parser knows.
     # How Python quotes the choices depends on its version.
@@ -132,7 +148,9 @@ def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, co
         ("strip", ["SOURCE", "TARGET", "--no-check", "--inputs FILE", "Example: tf-cg-ops strip"]),
         ("inspect", ["PATH", "--json", "Example: tf-cg-ops inspect"]),
         ("demo", ["--output FOLDER", "Example: tf-cg-ops demo"]),
-        ("", ["strip", "inspect", "demo", "COMMAND --help"]),
+        ("override", ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"]),
+        ("adopt", ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"]),
+        ("", ["strip", "override", "adopt", "inspect", "demo", "COMMAND --help"]),
     ],
 )
 def test_help_says_everything(command, words, capsys, monkeypatch):
@@ -168,7 +186,7 @@ def test_a_failed_check_is_1_and_leaves_no_target(model, tmp_path, capsys, monke
     status, out, err = main(capsys, "strip", model, tmp_path / "target")
     assert (status, out) == (1, "")
     assert err.splitlines()[-1] == (
-        "saved_model.strip: serving_default of the stripped model gives another output y than that of the source. Nothing "
+        "saved_model.strip: serving_default of the new model gives another output y than that of the source. Nothing "
         "was written; please report it, with the model."
     )
     assert list(tmp_path.iterdir()) == []
@@ -204,6 +222,73 @@ def test_host_functions_and_what_is_not_compared_are_shown(tmp_path, capsys):
     assert "compared   .f: not compared: the source gives other outputs each time, as random operations do" in lines
     (attention,) = [line for line in lines if line.startswith("attention")]
     assert attention.endswith(" calls Python, and fails outside of the process that made the model")
+
+
+def test_override(tmp_path, capsys):
+    module = tf.Module()
+    module.f = tf.function(lambda x: tf.exp(tf.nn.relu(x)), input_signature=[tf.TensorSpec([3])])
+    tf.saved_model.save(module, tmp_path / "source")
+    arguments = ["Relu=guided", "Exp=clip:value=5"]
+    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "target", *arguments)
+    assert status == 0, err
+    assert out.splitlines() == [
+        "overridden  1 Exp, 1 Relu",
+        "compared    serving_default: equal, bit for bit",
+        "compared    .f: equal, bit for bit",
+        f"written     {tmp_path / 'target'}",
+    ]
+    x = tf.constant([-1.0, 0.5, 3.0])
+    loaded = tf.saved_model.load(tmp_path / "target")
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.f(x)
+    dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, -10.0, 1.0]))
+    np.testing.assert_allclose(dx, [0.0, 0.0, 5.0])
+
+    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "again", "ReLU=guided")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith("saved_model.override: rules matched no op of ")
+    assert err.endswith("Did you mean 'Relu'?\n")
+    assert not (tmp_path / "again").exists()
+
+
+def test_adopt(tmp_path, capsys):
+    @tf.custom_gradient
+    def tripled(x):
+        return tf.identity(x), lambda dy: 3.0 * dy
+
+    module = tf.Module()
+    module.f = tf.function(lambda x: tripled(tripled(x)), input_signature=[tf.TensorSpec([2])])
+    source = tmp_path / "source"
+    tf.saved_model.save(module, source)
+    for number, (arguments, expected) in enumerate(
+        [
+            ([], 9.0),
+            (["--gradients", "autodiff"], 1.0),
+            (["--place", "IdentityN_1=autodiff"], 3.0),
+            (["--place", "IdentityN=zero"], 0.0),
+            (["--gradients", "autodiff", "--place", "IdentityN=pass_through"], 1.0),
+        ]
+    ):
+        target = tmp_path / str(number)
+        status, out, err = main(capsys, "adopt", *arguments, source, target)
+        assert status == 0, err
+        loaded = tf.saved_model.load(target)
+        x = tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.f(x)
+        dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, -10.0]))
+        np.testing.assert_allclose(dx, expected * np.array([1.0, -10.0]))
+        if not arguments:
+            first, second, *_, last = out.splitlines()
+            assert first.startswith("adopted    __inference_")
+            assert first.endswith("/IdentityN: saved; the file and autodiff differ by 0.67 of the largest element")
+            assert second.endswith("/IdentityN_1: saved; the file and autodiff differ by 0.67 of the largest element")
+            assert last == f"written    {target}"
+    status, out, _ = main(capsys, "adopt", tmp_path / "1", tmp_path / "again")
+    nothing = "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
+    assert out.splitlines()[0] == nothing
 
 
 @pytest.mark.parametrize("name", ["x", "serving_default/x"])
@@ -301,7 +386,7 @@ def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
         ),
         (
             KeyboardInterrupt(),
-            "tf_cg_ops inspect: interrupted by Ctrl-C. Run it again; strip leaves no half-written target.\n",
+            "tf_cg_ops inspect: interrupted by Ctrl-C. Run it again; no command leaves a half-written target.\n",
         ),
         (
             RuntimeError("disk\non fire"),

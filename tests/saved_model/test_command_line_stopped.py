@@ -106,7 +106,7 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (
         1,
         "",
-        "tf_cg_ops strip: interrupted by Ctrl-C. Run it again; strip leaves no half-written target.\n",
+        "tf_cg_ops strip: interrupted by Ctrl-C. Run it again; no command leaves a half-written target.\n",
     )
 
 
@@ -126,6 +126,6 @@ def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, numb
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=heed_ctrl_c)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == (
-        f"tf_cg_ops strip: interrupted by {name}. Run it again; strip leaves no half-written target."
+        f"tf_cg_ops strip: interrupted by {name}. Run it again; no command leaves a half-written target."
     )
     assert list(tmp_path.iterdir()) == [model]

@@ -57,7 +57,9 @@ def test_every_function_of_every_object_is_compared(tmp_path, monkeypatch, name)
     report = save_and_strip(MODULES[name](), tmp_path, signatures={})
     assert [(c.name, c.verdict) for c in report.comparisons] == [(name, "equal, bit for bit")]
     break_values(monkeypatch)
-    message = rf"^saved_model\.strip: {re.escape(name)} of the stripped model gives another output .* than that of the source\."
+    message = (
+        rf"^saved_model\.strip: {re.escape(name)} of the new model gives another output .* than that of the source\."
+    )
     with pytest.raises(RuntimeError, match=message):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
@@ -85,9 +87,7 @@ def test_a_form_is_compared_although_another_one_takes_its_inputs(tmp_path, monk
         (".f (2)", "equal, bit for bit"),
     ]
     break_values(monkeypatch)
-    with pytest.raises(
-        RuntimeError, match=r"^saved_model\.strip: \.f \(2\) of the stripped model gives another output "
-    ):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f \(2\) of the new model gives another output "):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "broken")
 
 
@@ -160,7 +160,7 @@ def test_a_random_operation_that_gave_the_same_twice_is_no_error(tmp_path, monke
 def test_a_random_operation_with_a_seed_has_to_give_the_same(tmp_path, monkeypatch):
     save_random_choice(tmp_path / "source", seed=3)
     draw(monkeypatch, [1.0, 1.0, 0.0])
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f of the stripped model gives another output "):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f of the new model gives another output "):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
 
 

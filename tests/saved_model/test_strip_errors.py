@@ -142,7 +142,7 @@ def test_a_target_without_a_folder(source, tmp_path):
 
 
 OUTPUTS_DIFFER = (
-    "saved_model.strip: serving_default of the stripped model gives another output y than that of the source. Nothing "
+    "saved_model.strip: serving_default of the new model gives another output y than that of the source. Nothing "
     "was written; please report it, with the model."
 )
 
@@ -173,9 +173,7 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(
-        RuntimeError, match=r"^saved_model\.strip: \.step of the stripped model gives another variable "
-    ):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step of the new model gives another variable "):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 
@@ -183,9 +181,7 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monkeypatch):
     outputs = dict(_replace_ops.OUTPUT_NAMES, CustomGradientRule="nonsense")
     monkeypatch.setattr(_replace_ops, "OUTPUT_NAMES", outputs)
-    with pytest.raises(
-        RuntimeError, match=r"^saved_model\.strip: tf\.saved_model\.load fails for the stripped model, "
-    ):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: tf\.saved_model\.load fails for the new model, "):
         cg.saved_model.strip(source, tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 

@@ -15,6 +15,7 @@ if tf.keras.layers.Layer.__module__.startswith("tf_keras."):
         GradientScale,
         Recompute,
         StraightThrough,
+        WatchGradient,
     )
 else:
     from tf_cg_ops._src.layers.keras3 import (
@@ -24,6 +25,7 @@ else:
         GradientScale,
         Recompute,
         StraightThrough,
+        WatchGradient,
     )
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "GradientScale",
     "Recompute",
     "StraightThrough",
+    "WatchGradient",
     "disable_remat",
     "enable_remat",
 ]

@@ -7,6 +7,15 @@ from tf_cg_ops._src.layers.keras2 import (
     GradientScale,
     Recompute,
     StraightThrough,
+    WatchGradient,
 )
 
-__all__ = ["EmbedGradient", "GradientClip", "GradientReversal", "GradientScale", "Recompute", "StraightThrough"]
+__all__ = [
+    "EmbedGradient",
+    "GradientClip",
+    "GradientReversal",
+    "GradientScale",
+    "Recompute",
+    "StraightThrough",
+    "WatchGradient",
+]

@@ -1,9 +1,25 @@
-"""SavedModels with embedded gradients: `inspect` lists them, `strip` removes this library's ops."""
+"""SavedModels: `inspect` lists gradients, `override` and `adopt` change them, `strip` removes this library's ops."""
 
+from ._adopt import AdoptReport as AdoptReport
+from ._adopt import adopt as adopt
+from ._adopt_meta_graph import AdoptedGradient as AdoptedGradient
 from ._compare_models import Comparison as Comparison
 from ._inspect import EmbeddedGradient as EmbeddedGradient
 from ._inspect import inspect as inspect
+from ._override import OverrideReport as OverrideReport
+from ._override import override as override
 from ._strip import StripReport as StripReport
 from ._strip import strip as strip
 
-__all__ = ["Comparison", "EmbeddedGradient", "StripReport", "inspect", "strip"]
+__all__ = [
+    "AdoptReport",
+    "AdoptedGradient",
+    "Comparison",
+    "EmbeddedGradient",
+    "OverrideReport",
+    "StripReport",
+    "adopt",
+    "inspect",
+    "override",
+    "strip",
+]

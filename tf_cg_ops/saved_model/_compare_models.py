@@ -89,7 +89,7 @@ def compare_models(
 
 def _target_fails(api: str, name: str, error: str) -> RuntimeError:
     return RuntimeError(
-        f"{api}: {name} fails for the stripped model, but not for the source: {error}. Nothing was written; please "
+        f"{api}: {name} fails for the new model, but not for the source: {error}. Nothing was written; please "
         "report it, with the model."
     )
 
@@ -226,6 +226,6 @@ def _compare_results(
     if is_random():  # Two runs may agree by chance, for example dropout of few elements.
         return Comparison(name, NOT_COMPARED, _RANDOM)
     raise RuntimeError(
-        f"{api}: {name} of the stripped model gives another {differing} than that of the source. Nothing was written; "
+        f"{api}: {name} of the new model gives another {differing} than that of the source. Nothing was written; "
         "please report it, with the model."
     )

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from tf_cg_ops._src.core import tf_internal
+
 
 def node_name(reference: str) -> str:
     """The name of the node that an input refers to."""
@@ -34,3 +36,17 @@ def functions_in_attributes(attributes: Mapping[str, Any], library: Collection[s
         for text in (attribute.s, *attribute.list.s):
             if text.decode(errors="replace") in library:
                 yield text.decode()
+
+
+def update_op_list(meta_graph: Any) -> None:
+    """Updates the list of the ops that a meta graph needs."""
+    graph_def = meta_graph.graph_def
+    used = {node.op for node in graph_def.node}
+    used.update(node.op for function in graph_def.library.function for node in function.node_def)
+    ops = meta_graph.meta_info_def.stripped_op_list.op
+    listed = {op.name: op for op in ops if op.name in used}
+    for name in used - listed.keys():
+        definition = tf_internal.op_def_registry.get(name)
+        if definition is not None:  # Functions of TensorFlow 1 are used as ops.
+            listed[name] = definition
+    set_repeated(ops, [listed[name] for name in sorted(listed)])

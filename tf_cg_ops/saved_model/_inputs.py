@@ -101,9 +101,8 @@ def _one_of(names: Collection[str], otherwise: str) -> str:
     return f"one of {', '.join(names)}" if names else otherwise
 
 
-def read_npz(file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
+def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
     """Inputs from an .npz file, by signature and argument. Names may leave out the signature if there is only one."""
-    api = "saved_model.strip"
     proto = _folder.read_saved_model(api, model)
     signatures = list(_argument_names(proto.meta_graphs))
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")

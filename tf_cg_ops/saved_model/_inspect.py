@@ -11,9 +11,12 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 
 from . import _folder, _graph_errors, _malformed
+from ._foreign_gradients import SavedGradient, is_foreign, name_of_gradient, saved_gradient
 from ._graph_def import functions_in_nodes
+from ._imported import import_bodies
 
 _API = "saved_model.inspect"
+_FOREIGN = "tf.custom_gradient"
 _KINDS = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
 
 
@@ -24,13 +27,14 @@ class EmbeddedGradient:
     Attributes:
       function: The function of the graph that holds it; empty if the graph itself does.
       node: Its operation there.
-      kind: "embed_gradient" or "custom_gradient", which includes all that is made with it, such as `recompute_grad`.
+      kind: "embed_gradient", "custom_gradient", which includes all that is made with it, such as `recompute_grad`, or
+        "tf.custom_gradient" for a gradient of TensorFlow's decorator, which `adopt` replaces.
       user_function: For "custom_gradient": the name of the decorated Python function.
       dtypes: The dtype of each tensor of the value.
       shapes: The shape of each tensor of the value; None for an unknown rank or dimension.
       inputs_with_gradients: The number of inputs that have a gradient.
       rule_ops: For "custom_gradient": the number of operations of the gradient, with those of called functions.
-      error: The reason if there is no gradient, since it could not be traced; else empty.
+      error: The reason if there is no gradient: it could not be traced, or the file does not hold it. Else empty.
     """
 
     function: str
@@ -79,37 +83,25 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     path = pathlib.Path(path)
     proto = _folder.read_saved_model(_API, path)
     with _graph_errors.raised_as_value_error(_API, path):
-        return [found for meta_graph in proto.meta_graphs for found in _find_in_graph(meta_graph.graph_def)]
+        return [found for meta_graph in proto.meta_graphs for found in _find_in_graph(meta_graph)]
 
 
-def _find_in_graph(graph_def: Any) -> Iterator[EmbeddedGradient]:
+def _find_in_graph(meta_graph: Any) -> Iterator[EmbeddedGradient]:
+    graph_def = meta_graph.graph_def
     _malformed.check_graph(graph_def)
     library = {function.signature.name: function for function in graph_def.library.function}
-    holders = [name for name, function in library.items() if any(node.op in _KINDS for node in function.node_def)]
-    only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    bodies = [("", graph_def)]
-    with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
-        bodies += [(name, tf_internal.function_def_to_graph_def(library[name])[0]) for name in holders]
-    for function, body in bodies:
-        nodes = [node for node in body.node if node.op in _KINDS]
-        if nodes:
-            only_functions.node.extend(body.node)
-            graph = _import(only_functions)
-            del only_functions.node[:]
-            for node in nodes:
-                yield _describe(function, node, graph.get_operation_by_name(node.name), library)
-
-
-def _import(graph_def: Any) -> tf.Graph:
-    """The graph, with the shapes that TensorFlow infers."""
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_def, name="")
-    return graph
+    for body in import_bodies(graph_def, lambda _, nodes: any(node.op in _KINDS or is_foreign(node) for node in nodes)):
+        for node in body.nodes:
+            if node.op in _KINDS:
+                yield _describe(body.function, node, body.graph.get_operation_by_name(node.name), library)
+            elif is_foreign(node):
+                gradient = saved_gradient(meta_graph, name_of_gradient(node))
+                op = body.graph.get_operation_by_name(node.name)
+                yield _describe_foreign(body.function, node, op, gradient, library)
 
 
 def _describe(function: str, node: Any, op: tf.Operation, library: dict[str, Any]) -> EmbeddedGradient:
     is_rule = node.op == "CustomGradientRule"
-    shapes = [tensor.shape for tensor in op.outputs]
     with_gradients = len(node.attr["differentiated_inputs"].list.i) if is_rule else op.get_attr("N")
     return EmbeddedGradient(
         function=function,
@@ -117,11 +109,32 @@ def _describe(function: str, node: Any, op: tf.Operation, library: dict[str, Any
         kind=_KINDS[node.op],
         user_function=tf.compat.as_str(op.get_attr("function_name")) if is_rule else "",
         dtypes=tuple(tensor.dtype.base_dtype.name for tensor in op.outputs),
-        shapes=tuple(None if shape.rank is None else tuple(shape.as_list()) for shape in shapes),
+        shapes=tuple(map(_shape_of, op.outputs)),
         inputs_with_gradients=with_gradients,
         rule_ops=_count_ops(node.attr["rule"].func.name, library) if is_rule else None,
         error=tf.compat.as_str(op.get_attr("error")) if is_rule else "",
     )
+
+
+def _describe_foreign(
+    function: str, node: Any, op: tf.Operation, gradient: SavedGradient | None, library: dict[str, Any]
+) -> EmbeddedGradient:
+    outputs = list(op.outputs)[: gradient.num_results if gradient else None]
+    return EmbeddedGradient(
+        function=function,
+        node=node.name,
+        kind=_FOREIGN,
+        user_function="",
+        dtypes=tuple(tensor.dtype.base_dtype.name for tensor in outputs),
+        shapes=tuple(_shape_of(tensor) for tensor in outputs),
+        inputs_with_gradients=sum(spec is not None for spec in gradient.outputs) if gradient else 0,
+        rule_ops=_count_ops(gradient.function, library) if gradient else None,
+        error="" if gradient else "the file does not hold the gradient function of this tf.custom_gradient",
+    )
+
+
+def _shape_of(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _count_ops(function: str, library: dict[str, Any]) -> int:

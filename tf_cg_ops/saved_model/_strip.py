@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _compare_models, _folder, _graph_errors, _inputs, _malformed, _strip_meta_graph
+from . import _compare_models, _graph_errors, _malformed, _strip_meta_graph
+from ._changed_copy import write_changed_copy
 
 _API = "saved_model.strip"
 
@@ -120,30 +121,16 @@ def _strip(
     inputs: _compare_models.Inputs,
     progress: Callable[[str], None],
 ) -> StripReport:
-    progress(f"reading {source}")
-    proto = _folder.read_saved_model(_API, source)
-    _folder.check_target(_API, source, target)
-    _folder.check_variables(_API, source, proto)
-    _inputs.check_names(_API, proto, inputs)
     changes = _strip_meta_graph.Changes()
-    with _graph_errors.raised_as_value_error(_API, source):
-        for meta_graph in proto.meta_graphs:
-            _malformed.check_graph(meta_graph.graph_def)
-            _strip_meta_graph.strip_meta_graph(meta_graph, changes, progress)
-    comparisons = None
-    with _folder.staging_folder(target) as staged:
-        progress(f"writing {target}")
-        if changes.replaced:
-            _folder.copy_with_graphs(_API, source, staged, proto)
-        else:
-            _folder.copy(source, staged)
-        if check and not changes.replaced:
-            comparisons = [_compare_models.Comparison("all", _compare_models.NOT_COMPARED, "nothing was changed")]
-        elif check:
-            comparisons = []
+
+    def change(proto: Any) -> bool:
+        with _graph_errors.raised_as_value_error(_API, source):
             for meta_graph in proto.meta_graphs:
-                tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
-                comparisons += _compare_models.compare_models(_API, source, staged, meta_graph, tags, inputs, progress)
+                _malformed.check_graph(meta_graph.graph_def)
+                _strip_meta_graph.strip_meta_graph(meta_graph, changes, progress)
+        return bool(changes.replaced)
+
+    proto, comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
     hosts = [name for meta_graph in proto.meta_graphs for name in _strip_meta_graph.host_functions(meta_graph)]
     return StripReport(
         source=str(source),

@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
-
 from . import _pruning, _replace_ops
-from ._graph_def import functions_in_attributes, functions_in_nodes, set_repeated
+from ._graph_def import functions_in_attributes, functions_in_nodes, set_repeated, update_op_list
 
 _HOST_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
@@ -54,7 +52,7 @@ def strip_meta_graph(meta_graph: Any, changes: Changes, progress: Callable[[str]
     set_repeated(graph_def.library.function, [*kept, *replacer.functions.values()])
     kept_gradients = [g for g in graph_def.library.gradient if g.function_name in needed]
     set_repeated(graph_def.library.gradient, kept_gradients)
-    _update_op_list(meta_graph)
+    update_op_list(meta_graph)
 
 
 def host_functions(meta_graph: Any) -> list[str]:
@@ -81,17 +79,3 @@ def _functions_named_outside(meta_graph: Any, library: dict[str, Any]) -> list[s
         *meta_graph.meta_info_def.function_aliases,
         *(gradient.gradient_func for gradient in meta_graph.graph_def.library.registered_gradients),
     ]
-
-
-def _update_op_list(meta_graph: Any) -> None:
-    """Updates the list of the ops that a meta graph needs."""
-    graph_def = meta_graph.graph_def
-    used = {node.op for node in graph_def.node}
-    used.update(node.op for function in graph_def.library.function for node in function.node_def)
-    ops = meta_graph.meta_info_def.stripped_op_list.op
-    listed = {op.name: op for op in ops if op.name in used}
-    for name in used - listed.keys():
-        definition = tf_internal.op_def_registry.get(name)
-        if definition is not None:  # Functions of TensorFlow 1 are used as ops.
-            listed[name] = definition
-    set_repeated(ops, [listed[name] for name in sorted(listed)])

@@ -1,0 +1,436 @@
+"""adopt: SavedModels of tf.custom_gradient, whose gradients work after loading, in loops, too."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.stripped import contents, ops_of, proto_of
+from ..support.without_library import make_site, run_without_library
+
+X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
+SPEC = [tf.TensorSpec([3], tf.float64)]
+
+
+@tf.custom_gradient
+def steep(x):
+    """7 dy instead of cos(x) dy."""
+    return tf.sin(x), lambda dy: 7.0 * dy
+
+
+@tf.custom_gradient
+def with_residual(x):
+    e = tf.exp(x)
+    return e, lambda dy: 2.0 * dy * e
+
+
+@tf.custom_gradient
+def two(x, y):
+    """Two results and two arguments, one of which has no gradient."""
+    return (x * y, x + y), lambda dz, dw: (3.0 * dz * y + 5.0 * dw, None)
+
+
+@tf.custom_gradient
+def nested(x):
+    """The derivative has a gradient of its own."""
+    return tf.identity(x), lambda dy: dy * steep(x)
+
+
+@tf.custom_gradient
+def rows(table, i):
+    def grad(dy):
+        return tf.IndexedSlices(4.0 * dy, i, tf.shape(table, out_type=tf.int64)), None
+
+    return tf.gather(table, i), grad
+
+
+def in_a_loop(function, times=2):
+    return lambda x: tf.while_loop(
+        lambda i, x: i < times, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=times
+    )[1]
+
+
+def outside_of_a_loop(x):
+    c = tf.cos(x)
+
+    @tf.custom_gradient
+    def scaled(y):
+        return y * c, lambda dy: 3.0 * dy * c
+
+    return in_a_loop(scaled)(x)
+
+
+def through_functions(x):
+    c = tf.cos(x)
+
+    @tf.custom_gradient
+    def scaled(y):
+        return y * c, lambda dy: 3.0 * dy * c
+
+    return tf.function(lambda x: in_a_loop(tf.function(scaled))(x))(x)
+
+
+COS = np.cos(X)
+# A function, and dx for the upstream DY.
+FUNCTIONS = {
+    "alone": (steep, 7.0 * DY),
+    "residual": (with_residual, 2.0 * DY * np.exp(X)),
+    "twice": (lambda x: steep(steep(x)), 49.0 * DY),
+    "function": (tf.function(lambda x: 2.0 * steep(x)), 14.0 * DY),
+    "loop": (in_a_loop(steep), 49.0 * DY),
+    "loop with a residual": (in_a_loop(with_residual), 4.0 * DY * np.exp(X) * np.exp(np.exp(X))),
+    "outside of a loop": (outside_of_a_loop, 9.0 * DY * COS**2),
+    "through functions": (through_functions, 9.0 * DY * COS**2),
+    "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: steep(x), lambda: x), 7.0 * DY),
+    "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: steep(x)]), 7.0 * DY),
+    "two results": (lambda x: two(x, 2.0 * x)[0] + two(x, x)[1], DY * (6.0 * X + 5.0)),
+    "second result": (lambda x: two(x, 2.0 * x)[1], 5.0 * DY),
+    "nested": (nested, DY * np.sin(X)),
+    "slices": (lambda x: rows(x, tf.constant([2, 0, 1])), 4.0 * DY[[1, 2, 0]]),
+}
+
+
+class Module(tf.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
+        self.f = tf.function(function, input_signature=SPEC)
+
+
+def save(folder, function, with_gradients=True):
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=with_gradients)
+    tf.saved_model.save(Module(function), folder / "source", options=options)
+    return folder / "source", folder / "target"
+
+
+def gradient(function, x=X, dy=DY):
+    x = tf.convert_to_tensor(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_the_file_become_rules(name, tmp_path):
+    function, expected = FUNCTIONS[name]
+    source, target = save(tmp_path, function)
+    before = contents(source)
+    report = cg.saved_model.adopt(source, target)
+    assert contents(source) == before
+    assert {comparison.verdict for comparison in report.comparisons} == {"equal, bit for bit"}
+    assert {found.gradients for found in report.adopted} <= {"saved", "missing"}
+    loaded = tf.saved_model.load(target)
+    np.testing.assert_allclose(gradient(loaded.f), expected, rtol=1e-12)
+    for jit_compile in (False, True):
+        traced = tf.function(lambda x: gradient(loaded.f, x), jit_compile=jit_compile)
+        np.testing.assert_allclose(traced(tf.constant(X)), expected, rtol=1e-12)
+    again = tmp_path / "again"
+    tf.saved_model.save(loaded, again)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(again).f), expected, rtol=1e-12)
+
+
+def test_tensorflow_has_no_gradient_of_such_a_model(tmp_path):
+    source, _ = save(tmp_path, in_a_loop(with_residual))
+    with pytest.raises(TypeError, match="out of scope"):
+        gradient(tf.saved_model.load(source).f)
+    without, _ = save(tmp_path / "without", steep, with_gradients=False)
+    result = run_python(FRESH, str(without), cwd=tmp_path, check=False)
+    assert re.search("LookupError: .*IdentityN", result.stderr)
+
+
+AUTOMATIC = {
+    "alone": COS * DY,
+    "residual": np.exp(X) * DY,
+    "loop": COS * np.cos(np.sin(X)) * DY,
+    "two results": DY * (4.0 * X + 2.0),
+    "nested": DY,
+}
+
+
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize("name", AUTOMATIC)
+def test_automatic_differentiation_needs_no_library(name, with_gradients, tmp_path):
+    source, target = save(tmp_path, FUNCTIONS[name][0], with_gradients)
+    report = cg.saved_model.adopt(source, target, "autodiff")
+    assert {found.gradients for found in report.adopted} == {"autodiff"}
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), AUTOMATIC[name], rtol=1e-12)
+    assert not [op for op in ops_of(target) if op.startswith("CustomGradient")]
+
+
+WITHOUT = """
+loaded = tf.saved_model.load(sys.argv[1])
+x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = loaded.f(x)
+print(tape.gradient(y, x).numpy().tolist())
+"""
+
+
+def test_automatic_differentiation_in_a_process_without_the_library(tmp_path):
+    source, target = save(tmp_path, in_a_loop(steep))
+    cg.saved_model.adopt(source, target, "autodiff")
+    site = make_site(tmp_path)
+    result = run_without_library(site, WITHOUT, target, cwd=tmp_path)
+    np.testing.assert_allclose(eval(result.stdout.splitlines()[-1]), COS * np.cos(np.sin(X)))
+
+
+def test_rules_by_name(tmp_path):
+    source, target = save(tmp_path, lambda x: steep(with_residual(x)), with_gradients=False)
+    first, second = cg.saved_model.inspect(source)
+    rule = lambda op, dy: 5.0 * dy * op.inputs[0] * op.outputs[0]  # noqa: E731
+    gradients = {first.node: "autodiff", f"{second.function}/{second.node}": rule}
+    report = cg.saved_model.adopt(source, target, gradients)
+    assert [found.gradients for found in report.adopted] == ["autodiff", "<lambda>"]
+    e = np.exp(X)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), DY * 5.0 * e * np.sin(e) * e)
+
+
+def test_second_derivatives(tmp_path):
+    source, target = save(tmp_path, in_a_loop(with_residual, times=1))
+    cg.saved_model.adopt(source, target)
+    loaded = tf.saved_model.load(target)
+    dx, second = first_and_second_order(loaded.f)
+    np.testing.assert_allclose(dx, 2.0 * DY * np.exp(X), rtol=1e-12)
+    np.testing.assert_allclose(second, 2.0 * DY * DY * np.exp(X), rtol=1e-12)
+
+
+def first_and_second_order(function):
+    x = tf.constant(X)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        dx = gradient(function, x)
+    return dx, outer.gradient(dx, x, output_gradients=tf.constant(DY))
+
+
+def test_a_second_derivative_that_the_file_does_not_hold(tmp_path):
+    """TensorFlow saves the gradient functions of functions that compute values, not those of gradient functions."""
+    source, target = save(tmp_path, nested)
+    outer, inner = cg.saved_model.adopt(source, target).adopted[::-1]
+    assert (outer.gradients, inner.gradients) == ("saved", "missing")
+    place = f"{inner.function}/{inner.node}"
+    loaded = tf.saved_model.load(target)
+    np.testing.assert_allclose(gradient(loaded.f), DY * np.sin(X))
+    message = (
+        f"saved_model.adopt: the file did not hold the gradient function of '{place}', which a derivative of higher "
+        f"order needs. Adopt the model with a rule for it: gradients={{'{place}': rule}}."
+    )
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        first_and_second_order(loaded.f)
+    again = tmp_path / "again"
+    cg.saved_model.adopt(source, again, {place: lambda op, dy: 7.0 * dy})
+    dx, second = first_and_second_order(tf.saved_model.load(again).f)
+    np.testing.assert_allclose(dx, DY * np.sin(X))
+    np.testing.assert_allclose(second, DY * DY * 7.0)
+
+
+def variables(folder):
+    """A model whose decorated function reads a variable in a loop."""
+    module = tf.Module()
+    module.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
+
+    @tf.custom_gradient
+    def scaled(x):
+        def grad(dy, variables):
+            return 3.0 * dy * variables[0], [5.0 * dy * x]
+
+        return x * module.w, grad
+
+    module.f = tf.function(in_a_loop(scaled), input_signature=SPEC)
+    module.g = tf.function(scaled, input_signature=SPEC)
+    tf.saved_model.save(module, folder)
+
+
+def test_variables_in_gradient_functions(tmp_path):
+    variables(tmp_path / "source")
+    report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
+    assert [found.detail for found in report.adopted] == ["", ""]
+    # 3 dy w beside dy w, and 5 dy x beside dy x.
+    assert all(found.difference + 1e-12 > 2 / 3 and found.difference < 4 / 5 + 1e-12 for found in report.adopted)
+    loaded = tf.saved_model.load(tmp_path / "target")
+    w, x = loaded.w.numpy(), tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.f(x)
+    dx, dw = tape.gradient(y, [x, loaded.w], output_gradients=tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * 9.0 * w**2)
+    np.testing.assert_allclose(dw, DY * 5.0 * X * w + 3.0 * DY * w * 5.0 * X)
+    with tf.GradientTape() as tape:
+        y = loaded.g(x)
+    np.testing.assert_allclose(tape.gradient(y, loaded.w, output_gradients=tf.constant(DY)), 5.0 * DY * X)
+    loaded.w.assign_sub(0.125 * dw)
+    np.testing.assert_allclose(loaded.g(x), X * (w - 0.125 * dw), rtol=1e-12)
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_keras_models_train_on(library, tmp_path):
+    @tf.custom_gradient
+    def rounded(x):
+        return tf.round(x), lambda dy: dy
+
+    class Rounded(library.layers.Layer):
+        def call(self, x):
+            return rounded(x)
+
+    library.utils.set_random_seed(3)
+    inputs = library.Input([4])
+    hidden = library.layers.Dense(8)(inputs)
+    outputs = library.layers.Dense(1)(Rounded()(hidden))
+    model = library.Model(inputs, outputs)
+    save_model = (lambda path: model.export(path, verbose=False)) if library is keras else model.save
+    save_model(str(tmp_path / "source"))
+    cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
+    loaded = tf.saved_model.load(tmp_path / "target")
+    run = loaded.serve if library is keras else loaded.signatures["serving_default"]
+    x = np.random.default_rng(1).normal(size=[16, 4]).astype(np.float32)
+    target = x.sum(1, keepdims=True)
+    losses = []
+    weights = loaded.trainable_variables
+    assert len(weights) == 4
+    for _ in range(20):
+        with tf.GradientTape() as tape:
+            y = run(tf.constant(x))
+            y = next(iter(y.values())) if isinstance(y, dict) else y
+            loss = tf.reduce_mean((y - target) ** 2)
+        losses.append(float(loss))
+        for weight, dw in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.05 * dw)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_difference_between_both_gradients(tmp_path):
+    def function(x):
+        @tf.custom_gradient
+        def right(x):
+            return tf.sin(x), lambda dy: dy * tf.cos(x)
+
+        @tf.custom_gradient
+        def doubled(x):
+            return 3.0 * x, lambda dy: 6.0 * dy
+
+        return doubled(right(x))
+
+    source, target = save(tmp_path, function)
+    right, doubled = cg.saved_model.adopt(source, target).adopted
+    assert (right.detail, doubled.detail) == ("", "")
+    assert right.difference < 1e-12
+    assert doubled.difference == pytest.approx(0.5)
+    without, target = save(tmp_path / "without", function, with_gradients=False)
+    for found in cg.saved_model.adopt(without, target, "autodiff").adopted:
+        assert (found.difference, found.detail) == (None, "the file does not hold the gradient function")
+
+
+def test_inspect_lists_them(tmp_path):
+    source, _ = save(tmp_path, in_a_loop(lambda x: two(x, 2.0 * x)[0]))
+    (found,) = cg.saved_model.inspect(source)
+    assert (found.kind, found.dtypes, found.shapes) == ("tf.custom_gradient", ("float64",) * 2, ((3,), (3,)))
+    assert (found.inputs_with_gradients, found.error) == (1, "")
+    assert found.function.startswith("while_body")
+    assert found.rule_ops > 2
+    without, _ = save(tmp_path / "without", steep, with_gradients=False)
+    (found,) = cg.saved_model.inspect(without)
+    assert found.error == "the file does not hold the gradient function of this tf.custom_gradient"
+    cg.saved_model.adopt(source, tmp_path / "target")
+    assert [found.kind for found in cg.saved_model.inspect(tmp_path / "target")] == ["custom_gradient"]
+
+
+def test_objects_and_signatures_stay(tmp_path):
+    source, target = save(tmp_path, in_a_loop(steep))
+    cg.saved_model.adopt(source, target)
+    (old,), (new,) = proto_of(source).meta_graphs, proto_of(target).meta_graphs
+    assert new.signature_def == old.signature_def
+    assert new.object_graph_def == old.object_graph_def
+
+
+def test_a_model_without_such_gradients_is_copied(tmp_path):
+    source, target = save(tmp_path, tf.sin)
+    report = cg.saved_model.adopt(source, target)
+    assert report.adopted == []
+    assert [comparison.detail for comparison in report.comparisons] == ["nothing was changed"]
+    assert contents(target) == contents(source)
+
+
+FRESH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+
+loaded = tf.saved_model.load(sys.argv[1])
+x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = loaded.f(x)
+np.testing.assert_allclose(tape.gradient(y, x), [49.0, 49.0, 49.0])
+"""
+
+
+def test_a_fresh_process(tmp_path):
+    source, target = save(tmp_path, in_a_loop(steep))
+    cg.saved_model.adopt(source, target)
+    run_python(FRESH, str(target), cwd=tmp_path)
+
+
+# Wrong uses
+
+
+def test_a_file_without_the_gradient_function(tmp_path):
+    source, target = save(tmp_path, steep, with_gradients=False)
+    message = (
+        r"^saved_model\.adopt: the file does not hold the gradient function of '(__inference_steep_\d+/IdentityN)'; expected "
+        r"a model that was saved with its custom gradients, got one without\. Pass gradients='autodiff', or a rule for "
+        r"it: gradients=\{'\1': rule\}\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        cg.saved_model.adopt(source, target)
+    assert not target.exists()
+
+
+def test_a_gradient_that_reads_something_from_outside(tmp_path):
+    def function(x):
+        c = tf.cos(x)
+
+        @tf.custom_gradient
+        def scaled(y):
+            return y + 1.0, lambda dy: dy * c
+
+        return in_a_loop(scaled)(x)
+
+    source, target = save(tmp_path, function)
+    with pytest.raises(
+        ValueError, match=r"reads a tensor from outside of the function that the function does not get; "
+    ):
+        cg.saved_model.adopt(source, target)
+    assert not target.exists()
+    (place,) = cg.saved_model.inspect(source)
+    cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy})
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), 9.0 * DY)
+
+
+def test_wrong_choices(tmp_path):
+    source, target = save(tmp_path, steep)
+    message = (
+        "saved_model.adopt: gradients is no choice of gradients; expected 'saved', 'autodiff', a rule, or a dictionary of "
+        "these by places, got {}."
+    )
+    for wrong, got in [("auto", "'auto'"), ({"IdentityN": 3}, "3")]:
+        with pytest.raises(ValueError, match=re.escape(message.format(got))):
+            cg.saved_model.adopt(source, target, wrong)
+    with pytest.raises(
+        ValueError, match=r"names places that '.*' does not have: 'Identity'; .* a model with '__inf.*/Iden"
+    ):
+        cg.saved_model.adopt(source, target, {"Identity": "autodiff"})
+    with pytest.raises(
+        ValueError, match=r"adopt: the rule '<lambda>' for the op IdentityN \(IdentityN\) in the function "
+    ):
+        cg.saved_model.adopt(source, target, {"IdentityN": lambda op, dy: [dy, dy, dy]})
+    with pytest.raises(FileExistsError, match=r"^saved_model\.adopt: the target '.*' exists already\."):
+        cg.saved_model.adopt(source, source)
+    assert not target.exists()

@@ -1,0 +1,249 @@
+"""override: a SavedModel with the same values and other gradients, which a fresh process loads."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.stripped import bodies_of, contents, proto_of
+
+X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
+SPEC = [tf.TensorSpec([3], tf.float64)]
+
+
+def fivefold(op, dy):
+    return 5.0 * dy
+
+
+def in_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3)[
+        1
+    ]
+
+
+def split(x):
+    first, second, third = tf.split(tf.sin(x), 3)
+    return tf.concat([third, first, second], 0)
+
+
+# A function, and dx for the rule 5 dy for the sine.
+FUNCTIONS = {
+    "alone": (tf.sin, 5.0 * DY),
+    "returned twice": (lambda x: tf.sin(tf.sin(x)), 25.0 * DY),
+    "used twice": (lambda x: tf.sin(x) * (1.0 + tf.sin(x)), 5.0 * DY * (1.0 + 2.0 * np.sin(X))),
+    "function": (tf.function(lambda x: 2.0 * tf.sin(x)), 10.0 * DY),
+    "while_loop": (in_a_loop(tf.sin), 125.0 * DY),
+    "function in a loop": (in_a_loop(tf.function(tf.sin)), 125.0 * DY),
+    "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: tf.sin(x), lambda: x), 5.0 * DY),
+    "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: tf.sin(x)]), 5.0 * DY),
+    "unknown shape": (lambda x: tf.sin(tf.boolean_mask(x, x < 100.0)), 5.0 * DY),
+    "several outputs": (split, 5.0 * DY[[1, 2, 0]]),
+    "custom_gradient": (cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: 7.0 * dy)), 7.0 * DY),
+    "sine of custom_gradient": (lambda x: tf.sin(cg.scale_gradient(x, 3.0)), 15.0 * DY),
+}
+
+
+def save(folder, **functions):
+    module = tf.Module()
+    for name, function in functions.items():
+        setattr(module, name, tf.function(function, input_signature=SPEC))
+    module.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
+    tf.saved_model.save(module, folder / "source", signatures={n: getattr(module, n) for n in functions})
+    return folder / "source", folder / "target"
+
+
+def gradient(function, x=X, dy=DY):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_stay_and_gradients_are_those_of_the_rule(name, tmp_path):
+    function, dx = FUNCTIONS[name]
+    source, target = save(tmp_path, f=function)
+    before = contents(source)
+    report = cg.saved_model.override(source, target, {"Sin": fivefold})
+    assert contents(source) == before
+    assert {comparison.verdict for comparison in report.comparisons} == {"equal, bit for bit"}
+    assert (report.source, report.target, list(report.overridden)) == (str(source), str(target), ["Sin"])
+    loaded = tf.saved_model.load(target)
+    np.testing.assert_allclose(gradient(loaded.f), dx, rtol=1e-12)
+    np.testing.assert_allclose(gradient(tf.function(loaded.f, jit_compile=name != "unknown shape")), dx, rtol=1e-12)
+    signature = loaded.signatures["f"]
+    np.testing.assert_allclose(gradient(lambda x: signature(x=x)["output_0"]), dx, rtol=1e-12)
+    again = tmp_path / "again"
+    tf.saved_model.save(loaded, again)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(again).f), dx, rtol=1e-12)
+
+
+def test_signatures_objects_and_names_stay(tmp_path):
+    source, target = save(tmp_path, f=tf.sin, g=tf.cos)
+    cg.saved_model.override(source, target, {"Sin": fivefold})
+    (old,), (new,) = proto_of(source).meta_graphs, proto_of(target).meta_graphs
+    assert new.signature_def == old.signature_def
+    assert new.object_graph_def == old.object_graph_def
+    assert "CustomGradientRule" in {op.name for op in new.meta_info_def.stripped_op_list.op}
+    old_bodies, new_bodies = bodies_of(source), bodies_of(target)
+    for name, nodes in old_bodies.items():
+        names = {node.name for node in new_bodies[name]}
+        assert {node.name for node in nodes} <= names
+    changed = {name for name, nodes in old_bodies.items() if nodes != new_bodies[name]}
+    assert changed
+    assert all({node.op for node in old_bodies[name]} & {"Sin"} for name in changed)
+
+
+def test_rules_of_an_earlier_override_and_a_rule_that_reads_its_output(tmp_path):
+    source, target = save(tmp_path, f=lambda x: tf.exp(tf.sin(x)))
+    cg.saved_model.override(source, target, {"Exp": lambda op, dy: 2.0 * dy * op.outputs[0]})
+    cg.saved_model.override(target, tmp_path / "both", {"Sin": fivefold})
+    loaded = tf.saved_model.load(tmp_path / "both")
+    y = np.exp(np.sin(X))
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        dx = gradient_of(loaded.f, x)
+    np.testing.assert_allclose(dx, DY * 2.0 * y * 5.0)
+    np.testing.assert_allclose(tape.gradient(dx, x, output_gradients=tf.constant(DY)), DY * DY * 100.0 * y)
+    cg.saved_model.strip(tmp_path / "both", tmp_path / "stripped")
+    np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path / "stripped").f), DY * y * np.cos(X))
+
+
+def gradient_of(function, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+
+def test_an_exported_keras_model(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.layers.Input([8, 8, 1]),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5),
+        ]
+    )
+    model.export(tmp_path / "source", verbose=False)
+    report = cg.saved_model.override(tmp_path / "source", tmp_path / "target", {"Relu": cg.rules.guided})
+    assert report.overridden == {"Relu": 2}
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = np.random.default_rng(5).normal(size=[2, 8, 8, 1]).astype(np.float32)
+    dy = np.random.default_rng(6).normal(size=[2, 5]).astype(np.float32)
+    expected = gradient(cg.override_gradients(model, {"Relu": cg.rules.guided}), x, dy)
+    np.testing.assert_allclose(gradient(loaded.serve, x, dy), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(gradient(model, x, dy) - expected).max() > 0.01
+
+
+def test_a_model_of_tensorflow_1(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float64, [3], name="x")
+        y = tf.sin(x, name="y")
+        tf.compat.v1.saved_model.simple_save(session, str(source), {"x": x}, {"y": y, "z": 2.0 * y})
+    report = cg.saved_model.override(source, target, {"Sin": fivefold})
+    assert report.overridden == {"Sin": 1}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(target))
+        names = {name: info.name for name, info in loaded.signature_def["serving_default"].outputs.items()}
+        x, y, z = (session.graph.get_tensor_by_name(name) for name in ("x:0", names["y"], names["z"]))
+        dx = tf.gradients([y, z], x, grad_ys=[tf.constant(DY), tf.constant(DY)])
+        values, (dx,) = session.run([[y, z], dx], {x: X})
+    np.testing.assert_array_equal(values, [np.sin(X), 2.0 * np.sin(X)])
+    np.testing.assert_allclose(dx, 5.0 * 3.0 * DY)
+
+
+FRESH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+
+loaded = tf.saved_model.load(sys.argv[1])
+x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = loaded.f(x)
+dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -3.0], tf.float64))
+np.testing.assert_allclose(dx, [125.0, 1250.0, -375.0])
+"""
+
+
+def test_a_fresh_process(tmp_path):
+    source, target = save(tmp_path, f=in_a_loop(tf.sin))
+    cg.saved_model.override(source, target, {"Sin": fivefold})
+    run_python(FRESH, str(target), cwd=tmp_path)
+
+
+# Wrong uses
+
+
+OP = r"the op Sin \(Sin\) in the function '__inference_<?lambda>?_\d+'"
+WRONG_RULES = {
+    "number": (lambda op, dy: [dy, dy], ValueError, f"for {OP} returned 2 gradients; expected 1 "),
+    "shape": (lambda op, dy: dy[:2], ValueError, f"for {OP} returned a gradient of the wrong shape for 'op.inputs.0.'"),
+    "dtype": (lambda op, dy: tf.cast(dy, tf.float32), ValueError, f"for {OP} returned a gradient of the wrong dtype "),
+    "parameters": (lambda dy: dy, TypeError, f"for {OP} does not take the op and its upstream gradients; "),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_RULES)
+def test_a_wrong_rule_is_named_and_nothing_is_written(wrong, tmp_path):
+    rule, error, message = WRONG_RULES[wrong]
+    source, target = save(tmp_path, f=lambda x: tf.sin(x))
+    with pytest.raises(error, match=rf"^saved_model\.override: the rule '<lambda>' {message}"):
+        cg.saved_model.override(source, target, {"Sin": rule})
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("outside", [tf.Variable(X), tf.constant(np.arange(3000.0))], ids=["variable", "tensor"])
+def test_a_rule_that_closes_over_something_that_a_file_cannot_hold(outside, tmp_path):
+    source, target = save(tmp_path, f=lambda x: tf.sin(x))
+    message = (
+        rf"^saved_model\.override: the rule '<lambda>' for {OP} closes over a Tensor or reads a variable of eager mode, "
+        r"which a graph of TensorFlow 1 or of a file cannot hold; expected numbers, NumPy arrays and tensors of the "
+        r"graph, got an EagerTensor\. Pass its value, as by w\.numpy\(\)\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        cg.saved_model.override(source, target, {"Sin": lambda op, dy: dy * outside[:3]})
+    assert not target.exists()
+    values = outside.numpy()[:3]
+    cg.saved_model.override(source, target, {"Sin": lambda op, dy: dy * values})
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), DY * values)
+
+
+def test_an_unknown_type_lists_those_there_are(tmp_path):
+    source, target = save(tmp_path, f=lambda x: tf.sin(x) + 1.0)
+    message = rf"^saved_model\.override: rules matched no op of '{source}': 'sin'; .* Sin \(1\).* Did you mean 'Sin'\?$"
+    with pytest.raises(ValueError, match=message):
+        cg.saved_model.override(source, target, {"sin": fivefold})
+    assert not target.exists()
+
+
+def test_paths_that_are_wrong(tmp_path):
+    source, target = save(tmp_path, f=tf.sin)
+    with pytest.raises(FileNotFoundError, match=r"^saved_model\.override: there is no SavedModel at"):
+        cg.saved_model.override(tmp_path / "nothing", target, {"Sin": fivefold})
+    with pytest.raises(FileExistsError, match=r"^saved_model\.override: the target '.*' exists already\."):
+        cg.saved_model.override(source, source, {"Sin": fivefold})
+    with pytest.raises(TypeError, match=r"^saved_model\.override: rules is no table of rules"):
+        cg.saved_model.override(source, target, {})
+
+
+def test_steps_are_reported(tmp_path):
+    source, target = save(tmp_path, f=tf.sin)
+    steps = []
+    cg.saved_model.override(source, target, {"Sin": fivefold}, progress=steps.append)
+    assert steps[0] == f"reading {source}"
+    assert steps[1].startswith("overriding gradients: the graph (1 of ")
+    assert f"writing {target}" in steps
+    assert steps[-1].startswith("checking: target, ")

@@ -1,0 +1,108 @@
+"""Compares, in numbers, a gradient function of the file with automatic differentiation of the ops inside."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from . import _inputs
+from ._foreign_gradients import Captures, SavedGradient, call_saved_gradient, forget, is_foreign
+from ._imported import Body
+
+
+def to_compare(meta_graph: Any) -> Any:
+    """A copy of a meta graph whose bodies `relative_difference` takes: without foreign gradients and the order of ops.
+
+    An op that waits for the read of a variable would run the read.
+    """
+    plain = type(meta_graph).FromString(meta_graph.SerializeToString())
+    functions = plain.graph_def.library.function
+    for nodes in (plain.graph_def.node, *(function.node_def for function in functions)):
+        for node in nodes:
+            node.input[:] = [reference for reference in node.input if not reference.startswith("^")]
+            if is_foreign(node):
+                forget(node)
+    return plain
+
+
+def relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: Captures) -> float:
+    """The largest difference of the two gradients of an op, over the largest of their elements.
+
+    The arguments of the op, and all that comes from outside, such as values of variables, are random numbers. `body`
+    comes from `to_compare`. Raises an exception of TensorFlow if that fails.
+    """
+    num_results = gradient.num_results
+    results, inputs = list(op.inputs)[:num_results], list(op.inputs)[num_results:]
+    with body.graph.as_default():
+        dys = [_random_like(result, seed) for seed, result in enumerate(results)]
+        saved = call_saved_gradient(body, op, gradient, captures, dys)
+        automatic = [_automatic_gradient(results, x, dys) for x in inputs]
+        pairs = [(_dense(s, x), _dense(a, x)) for s, a, x in zip(saved, automatic, inputs, strict=True) if s is not a]
+    pairs = [pair for pair in pairs if pair != (None, None)]
+    fed = {id(tensor): tensor for tensor in _from_outside([*results, *(t for pair in pairs for t in pair)])}
+    values: dict[int, Any] = {}
+    for tensor in (*inputs, *fed.values()):
+        # One value for each variable, also if several ops read it.
+        key = id(_handle_of(tensor.op)) if tensor.op.type == "ReadVariableOp" else id(tensor)
+        if key not in values:
+            values[key] = _random_value(body, tensor)
+        fed[id(tensor)], values[id(tensor)] = tensor, values[key]
+    with tf.compat.v1.Session(graph=body.graph) as session:
+        numbers = session.run(pairs, {tensor: values[id(tensor)] for tensor in fed.values()})
+    largest = max((np.max(np.abs(array), initial=0.0) for pair in numbers for array in pair), default=0.0)
+    difference = max((np.max(np.abs(s - a), initial=0.0) for s, a in numbers), default=0.0)
+    return float(difference / largest) if difference else 0.0
+
+
+def _automatic_gradient(results: Sequence[tf.Tensor], x: tf.Tensor, dys: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """The gradient with respect to x; if x was read from a variable, to all reads of that variable."""
+    sources = [x]
+    if x.op.type == "ReadVariableOp":
+        others = [t for t in _from_outside(results) if t.op.type == "ReadVariableOp" and t is not x]
+        sources += [t for t in others if _handle_of(t.op) is _handle_of(x.op)]
+    gradients = [g for g in tf.gradients(results, sources, grad_ys=dys) if g is not None]
+    return tf.add_n([tf.convert_to_tensor(g) for g in gradients]) if gradients else None
+
+
+def _random_like(result: tf.Tensor, seed: int) -> tf.Tensor:
+    return tf.cast(tf.random.stateless_normal(tf.shape(result), [seed, 0]), result.dtype)
+
+
+def _dense(gradient: Any, x: tf.Tensor) -> tf.Tensor | None:
+    """The gradient with respect to x; None for an integer."""
+    if not x.dtype.is_floating and not x.dtype.is_complex:
+        return None
+    return tf.zeros_like(x) if gradient is None else tf.convert_to_tensor(gradient)
+
+
+def _from_outside(tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
+    """The tensors that others depend on, and that only the caller of the function or a resource has."""
+    waiting, seen = [tensor.op for tensor in tensors], set()
+    while waiting:
+        op = waiting.pop()
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        if op.type == "Placeholder" or any(x.dtype == tf.resource for x in op.inputs):
+            yield from (output for output in op.outputs if output.dtype != tf.resource)
+        else:
+            waiting += [x.op for x in op.inputs]
+
+
+def _handle_of(read: Any) -> Any:
+    """The op that hands over the variable that an op reads."""
+    op = read.inputs[0].op
+    while op.type == "Identity":
+        op = op.inputs[0].op
+    return op
+
+
+def _random_value(body: Body, tensor: tf.Tensor) -> np.ndarray:
+    """Random numbers for a tensor; the file knows the shapes of variables, and TensorFlow does not infer them."""
+    shape = tensor.shape
+    if shape.rank is None:
+        nodes = {node.name: node for node in body.nodes}
+        known = nodes[tensor.op.name].attr["_output_shapes"].list.shape if tensor.op.name in nodes else []
+        shape = tf.TensorShape(known[tensor.value_index]) if tensor.value_index < len(known) else shape
+    return _inputs.generate(tf.TensorSpec(shape, tensor.dtype.base_dtype), 2).numpy()

@@ -1,0 +1,157 @@
+"""The gradients of `tf.custom_gradient` in a SavedModel: the ops that have them, and the functions that compute them.
+
+`tf.custom_gradient` saves an IdentityN of its results and arguments, with the name of its gradient in an attribute. The
+file may hold a function for that name, which takes an upstream gradient for each output of the op, and the tensors that
+it closes over; the object graph lists these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import inline
+from tf_cg_ops._src.rewrite import control_flow
+
+from ._graph_def import functions_in_attributes
+from ._imported import Body
+
+_ATTRIBUTE = "_gradient_op_type"
+
+
+def is_foreign(node: Any) -> bool:
+    """Whether a node has a gradient of `tf.custom_gradient`. Calls have such an attribute, too."""
+    return node.op == "IdentityN" and _ATTRIBUTE in node.attr
+
+
+def forget(node: Any) -> None:
+    """Makes a node an identity like any other."""
+    del node.attr[_ATTRIBUTE]
+
+
+def gradient_functions(graph_def: Any) -> dict[str, str]:
+    """The functions that compute gradients, by the names that ops refer to."""
+    return {gradient.registered_op_type: gradient.gradient_func for gradient in graph_def.library.registered_gradients}
+
+
+def name_of_gradient(node: Any) -> str:
+    """The name by which a node refers to its gradient."""
+    return tf.compat.as_str(node.attr[_ATTRIBUTE].s)
+
+
+@dataclass(frozen=True)
+class SavedGradient:
+    """A gradient function of the file.
+
+    Attributes:
+      function: Its name.
+      outputs: For each input of the op the type of its gradient, or None if it has none.
+      captures: The objects that it closes over, as nodes of the object graph.
+    """
+
+    function: str
+    outputs: list[Any]
+    captures: list[int]
+
+    @property
+    def num_results(self) -> int:
+        """The number of inputs of the op that are results; those after them are arguments."""
+        return next((i for i, spec in enumerate(self.outputs) if spec is not None), len(self.outputs))
+
+    def unflatten(self, tensors: list[tf.Tensor]) -> list[Any]:
+        """The gradients of the arguments, or None, from what the function returns."""
+        remaining = list(tensors)
+        gradients: list[Any] = []
+        for spec in self.outputs:
+            parts = [] if spec is None else [remaining.pop(0) for _ in tf.nest.flatten(spec, expand_composites=True)]
+            gradients.append(tf.nest.pack_sequence_as(spec, parts, expand_composites=True) if parts else None)
+        return gradients[self.num_results :]
+
+
+def saved_gradient(meta_graph: Any, name: str) -> SavedGradient | None:
+    """The gradient function of this name; None if the file does not hold it."""
+    function = gradient_functions(meta_graph.graph_def).get(name)
+    concrete = meta_graph.object_graph_def.concrete_functions
+    if function is None or function not in concrete:
+        return None
+    outputs = tf_internal.decode_proto(concrete[function].output_signature)
+    return SavedGradient(function, list(outputs), list(concrete[function].bound_inputs))
+
+
+class Captures:
+    """Finds the tensors that gradient functions close over in the bodies that hold their ops."""
+
+    def __init__(self, meta_graph: Any) -> None:
+        self._objects = meta_graph.object_graph_def
+        self._library = {function.signature.name: function for function in meta_graph.graph_def.library.function}
+
+    def find(self, capture: int, body: Body) -> tf.Tensor | None:
+        """The tensor of a body that stands for an object; None if the body does not get it."""
+        node = self._objects.nodes[capture]
+        if node.WhichOneof("kind") == "captured_tensor":
+            places = [(node.captured_tensor.concrete_function, node.captured_tensor.name)]
+        else:  # A variable or a constant: an argument of the functions that name it.
+            places = [
+                (name, f"{self._library[name].signature.input_arg[i - len(bound)].name}:0")
+                for name, concrete in self._objects.concrete_functions.items()
+                for bound in [list(concrete.bound_inputs)]
+                for i in [j for j, bound_node in enumerate(bound) if bound_node == capture]
+                if name in self._library
+            ]
+        with body.graph.as_default():  # It holds the functions that nodes name.
+            for function, tensor in places:
+                found = self._passed(function, tensor, body.function, set())
+                if found is not None:
+                    return body.graph.get_tensor_by_name(found)
+        return None
+
+    def _passed(self, function: str, tensor: str, target: str, seen: set[tuple[str, str]]) -> str | None:
+        """The name in the target of a tensor of a function; None if no call passes it there."""
+        if function == target:
+            return tensor
+        if function not in self._library or (function, tensor) in seen:
+            return None
+        seen.add((function, tensor))
+        definition = self._library[function]
+        _, flat_names = tf_internal.function_def_to_graph_def(definition)
+        sources = {node.name: node for node in definition.node_def}
+        for node in definition.node_def:
+            if node.op not in control_flow.TYPES:
+                continue
+            offset = 1 if node.op in control_flow.CONDITIONALS else 0
+            data = [reference for reference in node.input if not reference.startswith("^")]
+            for position, reference in enumerate(data[offset:]):
+                if flat_names[_source(reference, sources)] != tensor:
+                    continue
+                for called in functions_in_attributes(node.attr, self._library):
+                    argument = self._library[called].signature.input_arg[position].name
+                    found = self._passed(called, f"{argument}:0", target, seen)
+                    if found is not None:
+                        return found
+        return None
+
+
+class UnreachableError(ValueError):
+    """A gradient function reads a tensor that the function of its op does not get."""
+
+
+def call_saved_gradient(
+    body: Body, op: Any, gradient: SavedGradient, captures: Captures, dys: Sequence[Any]
+) -> list[Any]:
+    """The gradients of the arguments of an op, or None, for upstream gradients of its results; in the default graph."""
+    found = [captures.find(capture, body) for capture in gradient.captures]
+    if any(tensor is None for tensor in found):
+        raise UnreachableError
+    dense = [tf.convert_to_tensor(dy) for dy in dys]
+    # The function takes an upstream gradient for each output of the op, also for those that nothing reads.
+    unused = [tf.constant(0.0) for _ in range(len(op.inputs) - len(dense))]
+    return gradient.unflatten(inline.inline(body.graph, gradient.function, [*dense, *unused, *found]))
+
+
+def _source(reference: str, nodes: dict[str, Any]) -> str:
+    """The reference to what a chain of identities passes on."""
+    while (node := nodes.get(reference.partition(":")[0])) is not None and node.op == "Identity":
+        reference = node.input[0]
+    return reference

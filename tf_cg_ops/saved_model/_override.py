@@ -1,0 +1,118 @@
+"""`override`: writes a SavedModel some of whose ops have other gradients."""
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
+
+from . import _compare_models
+from ._changed_copy import write_changed_copy
+from ._override_meta_graph import override_meta_graph
+
+_API = "saved_model.override"
+
+
+@dataclass(frozen=True)
+class OverrideReport:
+    """The changes that `override` made.
+
+    Attributes:
+      source: The folder of the source.
+      target: The folder that was written.
+      overridden: The number of operations of each type that got a rule.
+      comparisons: The results of the check; None if it was turned off.
+    """
+
+    source: str
+    target: str
+    overridden: dict[str, int]
+    comparisons: list[_compare_models.Comparison] | None
+
+
+@tf_internal.autograph_artifact
+def override(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    rules: Mapping[Key, Rule],
+    check: bool = True,
+    inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> OverrideReport:
+    """Copies the SavedModel at `source` to `target`, with other gradients for some of its ops.
+
+    An op `y = op(x)` that a rule is for has the gradient
+
+        dx = rule(op, dy)
+
+    in the copy, as with `tf_cg_ops.override_gradients`. The copy has the same values, signatures, functions, variables
+    and further files. Loading it needs `import tf_cg_ops`.
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> model = tf.Module()
+    >>> model.f = tf.function(tf.nn.relu, input_signature=[tf.TensorSpec([None])])
+    >>> folder = tempfile.mkdtemp()
+    >>> tf.saved_model.save(model, folder + "/model")
+    >>> report = cg.saved_model.override(folder + "/model", folder + "/guided", {"Relu": cg.rules.guided})
+    >>> report.overridden, report.comparisons[0].verdict
+    ({'Relu': 1}, 'equal, bit for bit')
+    >>> loaded = tf.saved_model.load(folder + "/guided")
+    >>> x = tf.constant([-1.0, 2.0, 3.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = loaded.f(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -100.0])).numpy().tolist()
+    [0.0, 10.0, 0.0]
+
+    Args:
+      source: The folder of a SavedModel.
+      target: The folder to write. Its parent must exist.
+      rules: A dictionary from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. The first that
+        matches an op is its rule. A rule computes from the op and the upstream gradients alone: it may read no
+        variable.
+      check: Whether to run and compare both models.
+      inputs: The inputs of the check, as for `strip`.
+      progress: Called with a line of text before each step.
+
+    Returns:
+      An OverrideReport.
+
+    Raises:
+      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the parent of
+        `target` is not a folder.
+      NotADirectoryError: `source` is a file.
+      FileExistsError: `target` exists.
+      TypeError: `rules` is no such dictionary, or a rule does not take the op and its upstream gradients.
+      ValueError: A rule matched no op, or returned a wrong number of gradients, or one of the wrong dtype or shape; the
+        SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`;
+        `inputs` names an unknown signature or argument, or the source fails with them.
+      RuntimeError: The new model fails, or computes other values.
+
+    An exception inside a rule comes unchanged. If there is any error, nothing is written.
+
+    The rules apply in the functions that compute values, and in those that these call, in loops and conditionals.
+    Gradients that a function computes itself, such as those of a saved training step, stay as they are.
+
+    Compared with TensorFlow: nothing there changes the gradients of a saved graph.
+    """
+    table = RuleTable(_API, rules)
+    with tf.init_scope():  # Outside of a function that is being traced.
+        matching = table.matching()
+        source, target = pathlib.Path(source), pathlib.Path(target)
+        report_progress = progress or (lambda _: None)
+
+        def change(proto: Any) -> bool:
+            for meta_graph in proto.meta_graphs:
+                override_meta_graph(_API, source, meta_graph, matching, report_progress)
+            matching.check_all_matched(f"'{source}'")
+            return True
+
+        _, comparisons = write_changed_copy(_API, source, target, change, check, inputs or {}, report_progress)
+    return OverrideReport(str(source), str(target), dict(sorted(matching.overridden.items())), comparisons)
