@@ -25,7 +25,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-rest test-all test-slow fuzz mutants sanitize install-clang install-chromium bazel-test install-bazel \
+.PHONY: help demo test test-rest test-all test-slow fuzz mutants sanitize install-clang install-chromium install-torch bazel-test \
+        install-bazel \
         wheel matrix bench cuda-check docs figures format clean
 
 help: ## list the targets (the default)
@@ -92,6 +93,14 @@ install-chromium: ## install Chromium, with which the pages are tested, if there
 	  || echo "make: found no Chromium and cannot install it; expected chromium-headless-shell or chromium on PATH, or apt-get" \
 	          "and the rights of root: how the pages look, their links and search are NOT tested." \
 	          "On Debian: sudo apt-get install chromium-headless-shell"
+
+# A test compares with PyTorch. Its build for CPUs alone is small, and in an index of PyTorch's own, not in PyPI.
+TORCH ?= torch==2.13.0+cpu
+
+install-torch: $(LIBRARY) ## install PyTorch for CPUs, to compare with, if an index has it
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q '$(TORCH)' \
+	  || echo "make: found no $(TORCH); expected it in an index that PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS names: guided" \
+	          "backpropagation is NOT compared with PyTorch."
 
 # The same library and some of its tests by Bazel, with the Python, the TensorFlow and the pytest of .venv.
 bazel-test: $(LIBRARY) install-bazel ## build and test with Bazel

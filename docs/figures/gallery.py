@@ -12,7 +12,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
 OUTPUT = ROOT / "build" / "figures"
 # The programs that draw, and their arguments.
-EXAMPLES = ("log1pexp", "binary_net", "spiking_cell", "domain_adversarial_digits", "fit_ode", "long_sequence")
+EXAMPLES = (
+    "log1pexp",
+    "binary_net",
+    "spiking_cell",
+    "domain_adversarial_digits",
+    "fit_ode",
+    "long_sequence",
+    "saliency_maps",
+    "adopt_model",
+)
 PROGRAMS = {name: [f"examples/{name}.py"] for name in EXAMPLES} | {"demo": ["-m", "tf_cg_ops", "demo"]}
 
 

@@ -73,9 +73,15 @@ RULES = (
 )
 READY_MADE = (
     "ready_made/test_functions.py",
+    "ready_made/test_watch.py",
     "custom_gradient/test_variant_errors.py",
     "keras/test_layer_numbers.py",
     "keras/test_functional_models.py",
+)
+IMPLICIT = (
+    "ready_made/test_implicit_root.py",
+    "ready_made/test_implicit_root_solvers.py",
+    "ready_made/test_implicit_structures.py",
 )
 NUMPY_FUNCTION = (
     "external/test_numpy_function.py",
@@ -99,6 +105,8 @@ SAVED_MODEL = (
     "saved_model/test_strip_calls.py",
     "saved_model/test_strip_kinds.py",
     "saved_model/test_malformed_files.py",
+    "saved_model/test_override.py",
+    "saved_model/test_adopt.py",
     "saved_model/test_command_line.py",
 )
 TESTING = (
@@ -113,8 +121,20 @@ LOOPS = (
     "memory/test_while_loop.py",
     "memory/test_loop_state.py",
 )
+OVERRIDE = (
+    "rewrite/test_override_gradients.py",
+    "rewrite/test_override_errors.py",
+    "rewrite/test_rules.py",
+    "graph/test_autograph.py",
+)
+RECOMPUTE = (
+    "memory/test_recompute_state.py",
+    "memory/test_recompute_errors.py",
+    "memory/test_recompute_captures.py",
+)
 RECOMPUTE_LAYERS = (
     "keras/test_recompute_layer.py",
+    "keras/test_recompute_models.py",
     "keras/test_recompute_saving.py",
     "keras/test_recompute_keras3.py",
     "keras/test_remat.py",
@@ -128,19 +148,37 @@ TESTS = {
     "_src/core/convert.py": (*EMBED, *DECORATOR),
     "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),
     "_src/embed_gradient/dynamic_axis.py": (*EMBED, "kernels/test_numerics.py", "graph/test_xla.py"),
-    "_src/ops/": (*EMBED, "kernels/test_raw_ops.py", "graph/test_forward_mode.py", "graph/test_vectorized_map.py"),
-    "_src/ready_made/implicit_root.py": (
-        "ready_made/test_implicit_root.py",
-        "ready_made/test_implicit_root_solvers.py",
+    "_src/ops/": (
+        *EMBED,
+        "custom_gradient/test_indexed_slices.py",
+        "kernels/test_raw_ops.py",
+        "graph/test_forward_mode.py",
+        "graph/test_vectorized_map.py",
     ),
+    "_src/ready_made/implicit_root.py": IMPLICIT,
+    "_src/ready_made/implicit_system.py": IMPLICIT,
+    "_src/ready_made/unknowns.py": IMPLICIT,
     "_src/custom_gradient/inline.py": (*DECORATOR, "graph/test_control_flow.py"),
     "_src/core/library.py": ("graph/test_import.py", "packaging/test_build_library.py", "kernels/test_built_in_ops.py"),
-    "_src/custom_gradient/graph_rule.py": (*DECORATOR, *RULES, "kernels/test_raw_ops.py", "graph/test_forward_mode.py"),
+    "_src/custom_gradient/graph_rule.py": (
+        *DECORATOR,
+        *RULES,
+        "kernels/test_raw_ops.py",
+        "graph/test_forward_mode.py",
+        "graph/test_control_flow.py",
+    ),
     "_src/core/slices.py": ("custom_gradient/test_indexed_slices.py",),
     "_src/ops/composed.py": ("kernels/test_built_in_ops.py", "kernels/test_built_in_kernel.py"),
     "_src/core/tapes.py": (*EMBED, *DECORATOR),
     "_src/custom_gradient/wording.py": (*DECORATOR, "custom_gradient/test_variant_errors.py"),
     "_src/core/tf_internal.py": ("packaging/test_tf_internal.py", *EMBED, *DECORATOR),
+    "_src/core/pytree.py": (*EMBED, *DECORATOR, "custom_gradient/test_variants.py"),
+    "_src/custom_gradient/decorator.py": (
+        *DECORATOR,
+        "keras/test_functional_arguments.py",
+        "keras/test_functional_models.py",
+        "graph/test_autograph.py",
+    ),
     "_src/custom_gradient/traced_rule.py": (*DECORATOR, *RULES),
     "_src/custom_gradient/custom_vjp.py": (
         "custom_gradient/test_variants.py",
@@ -154,7 +192,6 @@ TESTS = {
     ),
     "_src/memory/checkpointed_loop.py": LOOPS,
     "_src/memory/loop_step.py": LOOPS,
-    "_src/memory/python_gradients.py": (*LOOPS, "memory/test_recompute_captures.py"),
     "_src/memory/scan.py": LOOPS,
     "_src/memory/segments.py": LOOPS,
     "_src/memory/while_loop.py": LOOPS,
@@ -165,11 +202,13 @@ TESTS = {
         "memory/test_recompute_errors.py",
         "memory/test_recompute_captures.py",
     ),
-    "_src/rewrite/": (
-        "memory/test_recompute_state.py",
-        "memory/test_recompute_errors.py",
-        "memory/test_recompute_captures.py",
-    ),
+    "_src/rewrite/override_gradients.py": OVERRIDE,
+    "_src/rewrite/overridden_op.py": (*OVERRIDE, "saved_model/test_override.py"),
+    "_src/rewrite/graph_copy.py": (*OVERRIDE, *RECOMPUTE),
+    "_src/rewrite/python_gradients.py": (*LOOPS, "memory/test_recompute_captures.py"),
+    "_src/rewrite/rule_table.py": (*OVERRIDE, "saved_model/test_override.py"),
+    "rules.py": OVERRIDE,
+    "_src/rewrite/": RECOMPUTE,
     "sysconfig.py": ("kernels/test_gpu_kernels_query.py", "graph/test_import.py", "graph/test_autograph.py"),
     "_src/embed_gradient/alignment.py": (*EMBED, "kernels/test_built_in_ops.py", "graph/test_vectorized_map.py"),
     "_src/embed_gradient/vjp.py": (*EMBED, "custom_gradient/test_indexed_slices.py"),
@@ -181,6 +220,8 @@ TESTS = {
     "_src/ready_made/": READY_MADE,
     "_src/keras/": KERAS,
     "_src/layers/": KERAS,
+    "_src/layers/keras2.py": (*KERAS, *RECOMPUTE_LAYERS),
+    "_src/layers/keras3.py": (*KERAS, *RECOMPUTE_LAYERS),
     "_src/layers/layer_call.py": RECOMPUTE_LAYERS,
     "_src/layers/recompute.py": RECOMPUTE_LAYERS,
     "_src/layers/remat.py": RECOMPUTE_LAYERS,

@@ -27,6 +27,8 @@ FILES = {
     "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
     "fit_ode": {"fit_ode.png", "fit.json"},
     "long_sequence": {"long_sequence.png", "curves.json"},
+    "adopt_model": {"adopt_model.png", "published", "adopted", "curves.json"},
+    "saliency_maps": {"saliency_maps.png", "saved_model", "reloaded.npz"},
     "strip_for_tflite": {"trained", "stripped", "stripped.tflite"},
 }
 
@@ -40,6 +42,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 BREAKAGES = {
+    "saliency_maps": """
+cg.override_gradients = lambda f, rules: f
+""",
     "long_sequence": """
 scan = cg.scan
 cg.scan = lambda step, init, xs, checkpoint: scan(step, init, xs, checkpoint=None)  # Keeps everything.

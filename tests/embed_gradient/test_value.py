@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.embed_gradient import eager
 
 from ..support.tensors import address, bits, random_array
 
@@ -35,6 +36,14 @@ def test_every_bit_of_fx_comes_through(dtype, mode):
     # fx is an argument: as a constant of the graph a complex64 would lose bits in TensorFlow's own encoding.
     value, _ = mode(lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
     np.testing.assert_array_equal(bits(value), bits(fx))
+
+
+def test_tensors_of_one_shape_and_dtype_take_the_short_way_of_eager_mode():
+    x, other_shape, other_dtype = tf.zeros([2, 3]), tf.zeros([3]), tf.zeros([2, 3], tf.float64)
+    assert eager.embed_elementwise(x + 1.0, x + 2.0, x) is not None
+    assert eager.embed_elementwise(x, other_shape, x) is None
+    assert eager.embed_elementwise(x, x, other_shape) is None
+    assert eager.embed_elementwise(x, other_dtype, x) is None
 
 
 @pytest.mark.parametrize("spoiled", ["gx", "x"])

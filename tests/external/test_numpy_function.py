@@ -52,6 +52,15 @@ def test_an_elementwise_function_of_scipy(mode, rng):
     np.testing.assert_allclose(dx, dy * erf(x)[1], rtol=1e-14)
 
 
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_one_gradient_may_stand_in_a_sequence(mode, sequence, rng):
+    """A sequence of one array is no gradient of shape [1, ...]."""
+    x, dy = random_array(rng, [1]), random_array(rng, [1])
+    value, (dx,) = mode(cg.numpy_function(lambda x: (np.sin(x), sequence([np.cos(x)]))), [x], dy)
+    np.testing.assert_allclose(value, np.sin(x), rtol=1e-14)
+    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-14)
+
+
 def test_elementwise_inputs_broadcast(mode, rng):
     x, y, dy = random_array(rng, [4, 1]), random_array(rng, [3]), random_array(rng, [4, 3])
 
@@ -95,6 +104,18 @@ def test_a_batch_is_one_call(mode, rng):
     np.testing.assert_allclose(value, a @ b, rtol=1e-14)
     np.testing.assert_allclose(da, dy @ np.swapaxes(b, 1, 2), rtol=1e-13)
     np.testing.assert_allclose(db, np.swapaxes(a, 1, 2) @ dy, rtol=1e-13)
+
+
+def test_the_gradients_of_a_batch_have_a_static_size_for_each_example():
+    """Without it the graph of the gradient would compute the size, and rank and shape of dx would be unknown."""
+    function = cg.numpy_function(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([None, 2, 3], [None, 3, 4])]
+    graph = tf.function(function, input_signature=specs).get_concrete_function().graph
+    shapes = [t.shape.as_list() for op in graph.get_operations() if op.type == "EnsureShape" for t in op.outputs]
+    shapes += [t.shape.as_list() for op in graph.get_operations() if op.type == "PyFunc" for t in op.outputs]
+    assert [None, 2, 4] in shapes
+    assert [None, 2, 4, 6] in shapes
+    assert [None, 2, 4, 12] in shapes
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])

@@ -312,9 +312,9 @@ def test_saving_is_refused(name, tmp_path, capfd):
     with pytest.raises(ValueError, match=r"Problematic op name: .*numpy_function_of_f/PyFunc") as caught:
         tf.saved_model.save(module, tmp_path / "model")
     message = (
-        "numpy_function: the operation that TensorFlow names is Python code, which a graph cannot hold; expected TensorFlow "
-        "operations in what is saved, got a function of this process. Save the weights, and build the model from its "
-        "Python code where they are loaded."
+        "tf_cg_ops: the operation that TensorFlow names is Python code, of numpy_function or of watch_gradient, which a graph "
+        "cannot hold; expected TensorFlow operations in what is saved, got a function of this process. Save the weights, and "
+        "build the model from its Python code where they are loaded."
     )
     assert str(caught.value.__cause__) == message
     assert message in capfd.readouterr().err  # TensorFlow's own message points there.

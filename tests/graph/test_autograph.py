@@ -9,7 +9,16 @@ from tensorflow.python.autograph.impl import api  # Only a test may look inside.
 
 import tf_cg_ops as cg
 
-MODULES = [cg, cg.compat.bayesflow, cg.compat.tfp_math, cg.layers, cg.saved_model, cg.sysconfig, cg.testing]
+MODULES = [
+    cg,
+    cg.compat.bayesflow,
+    cg.compat.tfp_math,
+    cg.layers,
+    cg.rules,
+    cg.saved_model,
+    cg.sysconfig,
+    cg.testing,
+]
 
 
 def public_names():
@@ -65,6 +74,7 @@ LAYERS = {
     "GradientClip": cg.layers.GradientClip(norm=1.0),
     "StraightThrough": cg.layers.StraightThrough(tf.sign),
     "EmbedGradient": cg.layers.EmbedGradient(),
+    "WatchGradient": cg.layers.WatchGradient(check_numerics=True),
     "Recompute": cg.layers.Recompute(cg.layers.GradientReversal()),
 }
 
@@ -80,8 +90,16 @@ CALLS = {
         lambda x: cg.implicit_root(residual, tf.identity)(x),
         lambda x: cg.implicit_root(residual)(tf.identity)(x),
     ],
+    "implicit_fixed_point": [lambda x: cg.implicit_fixed_point(lambda y, x: x, tf.identity)(x)],
+    "implicit_minimum": [lambda x: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), tf.identity)(x)],
     "checkpoint_name": [lambda x: cg.checkpoint_name(x, "x")],
     "recompute_grad": [lambda x: cg.recompute_grad(tf.sin)(x)],
+    "override_gradients": [lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.guided})(x)],
+    **{
+        f"rules.{name}": [lambda x, rule=rule: cg.override_gradients(tf.nn.relu, {"Relu": rule})(x)]
+        for name, rule in [(name, getattr(cg.rules, name)) for name in cg.rules.__all__ if name != "clip"]
+    },
+    "rules.clip": [lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip(norm=1.0)})(x)],
     "reverse_gradient": [lambda x: cg.reverse_gradient(x)],
     "scale_gradient": [lambda x: cg.scale_gradient(x, 0.5)],
     "scan": [lambda x: cg.scan(lambda carry, _: (tf.sin(carry), None), x, length=3)[0]],
@@ -91,6 +109,7 @@ CALLS = {
         lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),
         lambda x: cg.straight_through(tf.round, identity)(x),
     ],
+    "watch_gradient": [lambda x: cg.watch_gradient(x, "x", check_numerics=True)],
     "compat.bayesflow.custom_gradient": [lambda x: cg.compat.bayesflow.custom_gradient(x, x, x)],
     "compat.tfp_math.custom_gradient": [lambda x: cg.compat.tfp_math.custom_gradient(x, x, x)],
     "sysconfig.get_lib": [lambda x: tf.strings.length(cg.sysconfig.get_lib()) * tf.cast(x, tf.int32)],
@@ -103,7 +122,9 @@ CALLS = {
 NOT_FOR_GRAPHS = {
     "layers.disable_remat",
     "layers.enable_remat",
+    "saved_model.adopt",
     "saved_model.inspect",
+    "saved_model.override",
     "saved_model.strip",
     "testing.check_gradient",
 }

@@ -96,17 +96,22 @@ def test_the_public_names_are_these_and_no_others():
         "custom_vjp",
         "embed_gradient",
         "grad_pass_through",
+        "implicit_fixed_point",
+        "implicit_minimum",
         "implicit_root",
         "layers",
         "numpy_function",
+        "override_gradients",
         "recompute_grad",
         "reverse_gradient",
+        "rules",
         "saved_model",
         "scale_gradient",
         "scan",
         "straight_through",
         "sysconfig",
         "testing",
+        "watch_gradient",
         "while_loop",
     ]
     public = {name for name in vars(cg) if not name.startswith("_")} | {
@@ -114,7 +119,18 @@ def test_the_public_names_are_these_and_no_others():
     }  # Each of them is imported where it is used.
     assert public == set(cg.__all__) - {"__version__"}
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
-    assert sorted(cg.saved_model.__all__) == ["Comparison", "EmbeddedGradient", "StripReport", "inspect", "strip"]
+    assert sorted(cg.saved_model.__all__) == [
+        "AdoptReport",
+        "AdoptedGradient",
+        "Comparison",
+        "EmbeddedGradient",
+        "OverrideReport",
+        "StripReport",
+        "adopt",
+        "inspect",
+        "override",
+        "strip",
+    ]
 
 
 @pytest.mark.parametrize(

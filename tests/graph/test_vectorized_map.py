@@ -333,6 +333,51 @@ def test_a_gradient_op_of_which_only_the_shape_is_stacked(rng):
     np.testing.assert_allclose(found, [gx @ x] * N)
 
 
+def test_a_batch_of_one_member_of_which_only_the_shape_is_stacked(rng):
+    """TensorFlow does not convert a batch if it knows while tracing that there is one member."""
+    gx, x = random_array(rng, [3, 4]), random_array(rng, [4])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.int32)])
+    def run(shapes):
+        return tf.vectorized_map(
+            lambda shape: library.custom_gradient_embed_grad(gx, x, shape, wrt="fx", all_axes=True),
+            shapes,
+            fallback_to_while_loop=False,
+        )
+
+    np.testing.assert_allclose(run([[3]]), [gx @ x])
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_a_result_that_is_the_same_for_all_members_has_its_gradient_for_each(is_outside, rng):
+    """The second result reads nothing of the member, but the rule gives its upstream a part of the gradient."""
+    x, dy, dz = random_array(rng, [N]), random_array(rng, [N]), random_array(rng, [N])
+
+    @cg.custom_gradient
+    def f(x):
+        return (tf.sin(x), tf.constant(3.0, tf.float64)), lambda dy, dz: dy * 7.0 + dz * 5.0
+
+    @tf.function
+    def run(x, dy, dz):
+        def one(member):
+            x, dy, dz = member
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y, z = f(x)
+            return z, tape.gradient([y, z], x, output_gradients=[dy, dz])
+
+        if not is_outside:
+            return tf.vectorized_map(one, (x, dy, dz), fallback_to_while_loop=False)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, z = tf.vectorized_map(f, x, fallback_to_while_loop=False)
+        return z, tape.gradient([y, z], x, output_gradients=[dy, dz])
+
+    z, dx = run(x, dy, dz)
+    np.testing.assert_array_equal(z, [3.0] * N)
+    np.testing.assert_allclose(dx, dy * 7.0 + dz * 5.0, rtol=1e-14)
+
+
 @pytest.mark.parametrize("axis", [(), (-1,), None])
 @pytest.mark.parametrize("size", [3, 1])
 def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(size, axis):

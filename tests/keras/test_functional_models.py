@@ -46,6 +46,7 @@ CALLS = {
     "reverse_gradient": (lambda x: cg.reverse_gradient(x, 0.5), [3]),
     "reverse_gradient by a schedule": (lambda x: cg.reverse_gradient(x, factor=x), [3]),
     "scale_gradient": (lambda x: cg.scale_gradient(x, 0.5), [3]),
+    "watch_gradient": (lambda x: cg.watch_gradient(x, "x", check_numerics=True), [3]),
     "clip_gradient": (lambda x: cg.clip_gradient({"x": [x]}, norm=1.5)["x"][0], [3]),
 }
 

@@ -12,7 +12,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.kerases import layers_of, steep
+from ..support.kerases import layers_of, register, steep
 from ..support.layers import DY, LAYERS, X, value_and_gradient
 from ..support.processes import run_python
 from ..support.sources import ROOT
@@ -218,6 +218,29 @@ def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):
             np.testing.assert_allclose(gradient, value_and_gradient(model)[1], rtol=1e-6)
 
 
+@register
+def note(gradient):
+    NOTED.append(gradient)
+
+
+NOTED = []
+
+
+def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, tmp_path):
+    NOTED.clear()
+    layer = layers_of(library).WatchGradient(check_numerics=True, call=note, name="hidden")
+    model = library.Sequential([library.Input([3]) if library is keras else library.layers.InputLayer([3]), layer])
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    for number, watched in enumerate([model, loaded], start=1):
+        _, dx = value_and_gradient(watched)
+        np.testing.assert_array_equal(dx, DY)
+        np.testing.assert_array_equal(NOTED, [DY] * number)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'hidden' is not fin"):
+            value_and_gradient(watched, dy=DY * np.inf)
+        NOTED.pop()
+
+
 def with_tensor_of_a_graph(layers):
     with tf.Graph().as_default():
         return layers.GradientReversal(tf.compat.v1.placeholder(tf.float32, [])).get_config()
@@ -228,6 +251,12 @@ WRONG = {
         lambda m: m.EmbedGradient()([tf.ones([2]), tf.ones([2])]),
         ValueError,
         "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got 2 of them. Pass several x, and the "
+        "gx of each, as lists inside of that list.",
+    ),
+    "four inputs": (
+        lambda m: m.EmbedGradient()([tf.ones([2])] * 4),
+        ValueError,
+        "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got 4 of them. Pass several x, and the "
         "gx of each, as lists inside of that list.",
     ),
     "no function": (

@@ -11,7 +11,7 @@ import tf_keras
 from tensorflow.python.framework.ops import EagerTensor
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.memory import recompute_grad
+from tf_cg_ops._src.rewrite import traced_call
 
 from ..support.kerases import layers_of
 from ..support.recomputation import MODES, assert_equal, train, value_and_gradients, variables_of
@@ -225,13 +225,13 @@ def test_second_derivatives_are_those_of_the_layer(library):
 @pytest.fixture
 def traces(monkeypatch):
     """One entry for each trace."""
-    found, make = [], recompute_grad._TracedCall.__init__
+    found, make = [], traced_call.TracedCall.__init__
 
     def count(self, *args):
         found.append(self)
         make(self, *args)
 
-    monkeypatch.setattr(recompute_grad._TracedCall, "__init__", count)
+    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
     return found
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import core  # Only a test may look inside.
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.memory import recompute_grad
+from tf_cg_ops._src.rewrite import traced_call
 
 from ..support.processes import run_python
 from ..support.recomputation import MODES, value_and_gradients
@@ -28,13 +28,13 @@ def remat():
 @pytest.fixture
 def traces(monkeypatch):
     """One entry for each trace."""
-    found, make = [], recompute_grad._TracedCall.__init__
+    found, make = [], traced_call.TracedCall.__init__
 
     def count(self, *args):
         found.append(self)
         make(self, *args)
 
-    monkeypatch.setattr(recompute_grad._TracedCall, "__init__", count)
+    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
     return found
 
 

@@ -187,7 +187,8 @@ def test_the_random_numbers_are_not_kept():
     from tf_cg_ops._src.memory.replay import Replay
 
     wording = WordingWithoutGradientFunction("recompute_grad")
-    replay = Replay(wording, "f", lambda x: [tf.nn.dropout(tf.sin(x), 0.5)], [tf.TensorSpec([4, 64])])
+    traced = tf.function(lambda x: [tf.nn.dropout(tf.sin(x), 0.5)]).get_concrete_function(tf.TensorSpec([4, 64]))
+    replay = Replay(wording, "f", traced.graph, traced.graph.inputs)
     _, residuals = replay.forward([ONES])
     assert [residual.shape for residual in residuals] == [[2]]
 

@@ -1,6 +1,7 @@
 """The source distribution and the wheel that is built from it: tag, requirement, contents, and that it works elsewhere."""
 
 import email
+import os
 import pathlib
 import re
 import subprocess
@@ -34,10 +35,11 @@ def sdist(copy, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory):
-    """A wheel built from the source distribution, as the README says."""
+    """A wheel built from the source distribution, as the README says, with the flags of the Makefile."""
     target = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(target), str(sdist)]
-    subprocess.run(command, cwd=target, check=True, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "TF_CG_OPS_WERROR": "1"}
+    subprocess.run(command, cwd=target, env=environment, check=True, stdout=subprocess.DEVNULL)
     (path,) = target.glob("*.whl")
     return path
 

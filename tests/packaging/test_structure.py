@@ -125,7 +125,7 @@ LAYERS = {
     "custom_gradient": ("core", "keras"),
     "ops": ("core", "embed_gradient", "custom_gradient"),
     "ready_made": ("core", "keras", "embed_gradient", "custom_gradient"),
-    "rewrite": ("core",),
+    "rewrite": ("core", "keras", "custom_gradient"),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
     "external": ("core", "embed_gradient", "custom_gradient"),
     "layers": ("core", "keras", "embed_gradient", "custom_gradient", "ready_made", "memory"),

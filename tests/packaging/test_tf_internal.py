@@ -41,6 +41,7 @@ def test_every_name_is_there():
         "core",
         "could_possibly_record",
         "create_op",
+        "decode_proto",
         "execute",
         "execute_unrecorded",
         "find_function",
@@ -121,6 +122,47 @@ def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
         seen = 2.0 * x
     assert tape.gradient(unseen, x) is None
     assert tape.gradient(seen, x) == 2.0
+
+
+def test_a_scope_outside_of_all_graphs_leaves_recording_as_it_was():
+    x = tf.constant(3.0)
+    with tf_internal.recording_init_scope(), tf.GradientTape() as inside:
+        inside.watch(x)
+        y = x * x
+    assert inside.gradient(y, x) == 6.0
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with tf_internal.stop_recording():
+            with tf_internal.recording_init_scope():
+                assert not tf_internal.could_possibly_record()
+            assert not tf_internal.could_possibly_record()
+        with tf_internal.recording_init_scope():
+            assert tf_internal.could_possibly_record()
+        y = x * x
+    assert tape.gradient(y, x) == 6.0
+
+
+def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_of_its_own():
+    large = tf.range(200.0)  # TensorFlow captures small constants by their values.
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def run(x):
+        graph = tf_internal.RuleGraph("rule")
+        with graph.as_default():
+            zeros_of_outer = tf.zeros_like(x)
+            own = tf.compat.v1.placeholder(tf.float32, [None])
+            shape, zeros = tf.raw_ops.Shape(input=own), tf.raw_ops.ZerosLike(x=own)
+            of_eager = tf.raw_ops.Shape(input=large)
+        captured = [outer for outer, _ in graph.captures]
+        assert [tensor.op.type for tensor in captured if tensor is not large] == ["Shape"]
+        assert captured[0].op.inputs[0] is x
+        assert captured[-1] is large
+        assert {tensor.graph for tensor in (zeros_of_outer, shape, zeros, of_eager)} == {graph}
+        assert shape.op.inputs[0] is own
+        assert zeros.op.inputs[0] is own
+        return x
+
+    run.get_concrete_function()
 
 
 def test_recording_and_watching_are_seen_as_tapes_do_them():
@@ -234,6 +276,17 @@ def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
     (tmp_path / "fingerprint.pb").unlink()
     tf_internal.write_fingerprint(str(tmp_path))
     assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first
+
+
+def test_the_structure_that_a_saved_model_keeps_of_an_output_is_read(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(lambda x: {"a": x, "b": (x[0], [])}, input_signature=[tf.TensorSpec([2], name="x")])
+    tf.saved_model.save(module, tmp_path)
+    (meta_graph,) = tf_internal.parse_saved_model(str(tmp_path)).meta_graphs
+    (concrete,) = meta_graph.object_graph_def.concrete_functions.values()
+    outputs = tf_internal.decode_proto(concrete.output_signature)
+    assert sorted(outputs) == ["a", "b"]
+    assert [outputs["a"].shape, outputs["b"][0].shape, outputs["b"][1]] == [[2], [], []]
 
 
 def doubled_if_positive(x):

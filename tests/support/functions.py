@@ -103,6 +103,12 @@ def recomputed(x):
     return tf.sin(x) * x
 
 
+# The derivative of the sine is 3 x sin(x), in the second derivative, too.
+overridden = cg.override_gradients(
+    lambda x: tf.sin(x) * x, {"Sin": lambda op, dy: 3.0 * dy * op.inputs[0] * op.outputs[0]}
+)
+
+
 def residual_forward(x, scale):
     return scale * x**2, (x, tf.cos(x))
 
@@ -160,6 +166,14 @@ CASES = {
     "custom_vjp": Case(
         lambda x: residual(x, scale=3.0),
         lambda x, dy: (3 * x**2, dy * 3 * np.cos(x) * x, dy**2 * 3 * (np.cos(x) - x * np.sin(x))),
+    ),
+    "override_gradients": Case(
+        overridden,
+        lambda x, dy: (
+            np.sin(x) * x,
+            dy * np.sin(x) * (1 + 3 * x**2),
+            dy**2 * np.sin(x) * (9 * x + 9 * x**3),
+        ),
     ),
     "grad_pass_through": Case(lambda x: cg.grad_pass_through(tf.round)(x), lambda x, dy: (np.round(x), dy, 0 * x)),
 }

@@ -31,6 +31,7 @@ COLUMNS = {
     ],
     "custom_vjp": [],
     "recompute_grad": [],
+    "override_gradients": [],
     "grad_pass_through": [],
     "numpy_function": [],
     "implicit_root": [],
@@ -46,6 +47,7 @@ COLUMNS = {
         "sign",
         "heaviside",
         "a function of TensorFlow",
+        "watch",
         "functions of one's own",
         "a decorated function",
         "embedding, elements",
@@ -58,6 +60,7 @@ COLUMNS = {
         "reverse_gradient by a schedule",
         "scale_gradient",
         "clip_gradient",
+        "watch_gradient",
         "straight_through",
     ],
 }
