@@ -12,6 +12,7 @@ SOURCES = [
     "cc/kernels/custom_gradient_embed_kernel.cc",
     "cc/kernels/custom_gradient_check_shape_kernel.cc",
     "cc/kernels/custom_gradient_refusal_kernel.cc",
+    "cc/kernels/custom_gradient_token_kernel.cc",
     "cc/kernels/embed_grad_plan.cc",
     "cc/kernels/forward_kernel.cc",
     "cc/kernels/composed_embed_grad.cc",
@@ -21,6 +22,7 @@ SOURCES = [
     "cc/ops/custom_gradient_embed_op.cc",
     "cc/ops/custom_gradient_refusal_op.cc",
     "cc/ops/custom_gradient_rule_op.cc",
+    "cc/ops/custom_gradient_token_op.cc",
     "cc/ops/embed_shapes.cc",
     "cc/lib/block_kernels_avx512.cc",
     "cc/lib/block_kernels_avx2.cc",
@@ -29,6 +31,7 @@ SOURCES = [
     "cc/lib/contraction.cc",
     "cc/lib/alignment.cc",
     "cc/lib/contraction_plan.cc",
+    "cc/lib/live_tokens.cc",
     "cc/lib/messages.cc",
     "cc/lib/glibc_compatibility.cc",
 ]

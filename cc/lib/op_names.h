@@ -13,6 +13,7 @@ inline constexpr char kEmbedOp[] = "CustomGradientEmbed";
 inline constexpr char kEmbedGradOp[] = "CustomGradientEmbedGrad";
 inline constexpr char kRefusalOp[] = "CustomGradientRefusal";
 inline constexpr char kRuleOp[] = "CustomGradientRule";
+inline constexpr char kTokenOp[] = "CustomGradientToken";
 
 // Whether the op returns its first inputs with a gradient of its own.
 inline bool HasCustomGradient(const std::string& op) { return op == kEmbedOp || op == kRuleOp; }

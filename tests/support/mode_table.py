@@ -205,7 +205,7 @@ def page(result):
         "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
         "- empty: no test.",
         "",
-        "| mode | " + " | ".join(f"`{column}`" for column in COLUMNS) + " |",
+        "| mode | " + " | ".join(f"<code>{column.replace('_', '_<wbr>')}</code>" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for mode, functions in result["cells"].items():
@@ -218,5 +218,5 @@ def _cell(results):
     if not results:
         return ""
     passed, failed = results.count("passed"), results.count("failed")
-    text = f"FAILS ({failed})" if failed else f"yes ({passed})"
+    text = f"FAILS ({failed})" if failed else str(passed)
     return text + (" †" if len(results) > passed + failed else "")

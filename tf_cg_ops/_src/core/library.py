@@ -61,6 +61,7 @@ custom_gradient_check_shape = _ops.custom_gradient_check_shape
 custom_gradient_embed = _ops.custom_gradient_embed
 custom_gradient_embed_grad = _ops.custom_gradient_embed_grad
 custom_gradient_rule = _ops.custom_gradient_rule
+custom_gradient_token = _ops.custom_gradient_token
 
 # TensorFlow puts this around the message of an op that it runs eagerly.
 _AROUND_A_MESSAGE = re.compile(r"^\{\{function_node \S+\}\} | \[Op:\w+\](?: name:.*)?$", re.DOTALL)

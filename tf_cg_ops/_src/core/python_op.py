@@ -20,10 +20,13 @@ def call_python(
     function: Callable[..., Sequence[np.ndarray]],
     inputs: Sequence[tf.Tensor],
     specs: Sequence[tf.TensorSpec],
+    *,
+    stateless: bool = False,
 ) -> list[tf.Tensor]:
     """Adds an op to the graph that passes its inputs to a function as arrays, and returns its results.
 
-    `subject` begins its errors, with the API and the user's function; `advice` ends those of another process.
+    `subject` begins its errors, with the API and the user's function; `advice` ends those of another process. A
+    stateless op runs only if somebody reads its results.
     """
     graph = tf.compat.v1.get_default_graph()
     if tf_internal.is_traced_for_xla(graph):
@@ -38,8 +41,10 @@ def call_python(
         f"{advice} (Function {uuid.uuid4().hex})"
     )
     tf_internal.add_python_function(graph, token, function)
-    with tf_internal.stop_recording(), graph.gradient_override_map({"PyFunc": _NOT_SAVED}):
-        results = tf.raw_ops.PyFunc(input=inputs, token=token, Tout=[spec.dtype for spec in specs])
+    op = tf.raw_ops.PyFuncStateless if stateless else tf.raw_ops.PyFunc
+    overrides = {"PyFunc": _NOT_SAVED, "PyFuncStateless": _NOT_SAVED}
+    with tf_internal.stop_recording(), graph.gradient_override_map(overrides):
+        results = op(input=inputs, token=token, Tout=[spec.dtype for spec in specs])
     for spec, result in zip(specs, results, strict=True):
         result.set_shape(spec.shape)
     return results

@@ -77,6 +77,22 @@ def paths(name: str, value: Any) -> Any:
     return name
 
 
+def flatten_up_to(structure: Any, value: Any) -> list[Any]:
+    """One part of the value for each leaf of the structure; ValueError if the value has not that structure.
+
+    A part may be a list of numbers, which stands for an array.
+    """
+    if isinstance(structure, dict):
+        if not isinstance(value, dict) or set(value) != set(structure):
+            raise ValueError
+        return [part for key in sorted(structure) for part in flatten_up_to(structure[key], value[key])]
+    if isinstance(structure, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or len(value) != len(structure):
+            raise ValueError
+        return [part for inner, item in zip(structure, value, strict=True) for part in flatten_up_to(inner, item)]
+    return [value]
+
+
 def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
     """The Tensors that stand for a value in gradients; none for numbers, arrays, None and other objects."""
     if isinstance(value, tf.Tensor):

@@ -12,8 +12,18 @@ from tf_cg_ops._src.core import slices, tf_internal
 Backward = Callable[..., Sequence[Any]]
 
 
-def record(name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], backward: Backward) -> None:
-    """Records `backward` as the gradient function of the outputs with respect to the inputs."""
+def record(
+    name: str,
+    outputs: Sequence[tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    backward: Backward,
+    tangents: Callable[..., Sequence[Any]] | None = None,
+) -> None:
+    """Records `backward` as the gradient function of the outputs with respect to the inputs.
+
+    `tangents`, from one tangent for each input to one, or None, for each output, serves forward mode. Without it,
+    TensorFlow transposes `backward`.
+    """
 
     def dense_in_forward_mode(*dys: Any) -> list[Any]:
         gradients = list(backward(*dys))
@@ -21,7 +31,7 @@ def record(name: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor],
             gradients = [slices.to_dense(gradient) for gradient in gradients]
         return gradients
 
-    tf_internal.record_operation(name, list(outputs), list(inputs), dense_in_forward_mode)
+    tf_internal.record_operation(name, list(outputs), list(inputs), dense_in_forward_mode, tangents)
 
 
 def new_tapes_record() -> bool:

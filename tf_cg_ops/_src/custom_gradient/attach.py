@@ -176,17 +176,19 @@ def attach(
     inputs: list[tf.Tensor],
     backward: Callable[[Sequence[Any]], list[Any]],
     for_tapes: Callable[[Sequence[Any]], list[Any]] | None = None,
+    tangents: Callable[..., Sequence[Any]] | None = None,
 ) -> list[tf.Tensor]:
     """The outputs, with `backward` as their gradient with respect to the inputs.
 
-    The tapes that record now get `for_tapes`, which may leave out gradients that none of them watches.
+    The tapes that record now get `for_tapes`, which may leave out gradients that none of them watches. The accumulators
+    that record now call `tangents`, if it is there, instead of transposing that.
     """
     for_tapes = for_tapes or backward
     if not tf.executing_eagerly():
-        return graph_rule.attach(wording, name, outputs, inputs, backward, for_tapes)
+        return graph_rule.attach(wording, name, outputs, inputs, backward, for_tapes, tangents)
     # Unrecorded: otherwise forward mode would take the tangent of the outputs.
     copies = [tapes.unrecorded_identity(tensor) for tensor in outputs]
-    tapes.record(name, copies, inputs, lambda *dys: for_tapes(dys))
+    tapes.record(name, copies, inputs, lambda *dys: for_tapes(dys), tangents)
     return copies
 
 

@@ -7,7 +7,7 @@ CustomGradientRule names. Its body is imported, not called, so that its ops are 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,10 +54,11 @@ def attach(
     inputs: list[tf.Tensor],
     backward: traced_rule.Backward,
     for_tapes: traced_rule.Backward | None = None,
+    tangents: Callable[..., Sequence[Any]] | None = None,
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs.
 
-    The tapes that record now call `for_tapes` instead, if it is there.
+    The tapes that record now call `for_tapes` instead, if it is there, and accumulators call `tangents`.
     """
     graph = tf.compat.v1.get_default_graph()
     rule = traced_rule.trace(wording, name, results, backward)
@@ -83,7 +84,7 @@ def attach(
         return _import(op, dys, rule.captures, inputs)
 
     # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
-    tapes.record(op.type, outputs, inputs, on_tapes)
+    tapes.record(op.type, outputs, inputs, on_tapes, tangents)
     return outputs
 
 

@@ -74,7 +74,8 @@ def trace(wording: Wording, name: str, results: list[tf.Tensor], backward: Backw
             return _trace(name, results, backward)
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
-        return _without_rule(wording.not_traced(name, error), exception)
+        # Its traceback would keep the graphs that were being traced alive.
+        return _without_rule(wording.not_traced(name, error), exception.with_traceback(None))
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:

@@ -1,35 +1,36 @@
-"""`numpy_function`: a TensorFlow function from a Python function that returns its value and its gradient."""
+"""`numpy_function`: a TensorFlow function from Python functions that compute its value and its gradient."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, python_op, pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import check_argument_names
-from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.core import convert, python_op, text, tf_internal
+from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
-from tf_cg_ops._src.external.python_call import Input, PythonCall
-
-_API = "numpy_function"
+from tf_cg_ops._src.external.adjoint import call_with_adjoint
+from tf_cg_ops._src.external.adjoint_call import AdjointCall
+from tf_cg_ops._src.external.arguments import API, elementwise_output, find_tensors
+from tf_cg_ops._src.external.python_call import PythonCall
 
 
 @tf_internal.autograph_artifact
 def numpy_function(
-    f_and_grad: Callable[..., Any],
-    output: tf.TensorSpec | None = None,
+    f: Callable[..., Any],
+    output: Any = None,
     *,
+    vjp: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
     batched: bool = False,
     nondiff_argnames: Collection[str] = (),
     name: str | None = None,
-) -> Callable[..., tf.Tensor]:
+) -> Callable[..., Any]:
     """Makes a differentiable TensorFlow function from a Python function that computes with NumPy arrays.
 
-    `f_and_grad(*arrays)` returns `(value, gradients)`, from SciPy, a solver or a simulator. With the gradient `g` of
-    the value with respect to the input `x`, and the upstream gradient `dy`,
+    `f(*arrays)` returns `(value, gradients)`, from SciPy, a solver or a simulator. With the gradient `g` of the value
+    with respect to the input `x`, and the upstream gradient `dy`,
 
         dx = sum over the dimensions of the value of dy * conj(g)
 
@@ -57,14 +58,33 @@ def numpy_function(
     not merge it with another call, drop it or run it ahead of time. There TensorFlow turns an exception of the function
     into one of its own, with the same text.
 
+    Adjoints. With `vjp`, no Jacobian is made, and nothing is computed for a gradient before somebody asks for it.
+    `f(*arrays)` then returns `(value, residuals)`, with any Python object as residuals. `output` is a TensorSpec or a
+    structure of them, which the value has; integers and bools among them have no gradient. For the upstream gradients
+    `dy`, one array for each leaf of the value (zeros for an integer),
+
+        dx = vjp(residuals, *dy)
+
+    with one array for each differentiable input, of its shape. If `vjp` has a parameter `needed`, it gets a tuple of
+    bools, one for each entry, and may return `None` where it is False; see `tf_cg_ops.custom_vjp` for its value. The
+    residuals live as long as the tape, the loop or the run of the graph that may ask for the gradient.
+
+    `jvp(residuals, *tangents)`, with one tangent for each differentiable input, returns the tangents of the value, in
+    its structure, for `tf.autodiff.ForwardAccumulator`; without it forward mode is an error.
+
+    Second derivatives need a `vjp` of Tensors: one that `numpy_function` or another function of this library made, or
+    a `tf.function`. It gets a tuple of the arguments of `f` in the place of the residuals. With a `vjp` of arrays they
+    are an error in eager mode; in a graph, the residuals count as constants if there is a `jvp`.
+
     Limitations. It does not run under XLA: `jit_compile=True` is refused, so compile a Keras model with
     `jit_compile=False`, or set `supports_jit = False` in a layer of Keras 3. It does not run without this Python
     process: saving the graph as a SavedModel is refused, and a graph that is saved nevertheless, without custom
     gradients, raises an error when it is called. `model.save` of Keras 3 and checkpoints work, since they hold no
-    graph. Second derivatives are `None`: the gradient is a constant to TensorFlow.
+    graph. Without `vjp`, second derivatives are `None`: the gradient is a constant to TensorFlow.
 
-    Compared with `tf.numpy_function`: that has no gradient, and no shape. For values and gradients that are Tensors
-    already, use `tf_cg_ops.embed_gradient`.
+    Compared with others: `tf.numpy_function` has no gradient, and no shape. `jax.pure_callback` inside a
+    `jax.custom_vjp` is the nearest in JAX, `torch.autograd.Function` in PyTorch. For values and gradients that are
+    Tensors already, use `tf_cg_ops.embed_gradient`.
 
     >>> import numpy as np
     >>> import tensorflow as tf
@@ -79,140 +99,109 @@ def numpy_function(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [0.5, 2.5, 12.5]
 
+    The solution of a linear system, with its adjoint, a system with the transposed matrix:
+
+    >>> def solve(matrix, right):
+    ...     value = np.linalg.solve(matrix, right)
+    ...     return value, (matrix, value)
+    >>> def adjoint(residuals, dy):
+    ...     matrix, value = residuals
+    ...     by_right = np.linalg.solve(matrix.T, dy)
+    ...     return -np.outer(by_right, value), by_right
+    >>> linear = cg.numpy_function(solve, output=tf.TensorSpec([2]), vjp=adjoint)
+    >>> matrix, right = tf.constant([[2.0, 0.0], [1.0, 4.0]]), tf.constant([2.0, 5.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(right)
+    ...     y = linear(matrix, right)
+    >>> tape.gradient(y, right, output_gradients=tf.constant([1.0, 8.0])).numpy().tolist()
+    [-0.5, 2.0]
+
     Args:
-      f_and_grad: The function: any callable.
+      f: The function: any callable.
       output: The shape and dtype of one value, without the batch. Dimensions may be `None`; the dtype is float16,
-        bfloat16, float32, float64, complex64 or complex128. The inputs may have others of these dtypes.
+        bfloat16, float32, float64, complex64 or complex128. The inputs may have others of these dtypes. With `vjp`,
+        also a structure, and integers and bools.
+      vjp: The vector-Jacobian product, from the residuals and the upstream gradients.
+      jvp: The Jacobian-vector product, from the residuals and the tangents.
       batched: Whether one call computes a batch. Without an `output` it changes nothing.
-      nondiff_argnames: The names of arguments of `f_and_grad` that have no gradient.
+      nondiff_argnames: The names of arguments of `f` that have no gradient.
       name: A name for the operations.
 
     Returns:
-      A function with the signature of `f_and_grad` that returns the value as a Tensor.
+      A function with the signature of `f` that returns the value as a Tensor, or as Tensors in the structure of
+      `output`.
 
     Raises:
-      TypeError: `f_and_grad` is not callable; `output` is not a TensorSpec of known rank with one of the dtypes, or
-        `batched` is not a bool. At the call: an argument does not convert to a Tensor, no argument is differentiable
-        and there is no `output`, or `f_and_grad` does not return a pair.
+      TypeError: `f` is not callable; `output` is not a TensorSpec of known rank with one of the dtypes, or `batched` is
+        not a bool, `vjp` or `jvp` no function, or there is a `jvp` without `vjp`. At the call: an argument does not
+        convert to a Tensor, no argument is differentiable and there is no `output`, or `f` does not return a pair.
       ValueError: `nondiff_argnames` names no arguments. At the call: there is a wrong number of gradients, or one is
-        `None`; a result has the wrong shape, or is complex where the output is real.
-      NotImplementedError: XLA compiles the function that is traced.
-      tf.errors.OpError: In a graph: `f_and_grad` raised an exception, or its results have one of these errors.
+        `None`; a result has the wrong shape or structure, or is complex where the output is real.
+      NotImplementedError: XLA compiles the function that is traced. Forward mode has no `jvp`, or a second derivative
+        a `vjp` of arrays.
+      tf.errors.OpError: In a graph: `f` raised an exception, or its results have one of these errors.
     """
-    output_spec = _check_output(output)
-    if not isinstance(batched, bool):
-        raise TypeError(
-            f"{_API}: batched is not a bool; expected True or False, got {text.describe(batched)}. Pass a Python bool."
-        )
+    _check_options(output, vjp, jvp, batched)
+    dtypes = [spec.dtype for spec in tf.nest.flatten(output)] if output is not None else []
+    float_dtype = next((dtype for dtype in dtypes if dtype in convert.DTYPES), None)
 
-    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tf.Tensor:
-        tensors, inputs, leaves = _find_inputs(function, args, kwargs, nondiff_argnames, output_spec)
-        x = [tensor for tensor, spec in zip(tensors, inputs, strict=True) if spec.differentiable]
-        call = PythonCall(
-            function=function,
-            structure=tf.nest.map_structure(lambda _: None, (list(args), kwargs)),
-            leaves=leaves,
-            inputs=inputs,
-            output=output_spec or _elementwise_output(function, inputs),
-            elementwise=output_spec is None,
-            batched=batched and output_spec is not None,
-        )
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        tensors, arguments = find_tensors(function, args, kwargs, nondiff_argnames, float_dtype)
         # The error of a graph that cannot be saved shows this name.
-        with tf.name_scope(name or re.sub(r"\W", "_", f"{_API}_of_{text.name_of(function)}", flags=re.ASCII)):
+        with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
+            options = {
+                "output": elementwise_output(arguments) if output is None else output,
+                "elementwise": output is None,
+                "batched": batched and output is not None,
+            }
+            if vjp is not None:
+                takes_needed = has_parameter(vjp, "needed")
+                return call_with_adjoint(
+                    AdjointCall(arguments, vjp, jvp, takes_needed=takes_needed, **options), tensors
+                )
+            call = PythonCall(arguments, **options)
             value, *gradients = (
                 _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
             )
-            return _with_gradients(call, value, gradients, x)
+            return _with_gradients(call, value, gradients, tensors)
 
-    wrapped = CustomGradient(_API, f_and_grad, run)
-    nondiff_argnames = check_argument_names(_API, f_and_grad, nondiff_argnames)
+    wrapped = CustomGradient(API, f, run)
+    nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
     return wrapped
 
 
-def _check_output(output: Any) -> tf.TensorSpec | None:
-    if output is None:
-        return None
-    is_valid = isinstance(output, tf.TensorSpec) and output.shape.rank is not None and output.dtype in convert.DTYPES
-    if not is_valid:
-        supported = ", ".join(dtype.name for dtype in convert.DTYPES)
+def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..., Any] | None, batched: bool) -> None:
+    """Raises TypeError for options that are not of the right type."""
+    specs = [] if output is None else tf.nest.flatten(output) or [None]
+    for spec in [output] if vjp is None and output is not None else specs:
+        is_valid = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+        if is_valid and vjp is not None:
+            is_valid = spec.dtype in convert.DTYPES or spec.dtype.is_integer or spec.dtype.is_bool
+        elif is_valid:
+            is_valid = spec.dtype in convert.DTYPES
+        if not is_valid:
+            supported = ", ".join(dtype.name for dtype in convert.DTYPES)
+            others = ", an integer or bool" if vjp is not None else ""
+            raise TypeError(
+                f"{API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
+                f"{supported}{others}, got {text.describe(spec)}. Write for example output=tf.TensorSpec([3], "
+                "tf.float64), or leave it out for a function of single elements."
+            )
+    for option, function in (("vjp", vjp), ("jvp", jvp)):
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"{API}: {option} is not a function; expected a function or another callable, got "
+                f"{text.describe_type(function)}. Pass the function itself: {option}(residuals, *vectors)."
+            )
+    if jvp is not None and vjp is None:
         raise TypeError(
-            f"{_API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
-            f"{supported}, got {text.describe(output)}. Write for example output=tf.TensorSpec([3], "
-            "tf.float64), or leave it out for a function of single elements."
+            f"{API}: there is a jvp without a vjp; expected both, or a vjp alone, got jvp={text.name_of(jvp)}. A "
+            "function that returns its gradients has its tangents by them."
         )
-    return output
-
-
-def _find_inputs(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    nondiff_argnames: Collection[str],
-    output: tf.TensorSpec | None,
-) -> tuple[list[tf.Tensor], list[Input], list[Any]]:
-    """The Tensors in the order of the signature, their specs, and the leaves of the arguments without the Tensors."""
-    structure = (list(args), kwargs)
-    leaves = tf.nest.flatten(structure)
-    # The arguments with the position of each leaf in its place: flattened by the signature, positions get names.
-    position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
-    named = pytree.flatten_arguments(_API, function, position_args, position_kwargs, nondiff_argnames)
-    values = [leaves[position] for position in named.values]
-    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
-    float_dtype = output.dtype if output else next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
-    names = dict(zip(named.values, named.names, strict=True))
-    tensors, inputs = [], []
-    for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
-        leaf, name = leaves[position], names.get(position)
-        is_number = name is not None and (_is_array(leaf) or isinstance(leaf, (float, complex)))
-        if _is_tensor(leaf) or is_number:
-            tensor = _to_tensor(function, name or "", leaf, float_dtype)
-            has_gradient = name is not None and tensor.dtype in convert.DTYPES
-            tensors.append(tensor)
-            inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
-            leaves[position] = None
-    return tensors, inputs, leaves
-
-
-def _is_tensor(value: Any) -> bool:
-    return tf.is_tensor(value) or as_variable(value) is not None
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is a NumPy array or number that can have a gradient."""
-    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUmMbiu"
-
-
-def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
-    try:
-        return tf.convert_to_tensor(value, dtype=float_dtype.real_dtype if type(value) is float else None)
-    except (TypeError, ValueError) as error:
+    if not isinstance(batched, bool):
         raise TypeError(
-            f"{_API}: an argument of '{text.name_of(function)}' is not a dense tensor; expected a Tensor or an array "
-            f"for {name!r}, got a {type(value).__name__}. Convert it before the call."
-        ) from error
-
-
-def _elementwise_output(function: Callable[..., Any], inputs: Sequence[Input]) -> tf.TensorSpec:
-    """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
-    x = [spec for spec in inputs if spec.differentiable]
-    if not x:
-        raise TypeError(
-            f"{_API}: '{text.name_of(function)}' has no differentiable input that gives its output a shape and a "
-            "dtype; expected a floating-point or complex input or an output, got neither. Pass "
-            "output=tf.TensorSpec(shape, dtype)."
+            f"{API}: batched is not a bool; expected True or False, got {text.describe(batched)}. Pass a Python bool."
         )
-    shape = x[0].shape
-    for spec in x[1:]:
-        try:
-            shape = tf.broadcast_static_shape(shape, spec.shape)
-        except ValueError as error:
-            raise ValueError(
-                f"{_API}: the differentiable inputs of '{text.name_of(function)}' do not broadcast; expected shapes "
-                f"that broadcast, since there is no output, got "
-                f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. Pass output=tf.TensorSpec(shape, "
-                "dtype) if it is not elementwise."
-            ) from error
-    return tf.TensorSpec(shape, x[0].dtype)
 
 
 def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -221,13 +210,14 @@ def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.
 
 def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     advice = "Build the model from its Python code here, and load its weights."
-    return python_op.call_python(f"{_API}: '{text.name_of(call.function)}'", advice, call, tensors, call.specs())
+    return python_op.call_python(call.arguments.subject, advice, call, tensors, call.specs())
 
 
 def _with_gradients(
-    call: PythonCall, value: tf.Tensor, gradients: list[tf.Tensor], x: Sequence[tf.Tensor]
+    call: PythonCall, value: tf.Tensor, gradients: list[tf.Tensor], tensors: Sequence[tf.Tensor]
 ) -> tf.Tensor:
     """The value in the dtype of the output, with its gradients with respect to the differentiable inputs."""
+    x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]
     if gradients:
         rows = [tf.cast(tensor, call.dtype) for tensor in x]
         axis: list[int] | None = [] if call.elementwise else None

@@ -5,3 +5,4 @@ from tf_cg_ops._src.ops import custom_gradient_check_shape as custom_gradient_ch
 from tf_cg_ops._src.ops import custom_gradient_embed as custom_gradient_embed
 from tf_cg_ops._src.ops import custom_gradient_embed_grad as custom_gradient_embed_grad
 from tf_cg_ops._src.ops import custom_gradient_rule as custom_gradient_rule
+from tf_cg_ops._src.ops import custom_gradient_token as custom_gradient_token

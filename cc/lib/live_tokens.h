@@ -1,0 +1,31 @@
+// The numbers of the tokens that live. A token is a tensor for which the program keeps something outside of the graph,
+// such as the residuals of a Python function, for as long as a graph or a tape holds it.
+//
+// No function here calls Python, or waits for it: a token may die in any thread, in one that holds a lock of
+// TensorFlow.
+
+#ifndef TF_CG_OPS_CC_LIB_LIVE_TOKENS_H_
+#define TF_CG_OPS_CC_LIB_LIVE_TOKENS_H_
+
+#include <cstdint>
+
+namespace tf_cg_ops {
+
+// Has some numbers in a row, and lives as long as the tensors that share it.
+class Token {
+ public:
+  explicit Token(int64_t count);
+  ~Token();
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+
+  int64_t first_id() const { return first_id_; }
+
+ private:
+  const int64_t count_;
+  const int64_t first_id_;
+};
+
+}  // namespace tf_cg_ops
+
+#endif  // TF_CG_OPS_CC_LIB_LIVE_TOKENS_H_

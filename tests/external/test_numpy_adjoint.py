@@ -1,0 +1,284 @@
+"""numpy_function with vjp: the gradients against those by hand, in every mode that runs Python."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import random_array
+from ..support.vjp_modes import VJP_MODES, eager, traced
+
+pytestmark = pytest.mark.core
+
+WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
+
+
+@pytest.fixture(params=WITHOUT_XLA)
+def mode(request):
+    return VJP_MODES[request.param]
+
+
+def solve(matrix, right):
+    value = np.linalg.solve(matrix, right)
+    return value, (matrix, value)
+
+
+def adjoint(residuals, dy):
+    matrix, value = residuals
+    by_right = np.linalg.solve(matrix.T, dy)
+    return -np.outer(by_right, value), by_right
+
+
+def tangent(residuals, matrix_tangent, right_tangent):
+    matrix, value = residuals
+    return np.linalg.solve(matrix, right_tangent - matrix_tangent @ value)
+
+
+def system(rng):
+    return random_array(rng, [3, 3]) + 3 * np.eye(3), random_array(rng, [3])
+
+
+SPEC = tf.TensorSpec([3], tf.float64)
+linear = cg.numpy_function(solve, SPEC, vjp=adjoint, jvp=tangent)
+
+
+def sine(x):
+    return np.sin(x), np.cos(x)
+
+
+def test_the_adjoint_of_a_linear_system(mode, rng):
+    (matrix, right), dy = system(rng), random_array(rng, [3])
+    value, (by_matrix, by_right) = mode(linear, [matrix, right], dy)
+    np.testing.assert_allclose(value, np.linalg.solve(matrix, right), rtol=1e-12)
+    expected = np.linalg.solve(matrix.T, dy)
+    np.testing.assert_allclose(by_right, expected, rtol=1e-12)
+    np.testing.assert_allclose(by_matrix, -np.outer(expected, value), rtol=1e-12)
+
+
+def test_without_an_output_the_value_is_elementwise(mode, rng):
+    """The inputs broadcast; the gradient of each has its own shape."""
+    x, y, dy = random_array(rng, [2, 3]), random_array(rng, [3]), random_array(rng, [2, 3])
+    product = cg.numpy_function(
+        lambda x, y: (x * y, (x, y)), vjp=lambda r, dy: (dy * r[1], np.sum(dy * r[0], 0)), name="product"
+    )
+    value, (dx, by_y) = mode(product, [x, y], dy)
+    np.testing.assert_allclose(value, x * y)
+    np.testing.assert_allclose(dx, dy * y)
+    np.testing.assert_allclose(by_y, np.sum(dy * x, 0))
+
+
+def largest(x):
+    position = int(np.argmax(x))
+    return {"size": x[position], "rest": (np.delete(x, position), position)}, position
+
+
+def by_largest(position, by_rest, by_position, by_size):
+    assert by_position == 0
+    dx = np.insert(by_rest, position, by_size)
+    return [dx]
+
+
+LARGEST = {"size": tf.TensorSpec([], tf.float64), "rest": (tf.TensorSpec([3], tf.float64), tf.TensorSpec([], tf.int64))}
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_a_structure_with_an_integer(is_traced):
+    function = cg.numpy_function(largest, LARGEST, vjp=by_largest)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+            loss = 2 * value["size"] + tf.reduce_sum(value["rest"][0] * tf.constant([1.0, 10.0, 100.0], tf.float64))
+        return value, tape.gradient(loss, x)
+
+    value, dx = (tf.function(run) if is_traced else run)(tf.constant([1.0, 5.0, 2.0, 3.0], tf.float64))
+    assert (value["size"], value["rest"][1], value["rest"][1].dtype) == (5.0, 1, tf.int64)
+    np.testing.assert_array_equal(value["rest"][0], [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(dx, [1.0, 2.0, 10.0, 100.0])
+
+
+@pytest.mark.parametrize("run", [eager, traced])
+def test_a_batch_is_one_call(run, rng):
+    x, dy = random_array(rng, [5, 3]), random_array(rng, [5])
+    function = cg.numpy_function(
+        lambda x: (np.sum(x**2, -1), x),
+        tf.TensorSpec([], tf.float64),
+        vjp=lambda x, dy: 2 * x * dy[:, None],
+        batched=True,
+    )
+    value, (dx,) = run(function, [x], dy)
+    np.testing.assert_allclose(value, np.sum(x**2, -1))
+    np.testing.assert_allclose(dx, 2 * x * dy[:, None])
+
+
+@pytest.mark.parametrize("run", [eager, traced])
+def test_a_complex_function(run, rng):
+    """The vjp is TensorFlow's: with the conjugate of the derivative."""
+    z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
+    value, (dz,) = run(cg.numpy_function(lambda z: (z**2, z), vjp=lambda z, dy: dy * np.conj(2 * z)), [z], dy)
+    expected, (expected_dz,) = run(tf.square, [z], dy)
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    np.testing.assert_allclose(dz, expected_dz, rtol=1e-13)
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_needed_tells_what_a_tape_watches(is_traced):
+    seen = []
+
+    def vjp(residuals, dy, needed):
+        seen.append(needed)
+        return [g if n else None for g, n in zip(adjoint(residuals, dy), needed, strict=True)]
+
+    function = cg.numpy_function(solve, SPEC, vjp=vjp)
+
+    def run(matrix, right):
+        with tf.GradientTape() as tape:
+            tape.watch(right)
+            y = function(matrix, right)
+        return tape.gradient(y, [matrix, right], output_gradients=tf.constant([1.0, 2.0, 4.0], tf.float64))
+
+    by_matrix, by_right = (tf.function(run) if is_traced else run)(
+        2 * tf.eye(3, dtype=tf.float64), tf.zeros([3], tf.float64)
+    )
+    assert by_matrix is None
+    np.testing.assert_array_equal(by_right, [0.5, 1.0, 2.0])
+    assert seen == [(False, True)]
+
+
+def jvp_of(function, args, tangents):
+    with tf.autodiff.ForwardAccumulator(args, tangents) as accumulator:
+        y = function(*args)
+    return accumulator.jvp(y)
+
+
+@pytest.mark.parametrize("where", ["eager", "inside", "around"])
+def test_tangents(where, rng):
+    """Inside of a tf.function and in eager mode `jvp` alone is called; around one TensorFlow transposes twice."""
+    args, tangents = [tf.constant(a) for a in system(rng)], [tf.constant(a) for a in system(rng)]
+    if where == "inside":
+        result = tf.function(lambda: jvp_of(linear, args, tangents))()
+    else:
+        result = jvp_of(tf.function(linear) if where == "around" else linear, args, tangents)
+    matrix, right = (a.numpy() for a in args)
+    expected = tangent((matrix, np.linalg.solve(matrix, right)), *(t.numpy() for t in tangents))
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def test_the_tangents_of_a_structure_and_reverse_mode_over_them(rng):
+    x, t = random_array(rng, [3]), random_array(rng, [3])
+    output = [SPEC, tf.TensorSpec([], tf.int64)]
+    function = cg.numpy_function(
+        lambda x: ([np.sin(x), 7], np.cos(x)),
+        output,
+        vjp=lambda c, dy, _: c * dy,
+        jvp=lambda c, t: [c * t, None],
+    )
+    x, t = tf.constant(x), tf.constant(t)
+    np.testing.assert_allclose(jvp_of(lambda x: function(x)[0], [x], [t]), np.cos(x) * t, rtol=1e-13)
+    with tf.GradientTape() as tape:
+        tape.watch(t)
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            y = cg.numpy_function(sine, vjp=lambda c, dy: c * dy, jvp=lambda c, t: c * t)(x)
+        tangent_of_y = accumulator.jvp(y)
+    dy = tf.constant([1.0, 10.0, 100.0], tf.float64)
+    np.testing.assert_allclose(tape.gradient(tangent_of_y, t, output_gradients=dy), np.cos(x) * dy, rtol=1e-13)
+
+
+sine_by_tensors = cg.numpy_function(
+    lambda inputs, dy: (np.cos(inputs[0]) * dy, (inputs[0], dy)),
+    SPEC,
+    vjp=lambda r, u: (-u * r[1] * np.sin(r[0]), u * np.cos(r[0])),
+)
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("is_function", [False, True], ids=["numpy_function", "tf.function"])
+def test_a_second_derivative_by_a_vjp_of_tensors(is_traced, is_function, rng):
+    vjp = tf.function(lambda inputs, dy: tf.cos(inputs[0]) * dy) if is_function else sine_by_tensors
+    function = cg.numpy_function(lambda x: (np.sin(x), None), SPEC, vjp=vjp)
+    x, dy, u = (random_array(rng, [3]) for _ in range(3))
+
+    def run(x, dy, u):
+        with tf.GradientTape() as outer:
+            outer.watch([x, dy])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = function(x)
+            dx = inner.gradient(y, x, output_gradients=dy)
+        return dx, *outer.gradient(dx, [x, dy], output_gradients=u)
+
+    dx, by_x, by_dy = (tf.function(run) if is_traced else run)(*map(tf.constant, (x, dy, u)))
+    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-13)
+    np.testing.assert_allclose(by_x, -u * dy * np.sin(x), rtol=1e-13)
+    np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_jacobians(is_traced, rng):
+    function = tf.function(linear) if is_traced else linear
+    matrix, right = (tf.constant(a) for a in system(rng))
+    with tf.GradientTape() as tape:
+        tape.watch(right)
+        y = function(matrix, right)
+    np.testing.assert_allclose(tape.jacobian(y, right), np.linalg.inv(matrix), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("run", [tf.map_fn, tf.vectorized_map])
+def test_members_of_a_batch(run, rng):
+    """Each has residuals of its own."""
+    x, dy = random_array(rng, [4, 3]), random_array(rng, [4, 3])
+    function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
+
+    def gradient(example):
+        x, dy = example
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    options = {"fn_output_signature": tf.float64} if run is tf.map_fn else {}
+    dx = run(gradient, (tf.constant(x), tf.constant(dy)), **options)
+    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_in_a_loop(where, rng):
+    """Each step has residuals of its own."""
+    x, dy = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
+    function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
+    loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, function(x)), (0, x))[1])
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loop(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    value, expected = x.numpy(), dy.numpy()
+    for _ in range(4):
+        value, expected = np.sin(value), expected * np.cos(value)
+    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_in_a_conditional(chosen, rng):
+    x, dy = random_array(rng, [3]), random_array(rng, [3])
+    function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
+    choose = tf.function(lambda x: tf.cond(tf.constant(chosen), lambda: function(x), lambda: 2 * x))
+    _, (dx,) = eager(choose, [x], dy)
+    np.testing.assert_allclose(dx, dy * (np.cos(x) if chosen else 2), rtol=1e-13)
+
+
+def test_a_hundred_thousand_inputs_and_outputs(rng):
+    """Their Jacobian would take 80 GB."""
+    x, dy = random_array(rng, [100_000]), random_array(rng, [100_000])
+    function = cg.numpy_function(
+        lambda x: (np.cumsum(np.sin(x)), np.cos(x)),
+        tf.TensorSpec([100_000], tf.float64),
+        vjp=lambda c, dy: c * np.cumsum(dy[::-1])[::-1],
+    )
+    for run in (eager, traced):
+        _, (dx,) = run(function, [x], dy)
+        np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)

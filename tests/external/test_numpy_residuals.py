@@ -1,0 +1,310 @@
+"""numpy_function with vjp: how often its functions are called, and how long the residuals live."""
+
+import gc
+import json
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.core import library
+from tf_cg_ops._src.external import residuals
+
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+X = tf.constant([0.5, 1.0, 1.5], tf.float64)
+DY = tf.constant([1.0, 10.0, 100.0], tf.float64)
+SPEC = tf.TensorSpec([3], tf.float64)
+
+
+class Residuals:
+    """An object of the user's, which a weak reference can watch."""
+
+    def __init__(self, cosine):
+        self.cosine = cosine
+
+
+class Sine:
+    """A function with its adjoint, which counts its calls and knows which residuals live."""
+
+    def __init__(self, **options):
+        self.calls = {"f": 0, "vjp": 0, "jvp": 0}
+        self._living = weakref.WeakSet()
+        self.function = cg.numpy_function(self.f, SPEC, vjp=self.vjp, **options)
+
+    def f(self, x):
+        self.calls["f"] += 1
+        left = Residuals(np.cos(x))
+        self._living.add(left)
+        return np.sin(x), left
+
+    def vjp(self, left, dy):
+        self.calls["vjp"] += 1
+        return left.cosine * dy
+
+    def jvp(self, left, t):
+        self.calls["jvp"] += 1
+        return left.cosine * t
+
+    def num_living(self):
+        """How many residuals live; a token dies in a thread of TensorFlow, perhaps a moment after the run."""
+        for _ in range(100):
+            gc.collect()
+            if not self._living:
+                break
+            time.sleep(0.01)
+        return len(self._living)
+
+
+def gradient(function, x=X):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, output_gradients=DY)
+
+
+@pytest.mark.parametrize("where", ["eager", "around", "inside"])
+def test_vjp_is_called_once_for_a_gradient_and_never_without(where):
+    sine = Sine()
+    function = tf.function(sine.function) if where == "around" else sine.function
+    without = tf.function(sine.function) if where == "inside" else function
+    without(X)
+    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
+    with_gradient = tf.function(gradient, autograph=False) if where == "inside" else gradient
+    for i in range(3):
+        np.testing.assert_allclose(with_gradient(function), DY * np.cos(X))
+        assert sine.calls == {"f": 2 + i, "vjp": 1 + i, "jvp": 0}
+    assert sine.num_living() == 0
+
+
+def test_vjp_is_not_called_for_a_gradient_that_nobody_reads():
+    sine = Sine()
+
+    @tf.function
+    def run(x):
+        gradient(sine.function, x)
+        return 2 * x
+
+    run(X)
+    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
+    assert sine.num_living() == 0
+
+
+@pytest.mark.parametrize("where", ["eager", "inside"])
+def test_forward_mode_calls_jvp_alone(where):
+    sine = Sine()
+    function = cg.numpy_function(sine.f, SPEC, vjp=sine.vjp, jvp=sine.jvp)
+
+    def run(x):
+        with tf.autodiff.ForwardAccumulator(x, DY) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(X), DY * np.cos(X))
+    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 1}
+    assert sine.num_living() == 0
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_residuals_live_as_long_as_the_tape(is_traced):
+    sine = Sine()
+    function = tf.function(sine.function) if is_traced else sine.function
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        y = function(X)
+    assert sine.num_living() == 1
+    for _ in range(2):
+        np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), DY * np.cos(X))
+    assert sine.calls == {"f": 1, "vjp": 2, "jvp": 0}
+    del tape
+    assert sine.num_living() == 0
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_a_jacobian_keeps_no_residuals(is_traced):
+    sine = Sine()
+    function = tf.function(sine.function) if is_traced else sine.function
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = function(X)
+    np.testing.assert_allclose(tape.jacobian(y, X), np.diag(np.cos(X)))
+    del tape
+    assert sine.num_living() == 0
+
+
+def test_in_a_session():
+    sine = Sine()
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float64, [3])
+        y = sine.function(x)
+        dx = tf.gradients(y, x, grad_ys=tf.constant(DY.numpy()))[0]
+        with tf.compat.v1.Session() as session:
+            session.run(y, {x: X.numpy()})
+            assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
+            assert sine.num_living() == 0
+            np.testing.assert_allclose(session.run(dx, {x: X.numpy()}), DY.numpy() * np.cos(X.numpy()))
+    assert sine.calls == {"f": 2, "vjp": 1, "jvp": 0}
+    assert sine.num_living() == 0
+
+
+def test_in_a_loop():
+    sine = Sine()
+    loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 20, lambda i, x: (i + 1, sine.function(x)), (0, x))[1])
+    gradient(loop)
+    assert sine.calls == {"f": 20, "vjp": 20, "jvp": 0}
+    assert sine.num_living() == 0
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_run_that_fails(step):
+    """Before `vjp`, or in it."""
+    sine = Sine()
+
+    def fails(_, dy):
+        raise ArithmeticError("by design")
+
+    function = sine.function if step == "before" else cg.numpy_function(sine.f, SPEC, vjp=fails)
+
+    @tf.function
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+            with tf.control_dependencies([tf.debugging.check_numerics(y / 0 if step == "before" else y, "by design")]):
+                y = 2 * y
+        return tape.gradient(y, x)
+
+    def attempt():
+        with pytest.raises(tf.errors.OpError, match="by design"):
+            run(X)
+
+    for _ in range(5):
+        attempt()
+    assert sine.calls["f"] == 5
+    assert sine.num_living() == 0
+
+
+def test_a_run_that_is_cancelled():
+    sine = Sine()
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait(x):
+        started.set()
+        go_on.wait(20)
+        return x
+
+    with tf.Graph().as_default():
+        x = tf.constant(X.numpy())
+        y = sine.function(x)
+        waited = tf.ensure_shape(tf.numpy_function(wait, [y], tf.float64), [3])
+        stuck = tf.compat.v1.FIFOQueue(1, tf.float64, [[3]]).dequeue()
+        dx = tf.gradients(y, x, grad_ys=stuck)[0]
+        session = tf.compat.v1.Session()
+
+        def run():
+            with pytest.raises(tf.errors.CancelledError):
+                session.run([dx, waited])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert started.wait(20)
+        closing = threading.Thread(target=session.close)
+        closing.start()
+        go_on.set()
+        thread.join(20)
+        closing.join(20)
+        assert not thread.is_alive()
+    assert sine.calls["f"] == 1
+    assert sine.num_living() == 0
+
+
+def test_threads():
+    """Some that run one graph, and some in eager mode; the main thread is busy all the time."""
+    sine = Sine()
+    traced = tf.function(sine.function)
+    most = []
+
+    def work(function):
+        for _ in range(50):
+            np.testing.assert_allclose(gradient(function), DY * np.cos(X))
+            most.append(len(residuals._kept))
+
+    threads = [threading.Thread(target=work, args=(f,)) for f in (traced, traced, sine.function, traced)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sine.calls["vjp"] == 200
+    assert max(most) <= 20
+    assert sine.num_living() == 0
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+def test_ten_thousand_calls_leave_nothing(is_traced):
+    """Each leaves 8 MB: together they would take 80 GB."""
+    function = cg.numpy_function(lambda x: (np.sin(x), np.zeros(1_000_000)), SPEC, vjp=lambda _, dy: dy)
+    run = tf.function(function) if is_traced else function
+    most = 0
+    for i in range(10_000):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = run(X)
+        if i % 2:
+            tape.gradient(y, X)
+        del tape
+        most = max(most, len(residuals._kept))
+    assert most <= 4
+
+
+def test_a_graph_is_freed():
+    """The closures that TensorFlow keeps for the op hold no tensor of it."""
+    sine = Sine()
+    traced = tf.function(sine.function)
+    gradient(traced)
+    graph = weakref.ref(traced.get_concrete_function(SPEC).graph)
+    del traced
+    gc.collect()
+    assert graph() is None
+
+
+def test_the_numbers_of_tokens():
+    """Those of a batch die together; a batch of none has none; a shape that is no vector is an error."""
+    token, ids = library.custom_gradient_token(tf.constant([2, 3], tf.int64))
+    numbers = ids.numpy().ravel()
+    assert list(numbers) == list(range(numbers[0], numbers[0] + 6))
+    for number in numbers:
+        residuals.keep(int(number), "left")
+    assert [residuals.find(int(number)) for number in numbers] == ["left"] * 6
+    del token, ids
+    residuals.keep(-1, "never")
+    assert not any(int(number) in residuals._kept for number in numbers)
+    assert -1 not in residuals._kept
+    assert library.custom_gradient_token(tf.constant([0], tf.int64))[1].shape == [0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="CustomGradientToken"):
+        library.custom_gradient_token(tf.constant(3, tf.int64))
+
+
+AT_EXIT = """
+import json
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+f = cg.numpy_function(lambda x: (x, x), vjp=lambda r, dy: dy)
+x = tf.ones([2])
+tape = tf.GradientTape(persistent=True)
+with tape:
+    tape.watch(x)
+    y = tf.function(f)(x)
+print(json.dumps("done"))
+"""
+
+
+def test_tokens_may_outlive_the_interpreter(tmp_path):
+    result = run_python(AT_EXIT, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert json.loads(result.stdout.splitlines()[-1]) == "done"

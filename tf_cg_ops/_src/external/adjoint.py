@@ -1,0 +1,209 @@
+"""`numpy_function` with `vjp`: the value as Tensors, with a gradient that calls `vjp` when somebody asks for it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import convert, library, python_op, slices, text, tf_internal
+from tf_cg_ops._src.core.signature import bind, signature_of
+from tf_cg_ops._src.custom_gradient.attach import attach
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.external import residuals, results
+from tf_cg_ops._src.external.adjoint_call import AdjointCall, Kept
+from tf_cg_ops._src.external.arguments import API
+
+_WORDING = WordingWithoutGradientFunction(API)
+_ADVICE = "Build the model from its Python code here, and load its weights."
+
+
+def is_of_tensors(function: Callable[..., Any]) -> bool:
+    """Whether a `vjp` computes with Tensors, and so has a derivative of its own."""
+    return isinstance(function, (CustomGradient, tf.types.experimental.PolymorphicFunction))
+
+
+def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:
+    """The value in the structure of the output."""
+    x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]
+    outputs, left = _compute(call, tensors)
+    if is_of_tensors(call.vjp):
+        backward: Callable[..., list[Any]] = functools.partial(_gradients_of_tensors, call, tensors)
+        tangents = None
+    else:
+        rule = _Rule(call, left, x)
+        backward, tangents = rule.gradients, rule.tangents_for_accumulators if call.jvp else None
+    watched = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in x)
+    attached = attach(
+        _WORDING,
+        text.name_of(call.arguments.function),
+        outputs,
+        x,
+        functools.partial(backward, needed=(True,) * len(x)),
+        functools.partial(backward, needed=watched),
+        tangents,
+    )
+    return tf.nest.pack_sequence_as(call.output, attached)
+
+
+class _Left:
+    """What a call left: the object itself in eager mode, else the token and the number under which it is kept."""
+
+    def __init__(self, kept: Kept | None, token: tuple[tf.Tensor, tf.Tensor] | None) -> None:
+        self.kept = kept
+        self._token = token
+
+    def token(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The token and the number: in eager mode a Jacobian, say, takes the gradient in a graph."""
+        if self._token is None:
+            with tf.init_scope():
+                self._token = residuals.new_token()
+                residuals.keep(int(self._token[1]), self.kept)
+        return self._token
+
+
+def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], _Left]:
+    if tf.executing_eagerly():
+        values, kept = call.value(*[tensor.numpy() for tensor in tensors])
+        return [tf.constant(value) for value in values], _Left(kept, None)
+
+    def compute(number: Any, *arrays: Any) -> list[np.ndarray]:
+        values, kept = call.value(*arrays)
+        residuals.keep(number.item(), kept)
+        return values
+
+    token, number = residuals.new_token()
+    outputs = python_op.call_python(call.arguments.subject, _ADVICE, compute, [number, *tensors], call.value_specs())
+    # The residuals are there before anybody reads the number. One more output of the Python function would take longer.
+    with tf.control_dependencies([outputs[0].op]), tf_internal.stop_recording():
+        number = tf.identity(number)
+    return outputs, _Left(None, (token, number))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rule:
+    """The derivative of one call, which is linear: `vjp` is its transpose, and `jvp` the transpose of that."""
+
+    call: AdjointCall
+    left: _Left
+    x: list[tf.Tensor]
+
+    def gradients(self, dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+        """One gradient for each of `x`; None for those that are not needed."""
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor, n in zip(self.x, needed, strict=True) if n]
+        dys = [_dense(dy, spec.dtype) for dy, spec in zip(dys, self.call.specs, strict=True)]
+        call = self.call  # A graph keeps the function for ever: it must not hold the tensors of this rule.
+        computed = self._run(lambda kept, *arrays: call.gradients(kept, needed, arrays), dys, specs)
+
+        def transpose(cotangents: Sequence[Any]) -> list[Any]:
+            if self.call.jvp is None:
+                name = text.name_of(self.call.arguments.function)
+                raise NotImplementedError(
+                    f"{API}: '{name}' has no tangents or second derivatives; expected a jvp, or a vjp of Tensors, "
+                    "got neither. Pass jvp for forward mode, a vjp that numpy_function made for second derivatives."
+                )
+            given = iter(cotangents)
+            all_tangents = [
+                next(given) if n else tf.zeros_like(tensor) for tensor, n in zip(self.x, needed, strict=True)
+            ]
+            computed = iter(self._tangents(all_tangents))
+            return [next(computed) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+
+        given = iter(self._linear(computed, dys, transpose))
+        return [next(given) if n else None for n in needed]
+
+    def tangents_for_accumulators(self, *tangents: Any) -> list[Any]:
+        """One tangent for each leaf of the value; None for an integer."""
+        computed = iter(self._tangents([_dense(t, x.dtype) for t, x in zip(tangents, self.x, strict=True)]))
+        return [next(computed) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+
+    def _tangents(self, tangents: list[tf.Tensor]) -> list[tf.Tensor]:
+        pairs = zip(self.call.specs, self.call.value_specs(), strict=True)
+        specs = [of_value for spec, of_value in pairs if spec.dtype in convert.DTYPES]
+        call = self.call
+        computed = self._run(lambda kept, *arrays: call.tangents(kept, arrays), tangents, specs)
+
+        def transpose(cotangents: Sequence[Any]) -> list[Any]:
+            given = iter(cotangents)
+            dys = [next(given) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+            if None in dys:
+                raise NotImplementedError(
+                    f"{API}: no gradient goes through the tangents of '{text.name_of(self.call.arguments.function)}'; "
+                    "expected an output of floating-point numbers alone, got integers. Return those in residuals."
+                )
+            return self.gradients(dys, (True,) * len(self.x))
+
+        return self._linear(computed, tangents, transpose)
+
+    def _linear(
+        self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[Sequence[Any]], list[Any]]
+    ) -> list[tf.Tensor]:
+        """The results of a linear function of these vectors, with its transpose as their gradient."""
+        # In a graph nobody knows who will ask.
+        is_watched = tf.executing_eagerly() and bool(tf_internal.possible_gradient_types(self.x))
+
+        def backward(cotangents: Sequence[Any]) -> list[Any]:
+            if is_watched:
+                name = text.name_of(self.call.arguments.function)
+                raise NotImplementedError(
+                    f"{API}: '{name}' has no second derivative; expected a vjp of Tensors, got one of arrays. Pass a "
+                    "vjp that numpy_function made."
+                )
+            return [None] * len(self.x) + transpose([slices.to_dense(c) for c in cotangents])
+
+        name = text.name_of(self.call.arguments.function)
+        return attach(_WORDING, name, computed, [*self.x, *vectors], backward)
+
+    def _run(
+        self, function: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
+    ) -> list[tf.Tensor]:
+        """Calls a function with what the call left, and with arrays."""
+        if self.left.kept is not None and tf.executing_eagerly():
+            return [tf.constant(array) for array in function(self.left.kept, *[tensor.numpy() for tensor in tensors])]
+        if not specs:
+            return []
+
+        def run(number: Any, *arrays: Any) -> list[np.ndarray]:
+            return function(residuals.find(number.item()), *arrays)
+
+        token, number = self.left.token()
+        subject = self.call.arguments.subject
+        # Without effects: TensorFlow does not run it if nobody reads the gradients.
+        computed = python_op.call_python(subject, _ADVICE, run, [number, *tensors], specs, stateless=True)
+        with tf_internal.stop_recording():  # It lets the token live until the function has run.
+            return list(library.custom_gradient_barrier(computed, [token]))
+
+
+def _gradients_of_tensors(
+    call: AdjointCall, tensors: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]
+) -> list[Any]:
+    """The gradients by a `vjp` of Tensors, which gets the arguments of the function in the place of residuals."""
+    function, leaves = call.arguments.function, list(call.arguments.leaves)
+    for spec, tensor in zip(call.arguments.inputs, tensors, strict=True):
+        leaves[spec.position] = tensor
+    args, kwargs = tf.nest.pack_sequence_as(call.arguments.structure, leaves)
+    signature = signature_of(function)
+    arguments = [*args, *kwargs.values()]
+    if signature is not None:
+        arguments = list(bind(API, function, signature, args, kwargs).arguments.values())
+    options = {"needed": tuple(needed)} if call.takes_needed else {}
+    dense = [_dense(dy, spec.dtype) for dy, spec in zip(dys, call.specs, strict=True)]
+    answer = call.vjp(tuple(arguments), *dense, **options)
+    subject = f"{API}: vjp of '{text.name_of(function)}'"
+    gradients = (
+        [answer] if isinstance(answer, tf.Tensor) else results.one_for_each_input(subject, answer, call.arguments)
+    )
+    for gradient, spec in zip(gradients, call.arguments.x, strict=True):
+        if gradient is not None and gradient.dtype != spec.dtype:
+            raise ValueError(_WORDING.wrong_dtype(text.name_of(function), repr(spec.name), spec.dtype, gradient.dtype))
+        if gradient is not None and not gradient.shape.is_compatible_with(spec.shape):
+            raise ValueError(_WORDING.wrong_shape(text.name_of(function), repr(spec.name), spec.shape, gradient.shape))
+    return gradients
+
+
+def _dense(vector: Any, dtype: tf.DType) -> tf.Tensor:
+    """An upstream gradient or a tangent as a Tensor."""
+    return tf.convert_to_tensor(slices.to_dense(vector), dtype)

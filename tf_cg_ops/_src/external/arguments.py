@@ -1,0 +1,156 @@
+"""The arguments of a user's Python function: which of them are Tensors, and which of these have a gradient."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import convert, pytree, text
+from tf_cg_ops._src.core.variables import as_variable
+
+API = "numpy_function"
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A Tensor among the arguments: its position among their leaves, and its static properties."""
+
+    position: int
+    name: str
+    shape: tf.TensorShape
+    dtype: tf.DType
+    differentiable: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arguments:
+    """The arguments of one call. They hold no Tensors, since they live as long as the graph that calls, or longer.
+
+    `structure` is that of the arguments; `leaves` are their leaves, with None for each Tensor.
+    """
+
+    function: Callable[..., Any]
+    structure: Any
+    leaves: list[Any]
+    inputs: list[Input]
+
+    # What follows is cached: the Python side of a call takes longer than the op around it.
+    @functools.cached_property
+    def x(self) -> list[Input]:
+        """The inputs that have a gradient."""
+        return [spec for spec in self.inputs if spec.differentiable]
+
+    @functools.cached_property
+    def subject(self) -> str:
+        """The start of the messages about results."""
+        return f"{API}: '{text.name_of(self.function)}'"
+
+    def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]]]:
+        """The answer of the function to one array for each input, and the shapes of those that have a gradient."""
+        leaves = list(self.leaves)
+        for (position, dtype), array in zip(self._places, arrays, strict=True):
+            leaves[position] = np.array(array, dtype=dtype)  # A copy: the array may be the memory of a Tensor.
+        shapes = [leaves[spec.position].shape for spec in self.x]  # Before the function may change them.
+        if self._is_flat:
+            return self.function(*leaves), shapes
+        args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
+        return self.function(*args, **kwargs), shapes
+
+    @functools.cached_property
+    def _places(self) -> list[tuple[int, Any]]:
+        return [(spec.position, object if spec.dtype == tf.string else None) for spec in self.inputs]
+
+    @functools.cached_property
+    def _is_flat(self) -> bool:
+        args, kwargs = self.structure
+        return not kwargs and not any(tf.nest.is_nested(arg) for arg in args)
+
+    def check_batch(self, x: Sequence[tf.TensorShape]) -> None:
+        """Raises ValueError unless these shapes of the inputs with a gradient have one leading dimension."""
+        leading = [shape[:1] for shape in x if shape.rank is not None]
+        if not all(size.rank == 1 and size.is_compatible_with(leading[0]) for size in leading):
+            got = ", ".join(f"shape {shape} for {spec.name!r}" for shape, spec in zip(x, self.x, strict=True))
+            raise ValueError(
+                f"{API}: the differentiable inputs of '{text.name_of(self.function)}' are not one batch; expected the "
+                f"same leading dimension for all, got {got}. Broadcast them, or name an input that has no gradient in "
+                "nondiff_argnames."
+            )
+
+
+def find_tensors(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    nondiff_argnames: Collection[str],
+    dtype: tf.DType | None,
+) -> tuple[list[tf.Tensor], Arguments]:
+    """The Tensors in the order of the signature, and the arguments without them.
+
+    A Python float gets this dtype, or that of the first argument that has one.
+    """
+    structure = (list(args), kwargs)
+    leaves = tf.nest.flatten(structure)
+    # The arguments with the position of each leaf in its place: flattened by the signature, positions get names.
+    position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
+    named = pytree.flatten_arguments(API, function, position_args, position_kwargs, nondiff_argnames)
+    values = [leaves[position] for position in named.values]
+    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
+    float_dtype = dtype or next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
+    names = dict(zip(named.values, named.names, strict=True))
+    tensors, inputs = [], []
+    for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
+        leaf, name = leaves[position], names.get(position)
+        is_number = name is not None and (_is_array(leaf) or isinstance(leaf, (float, complex)))
+        if _is_tensor(leaf) or is_number:
+            tensor = _to_tensor(function, name or "", leaf, float_dtype)
+            has_gradient = name is not None and tensor.dtype in convert.DTYPES
+            tensors.append(tensor)
+            inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
+            leaves[position] = None
+    packed = tf.nest.map_structure(lambda _: None, structure)
+    return tensors, Arguments(function, packed, leaves, inputs)
+
+
+def _is_tensor(value: Any) -> bool:
+    return tf.is_tensor(value) or as_variable(value) is not None
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is a NumPy array or number that can have a gradient."""
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUmMbiu"
+
+
+def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
+    try:
+        return tf.convert_to_tensor(value, dtype=float_dtype.real_dtype if type(value) is float else None)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{API}: an argument of '{text.name_of(function)}' is not a dense tensor; expected a Tensor or an array "
+            f"for {name!r}, got a {type(value).__name__}. Convert it before the call."
+        ) from error
+
+
+def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
+    """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
+    x = arguments.x
+    if not x:
+        raise TypeError(
+            f"{arguments.subject} has no differentiable input that gives its output a shape and a "
+            "dtype; expected a floating-point or complex input or an output, got neither. Pass "
+            "output=tf.TensorSpec(shape, dtype)."
+        )
+    shape = x[0].shape
+    for spec in x[1:]:
+        try:
+            shape = tf.broadcast_static_shape(shape, spec.shape)
+        except ValueError as error:
+            raise ValueError(
+                f"{API}: the differentiable inputs of '{text.name_of(arguments.function)}' do not broadcast; expected "
+                f"shapes that broadcast, since there is no output, got "
+                f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. Pass output=tf.TensorSpec(shape, "
+                "dtype) if it is not elementwise."
+            ) from error
+    return tf.TensorSpec(shape, x[0].dtype)
