@@ -18,6 +18,7 @@ from tf_cg_ops import sysconfig as sysconfig
 from tf_cg_ops import testing as testing
 from tf_cg_ops._src import layers as _layers
 from tf_cg_ops._src import ops as _ops  # noqa: F401
+from tf_cg_ops._src.custom_gradient.custom_jvp import custom_jvp as custom_jvp
 from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
 from tf_cg_ops._src.custom_gradient.pass_through import grad_pass_through as grad_pass_through
@@ -47,6 +48,7 @@ __all__ = [
     "clip_gradient",
     "compat",
     "custom_gradient",
+    "custom_jvp",
     "custom_vjp",
     "embed_gradient",
     "grad_pass_through",

@@ -53,6 +53,7 @@ def sine(x):
 FACTORIES = {
     "custom_gradient": lambda f: cg.custom_gradient(f),
     "custom_vjp": lambda f: cg.custom_vjp(f, lambda residuals, dy: dy),
+    "custom_jvp": lambda f: cg.custom_jvp(f),
     "recompute_grad": cg.recompute_grad,
     "grad_pass_through": cg.grad_pass_through,
     "straight_through": cg.straight_through,

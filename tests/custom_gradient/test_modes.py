@@ -60,7 +60,7 @@ for name in sys.argv[5:]:
     if name not in ("while_loop", "cond", "scan", "map_fn"):
         # XLA compiles no second derivative of a loop or a conditional that was loaded, with built-in ops alone either.
         found[name]["jit"] = numbers(tf.function(lambda x, dy: orders(f, x, dy), jit_compile=True)(x, dy))
-    if name in ("plain", "with_variable", "keywords", "nested", "custom_vjp", "recompute_grad"):
+    if name in ("plain", "with_variable", "keywords", "nested", "custom_vjp", "custom_jvp", "recompute_grad"):
         found[name]["jacobian"] = numbers(jacobian(f, x))
         found[name]["tangent"] = numbers(tangent(f, x, dy))
 with tf.GradientTape() as tape:
@@ -76,6 +76,7 @@ def in_a_loop(function, x):
 
 @pytest.mark.mode_table(feature="custom_gradient", mode="reloaded")
 @pytest.mark.mode_table(feature="custom_vjp", mode="reloaded")
+@pytest.mark.mode_table(feature="custom_jvp", mode="reloaded")
 @pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
@@ -287,7 +288,7 @@ def jacobians(function, x):
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp"])
+@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
 def test_jacobians_are_diagonal_and_equal_to_a_loop(case, traced):
     def run(x):
         return jacobians(CASES[case].function, x)
@@ -298,7 +299,7 @@ def test_jacobians_are_diagonal_and_equal_to_a_loop(case, traced):
 
 
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "custom_vjp", "cond"])
+@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"])
 def test_forward_mode_takes_the_gradient_rule(case, where):
     """The tangent is the rule's: for elementwise functions gx * t."""
     tangent = tf.constant(DY)

@@ -43,6 +43,7 @@ def test_the_commands_exist(target):
 PUBLIC = {
     "clip_gradient": cg.clip_gradient,
     "custom_gradient": cg.custom_gradient,
+    "custom_jvp": cg.custom_jvp,
     "custom_vjp": cg.custom_vjp,
     "embed_gradient": cg.embed_gradient,
     "numpy_function": cg.numpy_function,

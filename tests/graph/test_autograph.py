@@ -68,6 +68,15 @@ def backward(residuals, dy):
     return residuals * dy
 
 
+def half_sine(x):
+    return 0.5 * tf.sin(x)
+
+
+def with_rule(decorated):
+    decorated.defjvp(lambda primals, tangents: (tf.sin(primals[0]), tangents[0]))
+    return decorated
+
+
 LAYERS = {
     "GradientReversal": cg.layers.GradientReversal(),
     "GradientScale": cg.layers.GradientScale(0.5),
@@ -82,6 +91,10 @@ LAYERS = {
 CALLS = {
     "clip_gradient": [lambda x: cg.clip_gradient(x, norm=1.0)],
     "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],
+    "custom_jvp": [
+        lambda x: with_rule(cg.custom_jvp(half_sine))(x),
+        lambda x: with_rule(cg.custom_jvp()(half_sine))(x),
+    ],
     "custom_vjp": [lambda x: cg.custom_vjp(with_residuals, backward)(x)],
     "embed_gradient": [lambda x: cg.embed_gradient(x, x, x), lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x)],
     "numpy_function": [lambda x: cg.numpy_function(half_of)(x)],

@@ -93,6 +93,7 @@ def test_the_public_names_are_these_and_no_others():
         "clip_gradient",
         "compat",
         "custom_gradient",
+        "custom_jvp",
         "custom_vjp",
         "embed_gradient",
         "grad_pass_through",

@@ -21,6 +21,7 @@ from ..support.kerases import (
     stepped,
     tripled,
     two_values,
+    with_tangent,
 )
 from ..support.processes import run_python
 from ..support.sources import ROOT
@@ -38,6 +39,7 @@ CALLS = {
     "custom_gradient, keywords": (lambda x: tripled(options={"bias": np.ones(3, "f"), "factor": x}, x=x), [3]),
     "custom_gradient, structures": (lambda x: add_up(two_values(x)), [3]),
     "custom_vjp": (residual, [3]),
+    "custom_jvp": (with_tangent, [3]),
     "recompute_grad": (recomputed, [3]),
     "grad_pass_through": (rounded, [3]),
     "straight_through": (stepped, [3]),

@@ -121,6 +121,17 @@ def residual_backward(residuals, dy, scale):
 residual = cg.custom_vjp(residual_forward, residual_backward, nondiff_argnames=["scale"])
 
 
+@cg.custom_jvp
+def with_tangent(x):
+    return x**3
+
+
+@with_tangent.defjvp
+def five_times(primals, tangents):
+    """Five times the tangent of the square."""
+    return with_tangent(*primals), 10.0 * primals[0] * tangents[0]
+
+
 def square_by_hand(x, dy):
     return x**2, 20 * dy * x, 20 * dy**2
 
@@ -167,6 +178,7 @@ CASES = {
         lambda x: residual(x, scale=3.0),
         lambda x, dy: (3 * x**2, dy * 3 * np.cos(x) * x, dy**2 * 3 * (np.cos(x) - x * np.sin(x))),
     ),
+    "custom_jvp": Case(with_tangent, lambda x, dy: (x**3, dy * 10 * x, 10 * dy**2)),
     "override_gradients": Case(
         overridden,
         lambda x, dy: (

@@ -61,6 +61,17 @@ residual = register(cg.custom_vjp(with_residual, lambda x, dy: dy * tf.cos(x)))
 
 
 @register
+@cg.custom_jvp
+def with_tangent(x):
+    return 3.0 * x
+
+
+@with_tangent.defjvp
+def cosine_tangent(primals, tangents):
+    return with_tangent(*primals), tangents[0] * tf.cos(primals[0])
+
+
+@register
 @cg.recompute_grad
 def recomputed(x):
     return x * tf.sin(x)

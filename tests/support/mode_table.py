@@ -30,6 +30,7 @@ COLUMNS = {
         "custom_gradient, structures",
     ],
     "custom_vjp": [],
+    "custom_jvp": [],
     "recompute_grad": [],
     "override_gradients": [],
     "grad_pass_through": [],

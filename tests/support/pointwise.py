@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from .functions import recomputed, residual, square
+from .functions import recomputed, residual, square, with_tangent
 
 
 @dataclass
@@ -101,6 +101,7 @@ DECORATED = {
         lambda x: 3 * x * np.cos(x),
         lambda x: 3 * (np.cos(x) - x * np.sin(x)),
     ),
+    "custom_jvp": Pointwise(with_tangent, lambda x: x**3, times(10.0), lambda x: 10.0 + zero(x)),
     "recompute_grad": Pointwise(
         recomputed,
         lambda x: x * np.sin(x),

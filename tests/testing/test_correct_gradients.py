@@ -90,6 +90,8 @@ def log1pexp(x):
     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
 
 
+jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))
+jvp.defjvp(lambda p, t: (jvp(*p), t[0] * tf.sin(p[1]) + p[0] * tf.cos(p[1]) * t[1]))
 vjp = cg.custom_vjp(lambda x, y: (x * tf.sin(y), (x, y)), lambda r, dy: (dy * tf.sin(r[1]), dy * r[0] * tf.cos(r[1])))
 
 
@@ -129,6 +131,7 @@ def mixed(x, n, flag, text, nothing):
 SECOND_ORDER = {
     "custom_gradient": (log1pexp, [X], {}),
     "custom_vjp": (vjp, [X, Y], {}),
+    "custom_jvp": (jvp, [X, Y], {}),
     "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], {}),
     "complex": (square_of_complex, [Z], {}),
     "structures": (nested, [{"a": X, "b": [Y]}], {"factor": 0.7}),
@@ -149,7 +152,8 @@ SECOND_ORDER = {
 def test_right_gradients_pass_at_second_order_too(name):
     function, args, kwargs = SECOND_ORDER[name]
     report = check_gradient(function, args, kwargs=kwargs, second_order=True)
-    assert {comparison.order for comparison in report.comparisons} == {"value", "first", "second"}
+    tangent = {"tangent"} if name == "custom_jvp" else set()
+    assert {comparison.order for comparison in report.comparisons} == {"value", "first", "second"} | tangent
     assert any(c.name.startswith("upstream") for c in report.comparisons if c.order == "second")
     assert not report.failures
 

@@ -25,19 +25,19 @@ def g(x):
             [X],
             {"modes": ["eager", "graph"]},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got ['eager', 'graph']. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model'], got ['eager', 'graph']. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": "eager"},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got 'eager'. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model'], got 'eager'. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": []},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized'], got []. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model'], got []. Pass a list of these names.",
         ),
         (
             [X],

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
 from ._compare_modes import ModeComparisons
@@ -62,14 +63,15 @@ def check_gradient(
       args: A list or tuple of its arguments. Float tensors, arrays and numbers are converted to float64, complex ones
         to complex128, and differentiated by; all others are passed on as they are.
       kwargs: Keyword arguments, in the same way.
-      modes: The modes to check, of "eager", "function", "xla" and "vectorized".
+      modes: The modes to check, of "eager", "function", "xla" and "vectorized", which are the default; "while_loop" and
+        "cond", inside of which the function is traced; "saved_model", in which it is saved and loaded in this process.
       like: A function with the same arguments and with outputs of the same shapes, whose gradient is intended.
       intended_gradient: `intended_gradient(dy, *args, **kwargs)` returns the intended gradients as NumPy arrays, one
         for each tensor that is differentiated by; None for zeros. `dy` is an array, or a list of one for each output.
       second_order: Whether to check the derivatives of the gradient, too, by the arguments and by the upstream, against
         numeric differentiation of the gradient that `f` has in eager mode.
       forward_mode: Whether to check the tangents of `tf.autodiff.ForwardAccumulator`, too, for random tangents of the
-        arguments, in the modes "eager" and "function".
+        arguments, in the modes "eager" and "function". For a function of `tf_cg_ops.custom_jvp` that is always done.
       rtol: The tolerance relative to the size of the gradient's terms.
       atol: An absolute tolerance.
       step: The largest step of numeric differentiation, relative to the element, from 1e-12 to 1. By default, steps
@@ -130,6 +132,9 @@ def check_gradient(
     Compared with `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager
     mode only, and leaves the comparison to the caller.
     """
+    # Reverse mode transposes the rule: whether it is linear only its tangents show.
+    has_rule = isinstance(f, CustomJvp) and intended_gradient is None and bool(set(modes) & set(_modes.FORWARD_MODES))
+    forward_mode = forward_mode or has_rule
     check_options(f, modes, like, intended_gradient, forward_mode)
     check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)

@@ -46,9 +46,14 @@ class ModeComparisons:
         """
         count = len(function.values)
 
-        def run(tensors: list[tf.Tensor]) -> _modes.Results:
-            outputs, others, gradients = function.gradients(tensors[:count], tensors[count:])
-            return gradients, outputs + others
+        def run_of(function: FlatFunction) -> Callable[[list[tf.Tensor]], _modes.Results]:
+            def run(tensors: list[tf.Tensor]) -> _modes.Results:
+                outputs, others, gradients = function.gradients(tensors[:count], tensors[count:])
+                return gradients, outputs + others
+
+            return run
+
+        run = run_of(function)
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
             # If another mode agrees with the reference, it is right.
@@ -66,7 +71,7 @@ class ModeComparisons:
         outputs, others = function.call(inputs[0][:count])
         for mode in self._modes:
             try:
-                results = _modes.run(mode, run, inputs)
+                results = _modes.run(mode, run_of(_modes.wrap(mode, function)), inputs)
                 eager_results = [_modes.run("eager", run, [tensors])[0] for tensors in inputs[1 : len(results)]]
             except Exception as error:
                 self.add_exception(mode, order, function.names, error)
@@ -164,6 +169,14 @@ class ModeComparisons:
                 continue
             for reference, tangent in zip(references, tangents, strict=True):
                 self._compare(mode, "tangent", reference, tangent, hint)
+            ((multiples, _),) = _modes.run(mode, run, [to_tensors(function.values + [-2.0 * d for d in directions])])
+            for reference, tangent, multiple in zip(references, tangents, multiples, strict=True):
+                array = to_double_precision(tf.zeros(reference.shape) if tangent is None else -2.0 * tangent)
+                name = f"{reference.name}, for -2 times the tangents"
+                exact = exact_reference(name, array, reference.dtype, "linear in the tangents")
+                self._compare(mode, "tangent", exact, multiple, lambda *_: _hints.TANGENT_NOT_LINEAR)
+                if self.comparisons[-1].passed:
+                    self.comparisons.pop()
 
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """Adds an exception as a failure of its mode; the other modes are still compared."""

@@ -16,6 +16,10 @@ NOT_LINEAR = (
     "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass "
     "intended_gradient=."
 )
+TANGENT_NOT_LINEAR = (
+    "It is not linear in the tangents, so it has no transpose: a rule of custom_jvp multiplies the tangents by the "
+    "Jacobian."
+)
 _CONJUGATED = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
 
 

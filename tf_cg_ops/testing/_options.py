@@ -11,6 +11,7 @@ from ._flat_function import API
 
 # A smaller step is lost in the rounding of the argument; a larger one changes its sign.
 _STEP_RANGE = (1e-12, 1.0)
+KNOWN = (*_modes.MODES, *_modes.WRAPPED_MODES)
 
 
 def check_options(
@@ -27,9 +28,9 @@ def check_options(
                 f"{API}: {name} is not a function; expected a callable, got {type(function).__name__}. Pass the "
                 "function, not its value."
             )
-    if not modes or isinstance(modes, str) or any(mode not in _modes.MODES for mode in modes):
+    if not modes or isinstance(modes, str) or any(mode not in KNOWN for mode in modes):
         raise ValueError(
-            f"{API}: modes is not a list of known modes; expected some of {list(_modes.MODES)}, got {modes!r}. Pass a "
+            f"{API}: modes is not a list of known modes; expected some of {list(KNOWN)}, got {modes!r}. Pass a "
             "list of these names."
         )
     if like is not None and intended is not None:

@@ -101,9 +101,15 @@ class GradientReport:
 
     def failure_text(self) -> str:
         """A message for each failure, followed by the table."""
-        return "\n".join([*(self._message(failure) for failure in self.failures), str(self)])
+        same: dict[tuple[Any, ...], list[Comparison]] = {}
+        for failure in self.failures:
+            same.setdefault(_fault(failure), []).append(failure)
+        return "\n".join([*(self._message(failures) for failures in same.values()), str(self)])
 
-    def _message(self, failure: Comparison) -> str:
+    def _message(self, failures: list[Comparison]) -> str:
+        failure = failures[0]
+        names = ", ".join(f"'{failure.mode}'" for failure in failures)
+        where = f"in mode {names}" if len(failures) == 1 else f"in the modes {names}"
         quantity = {
             "value": f"the value of '{self.function}' ({failure.name})",
             "first": f"the gradient of '{self.function}' with respect to '{failure.name}'",
@@ -112,19 +118,26 @@ class GradientReport:
         }[failure.order]
         if failure.raised:
             return (
-                f"{API}: {quantity} could not be computed in mode '{failure.mode}'; expected numbers, got "
+                f"{API}: {quantity} could not be computed {where}; expected numbers, got "
                 f"{failure.problem}. Leave the mode out by modes=[...] if TensorFlow cannot run the function in "
                 "it."
             )
         if failure.problem:
-            return f"{API}: {quantity} is wrong in mode '{failure.mode}'; {failure.problem}"
+            return f"{API}: {quantity} is wrong {where}; {failure.problem}"
         text = (
-            f"{API}: {quantity} is wrong in mode '{failure.mode}'; expected {format_number(failure.numeric)} ("
+            f"{API}: {quantity} is wrong {where}; expected {format_number(failure.numeric)} ("
             f"{failure.source}) at element {failure.element}, got "
             f"{'None' if failure.is_none else format_number(failure.analytic)} (ratio {format_number(failure.ratio)}; "
             f"{failure.checked} of {failure.size} elements checked)."
         )
         return f"{text} {failure.hint}".rstrip()
+
+
+def _fault(failure: Comparison) -> tuple[Any, ...]:
+    """Equal for failures that are the same but for the mode, and for the rounding of its numbers."""
+    numbers = [f"{number:.4g}" for number in (failure.analytic, failure.numeric)]
+    kind = (failure.order, failure.name, failure.raised, failure.problem, failure.is_none)
+    return (*kind, failure.element, *numbers)
 
 
 def _row(comparison: Comparison) -> tuple[str, ...]:

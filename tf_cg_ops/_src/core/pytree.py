@@ -135,6 +135,21 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
     return replaced
 
 
+def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
+    """Each value with new Tensors instead of its components; None for a value that has none, or none that is new."""
+    remaining = iter(tensors)
+    regrouped: list[Any] = []
+    for value, parts in zip(values, components, strict=True):
+        new = [next(remaining) for _ in parts]
+        if not parts or any(tensor is None for tensor in new):
+            regrouped.append(None)
+        elif isinstance(value, tf.Tensor) or as_variable(value) is not None:
+            regrouped.append(new[0])
+        else:
+            regrouped.extend(replace_tensors([value], [parts], new))
+    return regrouped
+
+
 def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> list[Any]:
     """The part of a gradient for each Tensor of its input. A sparse gradient of a dense input stays whole."""
     if isinstance(gradient, tf.IndexedSlices):

@@ -42,6 +42,7 @@ def call_with_gradient(
     wording: Wording = CUSTOM_GRADIENT,
     user_function: Callable[..., Any] | None = None,
     takes_needed: bool = False,
+    tangents_of: Callable[..., Sequence[Any]] | None = None,
 ) -> Any:
     """Returns the value of a function that returns `(value, grad_fn)`, with that gradient.
 
@@ -54,6 +55,8 @@ def call_with_gradient(
       user_function: The function that the user wrote, if `function` wraps it. It has the name and the signature.
       takes_needed: Whether `grad_fn` has a parameter `needed`: for each leaf of the arguments, whether somebody can ask
         for its gradient.
+      tangents_of: The tangent of each leaf of the value, or None, from a tangent, or None, for each leaf of the
+        arguments, the variables, and their tangents. Without it, forward mode transposes the gradient.
 
     Returns:
       The value in its own structure: recorded on the tapes in eager mode, the outputs of an op in a graph.
@@ -84,7 +87,10 @@ def call_with_gradient(
         all_needed = tuple(bool(tensors) for tensors in inputs)
         for_tapes = functools.partial(backward, needed=watched)
         backward = functools.partial(backward, needed=all_needed)
-    flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes)
+    tangents = None
+    if tangents_of is not None:
+        tangents = _tangents(tangents_of, arguments.values, inputs, variables, components)
+    flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))
@@ -167,6 +173,25 @@ def _backward(
         return checks.checked_gradients(answer)
 
     return backward
+
+
+def _tangents(
+    tangents_of: Callable[..., Sequence[Any]],
+    values: list[Any],
+    inputs: list[list[tf.Tensor]],
+    variables: list[tf.Variable],
+    components: list[list[tf.Tensor]],
+) -> Callable[..., list[Any]]:
+    """A function from the tangents of all flat inputs to those of the components of the value."""
+
+    def tangents(*flat: Any) -> list[Any]:
+        num_variables = len(variables)
+        by_leaf = pytree.regroup(values, inputs, flat[: len(flat) - num_variables])
+        answer = tangents_of(by_leaf, variables, list(flat[len(flat) - num_variables :]))
+        parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
+        return _concatenated(part or [None] * len(tensors) for part, tensors in zip(parts, components, strict=True))
+
+    return tangents
 
 
 def attach(

@@ -50,7 +50,7 @@ def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 class _Left:
-    """What a call left: the object itself in eager mode, else the token and the number under which it is kept."""
+    """The object that a call left, in eager mode; else its token, and the number under which it is kept."""
 
     def __init__(self, kept: Kept | None, token: tuple[tf.Tensor, tf.Tensor] | None) -> None:
         self.kept = kept

@@ -14,7 +14,7 @@ from tf_cg_ops._src.external.arguments import API, Arguments
 
 
 class Kept(NamedTuple):
-    """What a call leaves for its gradients: the residuals, and the shapes that those have."""
+    """The residuals of a call, and the shapes of its inputs and of its value."""
 
     residuals: Any
     x_shapes: list[tuple[int, ...]]
@@ -51,7 +51,7 @@ class AdjointCall:
         for leaf, (noun, dtype, shape) in zip(self._leaves("value", answer[0], subject), self._rows, strict=True):
             value = results.to_array(subject, leaf, noun, dtype)
             expected = (prefix + shape if prefix else shape) if elementwise is None else elementwise
-            if value.shape != expected:  # What follows takes longer than all the rest.
+            if value.shape != expected:  # The check takes longer than all the rest.
                 hint = f"It has the shape of output{', after that of the batch' if self.batched else ''}."
                 if self.elementwise:
                     hint = "Without an output it has the shape to which the inputs broadcast."

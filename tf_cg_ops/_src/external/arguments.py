@@ -37,7 +37,7 @@ class Arguments:
     leaves: list[Any]
     inputs: list[Input]
 
-    # What follows is cached: the Python side of a call takes longer than the op around it.
+    # Cached, as the properties below: the Python side of a call takes longer than the op around it.
     @functools.cached_property
     def x(self) -> list[Input]:
         """The inputs that have a gradient."""

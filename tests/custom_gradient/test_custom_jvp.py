@@ -1,0 +1,352 @@
+"""custom_jvp: the tangents are the rule's, and the gradients its transpose."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.tensors import random_array
+from ..support.vjp_modes import VJP_MODES, eager, traced
+
+pytestmark = pytest.mark.core
+
+MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
+
+
+def jvp(function, args, tangents):
+    with tf.autodiff.ForwardAccumulator(args, tangents) as accumulator:
+        y = function(*args)
+    return tf.nest.map_structure(accumulator.jvp, y)
+
+
+@cg.custom_jvp
+def product(matrix, vector):
+    return tf.linalg.matvec(matrix, vector)
+
+
+@product.defjvp
+def product_jvp(primals, tangents):
+    """Ten times the part of the matrix, a hundred times that of the vector."""
+    (matrix, vector), (by_matrix, by_vector) = primals, tangents
+    dy = 10 * tf.linalg.matvec(by_matrix, vector) + 100 * tf.linalg.matvec(matrix, by_vector)
+    return product(matrix, vector), dy
+
+
+@pytest.mark.parametrize("name", VJP_MODES)
+def test_the_gradient_is_the_transpose_of_the_rule(name, rng):
+    matrix, vector, dy = random_array(rng, [2, 3]), random_array(rng, [3]), random_array(rng, [2])
+    value, (by_matrix, by_vector) = VJP_MODES[name](product, [matrix, vector], dy)
+    np.testing.assert_allclose(value, matrix @ vector, rtol=1e-13)
+    np.testing.assert_allclose(by_matrix, 10 * np.outer(dy, vector), rtol=1e-13)
+    np.testing.assert_allclose(by_vector, 100 * matrix.T @ dy, rtol=1e-13)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tangent_is_that_of_the_rule(mode, rng):
+    matrix, vector, by_matrix, by_vector = (tf.constant(random_array(rng, s)) for s in ([2, 3], [3], [2, 3], [3]))
+    run = MODES[mode](lambda *args: jvp(product, args[:2], args[2:]))
+    expected = 10 * by_matrix.numpy() @ vector.numpy() + 100 * matrix.numpy() @ by_vector.numpy()
+    np.testing.assert_allclose(run(matrix, vector, by_matrix, by_vector), expected, rtol=1e-13)
+    # Of one argument alone: the other has zeros.
+    only = MODES[mode](lambda v, t: jvp(lambda v: product(matrix, v), [v], [t]))(vector, by_vector)
+    np.testing.assert_allclose(only, 100 * matrix.numpy() @ by_vector.numpy(), rtol=1e-13)
+
+
+def test_a_complex_rule(rng):
+    """The transpose has the conjugate, as TensorFlow's gradients do."""
+    square = cg.custom_jvp(lambda z: z**2)
+    square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2 * primals[0] * tangents[0]))
+    z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
+    for run in (eager, traced):
+        _, (dz,) = run(square, [z], dy)
+        np.testing.assert_allclose(dz, run(tf.square, [z], dy)[1][0], rtol=1e-13)
+
+
+@cg.custom_jvp(nondiff_argnames=["scale"])
+def structured(inputs, *rest, scale=2.0, power):
+    return {"sum": scale * inputs["a"] + rest[0], "which": tf.argmax(rest[0]), "all": [inputs["b"][0] ** power]}
+
+
+@structured.defjvp
+def structured_jvp(primals, tangents, scale):
+    inputs, first, power = primals
+    by_inputs, by_first, by_power = tangents
+    assert by_inputs["b"][1] is None
+    assert by_power is None
+    assert isinstance(scale, float)
+    assert power == 2
+    dy = {"sum": 5 * scale * by_inputs["a"] + 7 * by_first, "which": None, "all": [inputs["a"] * by_inputs["b"][0]]}
+    return structured(inputs, first, scale=scale, power=power), dy
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_structures_keywords_integers_and_constants(mode, rng):
+    a, b, c, t = (tf.constant(random_array(rng, [3])) for _ in range(4))
+
+    def run(a, b, c, t):
+        def call(a, b, c):
+            return structured({"a": a, "b": [b, tf.constant(4)]}, c, scale=3.0, power=2)
+
+        with tf.GradientTape() as tape:
+            tape.watch([a, b, c])
+            value = call(a, b, c)
+            targets = [value["sum"], value["all"][0]]
+        gradients = tape.gradient(targets, [a, b, c], output_gradients=[t, 2 * t])
+        with tf.autodiff.ForwardAccumulator([a, b, c], [t, t, t]) as accumulator:
+            value = call(a, b, c)
+        return gradients, [accumulator.jvp(value["sum"]), accumulator.jvp(value["all"][0])], value["which"]
+
+    (by_a, by_b, by_c), (by_sum, by_all), which = MODES[mode](run)(a, b, c, t)
+    np.testing.assert_allclose(by_a, 15 * t, rtol=1e-13)
+    np.testing.assert_allclose(by_b, 2 * t * a, rtol=1e-13)
+    np.testing.assert_allclose(by_c, 7 * t, rtol=1e-13)
+    np.testing.assert_allclose(by_sum, 22 * t, rtol=1e-13)
+    np.testing.assert_allclose(by_all, a * t, rtol=1e-13)
+    assert which == np.argmax(c)
+
+
+WEIGHT = tf.Variable(3.0, dtype=tf.float64)
+
+
+@cg.custom_jvp
+def weighted(x):
+    return WEIGHT * x
+
+
+@weighted.defjvp
+def weighted_jvp(primals, tangents, variables=(), variable_tangents=()):
+    """Ten times the part of x, a hundred times that of the variable."""
+    dy = 10 * variables[0] * tangents[0] + 100 * primals[0] * variable_tangents[0]
+    return weighted(*primals), dy
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_variables(mode, rng):
+    x, dy, t = (tf.constant(random_array(rng, [3])) for _ in range(3))
+
+    def run(x, dy, t):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = weighted(x)
+        gradients = tape.gradient(y, [x, WEIGHT], output_gradients=dy)
+        with tf.autodiff.ForwardAccumulator([x, WEIGHT], [t, tf.constant(2.0, tf.float64)]) as accumulator:
+            y = weighted(x)
+        return *gradients, accumulator.jvp(y)
+
+    dx, by_weight, tangent = MODES[mode](run)(x, dy, t)
+    np.testing.assert_allclose(dx, 30 * dy, rtol=1e-13)
+    np.testing.assert_allclose(by_weight, np.sum(100 * x * dy), rtol=1e-13)
+    np.testing.assert_allclose(tangent, 30 * t + 200 * x, rtol=1e-13)
+
+
+def test_a_variable_as_an_argument(rng):
+    x, dy = tf.Variable(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
+    function = cg.custom_jvp(tf.sin)
+    function.defjvp(lambda primals, tangents: (tf.sin(primals[0]), 7 * tangents[0]))
+    with tf.GradientTape() as tape:
+        y = function(x)
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=dy), 7 * dy)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_a_gather_keeps_its_gradient_sliced(mode):
+    rows = cg.custom_jvp(lambda table: tf.gather(table, [2, 0]))
+    rows.defjvp(lambda primals, tangents: (tf.gather(primals[0], [2, 0]), 5 * tf.gather(tangents[0], [2, 0])))
+    table, dy = tf.ones([4, 2]), tf.constant([[1.0, 2.0], [10.0, 20.0]])
+
+    def run(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            y = rows(table)
+        dx = tape.gradient(y, table, output_gradients=dy)
+        assert isinstance(dx, tf.IndexedSlices)
+        return tf.convert_to_tensor(dx)
+
+    expected = [[50.0, 100.0], [0.0, 0.0], [5.0, 10.0], [0.0, 0.0]]
+    np.testing.assert_array_equal(MODES[mode](run)(table), expected)
+
+
+class Model:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @cg.custom_jvp
+    def scaled(self, x):
+        return self.factor * x
+
+    @scaled.defjvp
+    def scaled_jvp(self, primals, tangents):
+        return self.scaled(*primals), 10 * self.factor * tangents[0]
+
+
+def test_a_method(rng):
+    x, dy = random_array(rng, [3]), random_array(rng, [3])
+    _, (dx,) = eager(Model(3.0).scaled, [x], dy)
+    np.testing.assert_allclose(dx, 30 * dy)
+    np.testing.assert_allclose(jvp(Model(3.0).scaled, [tf.constant(x)], [tf.constant(dy)]), 30 * dy)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mixed_second_derivatives(mode, rng):
+    """Forward over reverse and reverse over forward: the operations of the rule are differentiated."""
+    x, dy, t = (tf.constant(random_array(rng, [3])) for _ in range(3))
+    function = cg.custom_jvp(tf.sin)
+    function.defjvp(lambda primals, tangents: (tf.sin(primals[0]), primals[0] ** 3 * tangents[0]))
+
+    def run(x, dy, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            dx = tape.gradient(y, x, output_gradients=dy)
+        forward_over_reverse = accumulator.jvp(dx)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+                y = function(x)
+            tangent = accumulator.jvp(y)
+        return forward_over_reverse, tape.gradient(tangent, x, output_gradients=dy)
+
+    for result in MODES[mode](run)(x, dy, t):
+        np.testing.assert_allclose(result, 3 * x**2 * dy * t, rtol=1e-12)
+
+
+def test_the_rule_runs_only_for_a_derivative():
+    calls = []
+    function = cg.custom_jvp(tf.sin)
+    function.defjvp(lambda primals, tangents: calls.append(1) or (primals[0], tangents[0]))
+    x = tf.constant([1.0])
+    function(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    assert not calls
+    tape.gradient(y, x)
+    assert len(calls) == 1
+    jvp(function, [x], [x])
+    assert len(calls) == 2
+
+
+def test_a_rule_without_a_tangent_for_the_output():
+    function = cg.custom_jvp(lambda x: (tf.sin(x), tf.cos(x)))
+    function.defjvp(lambda primals, tangents: (function(*primals), (None, 3 * tangents[0])))
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        first, second = function(x)
+    np.testing.assert_array_equal(tape.gradient(first, x), [0.0, 0.0])
+    np.testing.assert_array_equal(tape.gradient(second, x), [3.0, 3.0])
+
+
+X = tf.constant([1.0, 2.0])
+
+
+def sine(x):
+    return tf.sin(x)
+
+
+def with_rule(rule, function=sine):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def reads_variables(x):
+    return tf.cast(WEIGHT, tf.float32) * x
+
+
+ERRORS = {
+    "no_function": (
+        lambda: cg.custom_jvp(3),
+        TypeError,
+        "custom_jvp: cannot decorate this value; expected a function or another callable, got an int. Pass the function "
+        "itself, then call the result with its arguments.",
+    ),
+    "no_rule": (
+        lambda: cg.custom_jvp(sine)(X),
+        TypeError,
+        "custom_jvp: 'sine' has no tangent rule; expected one before the first call, got none. Write @sine.defjvp above "
+        "rule(primals, tangents).",
+    ),
+    "rule_is_no_function": (
+        lambda: with_rule(3),
+        TypeError,
+        "custom_jvp: the tangent rule of 'sine' is not a function; expected a function or another callable, got an int. "
+        "Write @sine.defjvp above rule(primals, tangents).",
+    ),
+    "nondiff": (
+        lambda: cg.custom_jvp(sine, ["y"]),
+        ValueError,
+        "custom_jvp: nondiff_argnames does not name arguments of 'sine'; expected some of ['x'], got ['y']. Pass a list of "
+        "names.",
+    ),
+    "arguments": (
+        lambda: with_rule(lambda p, t: (p, t))(X, X),
+        TypeError,
+        "custom_jvp: the arguments do not fit 'sine': too many positional arguments. Call it as sine(x).",
+    ),
+    "parameters": (
+        lambda: gradient(with_rule(lambda primals: primals)),
+        TypeError,
+        "custom_jvp: the tangent rule of 'sine' does not take its arguments; expected parameters for primals, tangents, got "
+        "<lambda>(primals). Write rule(primals, tangents).",
+    ),
+    "no_pair": (
+        lambda: gradient(with_rule(lambda primals, tangents: tangents[0])),
+        TypeError,
+        "custom_jvp: the tangent rule of 'sine' did not return the value with its tangent; expected a pair (y, dy), got an "
+        "EagerTensor. End it with: return y, dy",
+    ),
+    "structure": (
+        lambda: gradient(with_rule(lambda p, t: ((p[0], p[0]), t[0]), lambda x: (x, x))),
+        ValueError,
+        "custom_jvp: the tangent rule of '<lambda>' returned a tangent of another structure; expected that of the value, got "
+        "a Tensor of dtype float32. Return one tangent for each Tensor of the value.",
+    ),
+    "dtype": (
+        lambda: gradient(with_rule(lambda p, t: (p[0], tf.cast(t[0], tf.float64)))),
+        ValueError,
+        "custom_jvp: the tangent rule of 'sine' returned a tangent of the wrong dtype; expected float32, got float64. Return "
+        "one of the dtype of the value.",
+    ),
+    "shape": (
+        lambda: jvp(with_rule(lambda p, t: (p[0], t[0][:1])), [X], [X]),
+        ValueError,
+        "custom_jvp: the tangent rule of 'sine' returned a tangent of the wrong shape; expected (2,), got (1,). Return one of "
+        "the shape of the value.",
+    ),
+    "variables": (
+        lambda: with_rule(lambda p, t: (p, t), reads_variables)(X),
+        TypeError,
+        "custom_jvp: 'reads_variables' reads variables that are not among its arguments ('Variable:0'); expected a tangent "
+        "rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
+        "variable_tangents=None).",
+    ),
+}
+
+
+def gradient(function):
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = function(X)
+    return tape.gradient(y, X)
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_wrong_uses(case):
+    run, kind, message = ERRORS[case]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        run()
+
+
+def test_a_rule_that_is_not_linear_is_found():
+    function = with_rule(lambda primals, tangents: (tf.sin(primals[0]), tangents[0] * tf.abs(tangents[0])))
+    message = (
+        r"the tangent of 'sine' \(value, for -2 times the tangents\) is wrong in the modes 'eager', 'function'; .*It is not "
+        "linear in the tangents, so it has no transpose"
+    )
+    with pytest.raises(AssertionError, match=message):
+        cg.testing.check_gradient(function, [tf.constant([1.0, 2.0], tf.float64)])

@@ -1,0 +1,291 @@
+"""`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, slices, text, tf_internal
+from tf_cg_ops._src.core.signature import (
+    arguments_by_name,
+    bind,
+    check_argument_names,
+    has_parameter,
+    mismatched_signature,
+    signature_of,
+)
+from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.keras import registration
+
+_API = "custom_jvp"
+
+
+@tf_internal.autograph_artifact
+def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = ()) -> Any:
+    """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
+
+    The decorated function has a decorator `defjvp` for the tangent rule:
+
+        y, dy = rule(primals, tangents, **nondiff)
+
+    `primals` is a tuple of the arguments, in the order of the signature; `tangents` has their structure, with a Tensor
+    for each floating-point or complex Tensor and `None` for everything else. `dy`, in the structure of `y`, has to be
+    linear in the tangents; its entries for integers are ignored, and `None` stands for zeros. `nondiff` holds the
+    arguments that `nondiff_argnames` names, which are not among the primals.
+
+    Forward mode, `tf.autodiff.ForwardAccumulator`, calls the rule as it is. Reverse mode gets its transpose, which
+    TensorFlow forms: with the Jacobian `J` that the rule multiplies by, and the upstream gradients `v`,
+
+        dx = J^H v
+
+    In a graph the transpose is traced together with the value, and goes wherever the graph goes, as with
+    `tf_cg_ops.custom_gradient`: into loops and conditionals, under XLA, into a SavedModel. There forward mode around a
+    `tf.function` transposes it once more. Second derivatives are those of the operations in the rule.
+
+    If `f` reads trainable variables that are not among its arguments, the rule takes the keyword arguments `variables`
+    and `variable_tangents`, two lists.
+
+    A rule that is not linear in the tangents, such as `dy = t**2`, has no transpose: reverse mode then gives the
+    derivative by `t` at zero. `tf_cg_ops.testing.check_gradient` finds that.
+
+    Compared with `jax.custom_jvp`: the same rule, with names of the arguments that have no derivative instead of their
+    positions.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> @cg.custom_jvp
+    ... def log1pexp(x):
+    ...     return tf.math.log(1 + tf.exp(x))
+    >>> @log1pexp.defjvp
+    ... def log1pexp_jvp(primals, tangents):
+    ...     (x,), (t,) = primals, tangents
+    ...     return log1pexp(x), (1 - 1 / (1 + tf.exp(x))) * t
+    >>> x = tf.constant([0.0, 100.0])
+    >>> with tf.autodiff.ForwardAccumulator(x, tf.constant([2.0, 10.0])) as accumulator:
+    ...     y = log1pexp(x)
+    >>> accumulator.jvp(y).numpy().tolist()
+    [1.0, 10.0]
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = log1pexp(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
+    [1.0, 10.0]
+
+    Args:
+      f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
+      nondiff_argnames: The names of arguments of `f` that have no derivative.
+
+    Returns:
+      A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
+
+    Raises:
+      ValueError: `nondiff_argnames` names no arguments of `f`. When a derivative is asked for: the tangents have
+        another structure, dtype or shape than the value.
+      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When a
+        derivative is asked for: the rule does not return a pair.
+    """
+    if f is None:
+        return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames)
+    return CustomJvp(f, nondiff_argnames)
+
+
+class CustomJvp(CustomGradient):
+    """A function that `custom_jvp` decorated."""
+
+    def __init__(self, function: Callable[..., Any], nondiff_argnames: Collection[str]) -> None:
+        super().__init__(_API, function, self._call)
+        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames)
+        self._rule: Callable[..., Any] | None = None
+
+    @tf_internal.autograph_artifact
+    def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Sets the tangent rule; returns it."""
+        if not callable(rule):
+            raise TypeError(
+                f"{_API}: the tangent rule of '{text.name_of(self)}' is not a function; expected a function or "
+                f"another callable, got {text.describe_type(rule)}. Write @{self.__name__}.defjvp above rule(primals, "
+                "tangents)."
+            )
+        self._rule = rule
+        return rule
+
+    def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self._rule is None:
+            name = text.name_of(function)
+            raise TypeError(
+                f"{_API}: '{name}' has no tangent rule; expected one before the first call, got none. Write "
+                f"@{self.__name__}.defjvp above rule(primals, tangents)."
+            )
+        rule = self._rule
+        if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
+            rule = types.MethodType(rule, function.__self__)
+        nondiff = arguments_by_name(_API, function, args, kwargs, self._nondiff_argnames)
+        primals = _primals(function, args, kwargs, self._nondiff_argnames)
+        tangents = _Tangents(function, rule, primals, nondiff)
+
+        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
+            value = function(*args, **kwargs)
+            return value, tangents.transpose_for(value)
+
+        return call_with_gradient(
+            with_grad_fn,
+            args,
+            kwargs,
+            nondiff_argnames=self._nondiff_argnames,
+            wording=_WORDING,
+            user_function=function,
+            tangents_of=tangents,
+        )
+
+
+registration.classes.append(CustomJvp)
+
+
+def _primals(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
+) -> tuple[Any, ...]:
+    """The arguments in the order of the signature, without the constants."""
+    signature = signature_of(function)
+    if signature is None:
+        return (*args, *(kwargs[name] for name in sorted(kwargs)))
+    primals: list[Any] = []
+    for name, value in bind(_API, function, signature, args, kwargs).arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            primals.extend(value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            primals.extend(value[key] for key in sorted(value))
+        elif name not in constants:
+            primals.append(value)
+    return tuple(primals)
+
+
+class _Tangents:
+    """The tangent rule at the arguments of one call, and its transpose."""
+
+    def __init__(
+        self, function: Callable[..., Any], rule: Callable[..., Any], primals: tuple[Any, ...], nondiff: dict[str, Any]
+    ) -> None:
+        self._name = text.name_of(function)
+        self._rule = rule
+        self._primals = primals
+        self._nondiff = nondiff
+        self._outputs: list[Any] = []
+        self._value: Any = None
+
+    def __call__(
+        self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
+    ) -> list[Any]:
+        """The tangent of each leaf of the value; None for one that has none."""
+        options = dict(self._nondiff)
+        if variables:
+            options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
+        structured = tf.nest.pack_sequence_as(self._primals, [slices.to_dense(t) for t in tangents])
+        try:
+            answer = self._rule(self._primals, structured, **options)
+        except TypeError as error:
+            signature = mismatched_signature(self._rule, (self._primals, structured), options)
+            if signature is None:
+                raise
+            raise TypeError(
+                f"{_API}: the tangent rule of '{self._name}' does not take its arguments; expected parameters for "
+                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self._rule)}{signature}. Write "
+                f"rule({', '.join(['primals', 'tangents', *options])})."
+            ) from error
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(
+                f"{_API}: the tangent rule of '{self._name}' did not return the value with its tangent; expected a "
+                f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
+            )
+        return self._checked(answer[1])
+
+    def transpose_for(self, value: Any) -> Callable[..., Any]:
+        """The function `grad_fn` of a call with this value."""
+        self._value = value
+        self._outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
+        values = tf.nest.flatten(self._primals)
+        takes_variables = has_parameter(self._rule, "variable_tangents")
+
+        def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+            inputs = [pytree.tensors_for_gradients(value) for value in values]
+            zeros = [[_zeros(tensor) for tensor in tensors] for tensors in inputs]
+            variable_zeros = [_zeros(tf.convert_to_tensor(variable)) for variable in variables]
+            sources = [zero for group in zeros for zero in group if zero is not None]
+            with tf.GradientTape() as tape:
+                tape.watch([*sources, *variable_zeros])
+                flat = [zero for group in zeros for zero in group]
+                tangents = self(pytree.regroup(values, inputs, flat), variables, variable_zeros)
+                targets, upstream = [], []
+                for tangent, dy in zip(tangents, dys, strict=True):
+                    if tangent is not None and dy is not None:
+                        targets += pytree.tensors_for_gradients(tangent)
+                        upstream += [slices.to_dense(part) for part in pytree.tensors_for_gradients(dy)]
+            found = iter(
+                tape.gradient(targets, [*sources, *variable_zeros], output_gradients=upstream)
+                if targets
+                else [None] * (len(sources) + len(variable_zeros))
+            )
+            flat_gradients = [None if zero is None else next(found) for zero in flat]
+            gradients = pytree.regroup(values, inputs, flat_gradients)
+            return (gradients, list(found)) if variables else gradients
+
+        def without_variables(*dys: Any) -> Any:
+            return grad_fn(*dys)
+
+        # The check of every API asks the signature whether it takes variables.
+        return grad_fn if takes_variables else without_variables
+
+    def _checked(self, dy: Any) -> list[Any]:
+        """The tangents of the leaves of the value."""
+        try:
+            leaves = pytree.flatten_up_to(self._value, dy)
+        except ValueError:
+            raise ValueError(
+                f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
+                f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
+            ) from None
+        checked: list[tf.Tensor | None] = []
+        for tangent, output in zip(leaves, self._outputs, strict=True):
+            if tangent is None or not (tf.is_tensor(output) and tf_internal.is_trainable(output)):
+                checked.append(None)
+                continue
+            tangent = tangent if tf.is_tensor(tangent) else tf.convert_to_tensor(tangent, output.dtype)
+            for what, got, wanted, fits in (
+                ("dtype", tangent.dtype.name, output.dtype.name, tangent.dtype == output.dtype),
+                ("shape", tangent.shape, output.shape, tangent.shape.is_compatible_with(output.shape)),
+            ):
+                if not fits:
+                    raise ValueError(
+                        f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong {what}; expected "
+                        f"{wanted}, got {got}. Return one of the {what} of the value."
+                    )
+            checked.append(tangent)
+        return checked
+
+
+def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:
+    """Zeros for a Tensor that has a tangent. Any other point would do: the rule is linear."""
+    return tf.zeros_like(tensor) if tf_internal.is_trainable(tensor) and tensor.dtype != tf.resource else None
+
+
+class _JvpWording(Wording):
+    gradient_function = "rule"
+    parameters = "primals, tangents"
+
+    def subject(self, function: str) -> str:
+        return f"the tangent rule of '{function}'"
+
+    def takes_no_variables(self, function: str, variables: Sequence[tf.Variable], signature: Any) -> str:
+        return (
+            f"{self.api}: '{function}' reads variables that are not among its arguments "
+            f"({text.quoted(variable.name for variable in variables)}); expected a tangent rule that takes them, got "
+            "one that does not. Write rule(primals, tangents, variables=None, variable_tangents=None)."
+        )
+
+
+_WORDING = _JvpWording(_API)
