@@ -12,8 +12,6 @@ from ..support.inference import COUNTS, OURS, bits, counted, ops_of, ops_that_ra
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
-pytestmark = pytest.mark.core
-
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])
 DISABLE = "TF_CG_OPS_DISABLE_PASSES"

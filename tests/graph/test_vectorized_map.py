@@ -14,8 +14,6 @@ from ..support import reference
 from ..support.products import pairs
 from ..support.tensors import random_array
 
-pytestmark = pytest.mark.core
-
 N = 3
 
 # fx, gx (each one shape for each x), x and axis, as in the table of embed_gradient.

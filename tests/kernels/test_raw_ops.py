@@ -11,8 +11,6 @@ from tf_cg_ops._src.core import library
 from ..support.messages import CHECK_SHAPES, JACOBIAN
 from ..support.tensors import ones
 
-pytestmark = pytest.mark.core
-
 V = ones([3])
 
 RAW = {

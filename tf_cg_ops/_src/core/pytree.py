@@ -110,8 +110,7 @@ def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dy
     """The upstream gradient of each output; None for an output without Tensors."""
     if all(isinstance(output, tf.Tensor) for output in outputs):
         return [slices.UpstreamSlices.of(dy) for dy in dys]
-    replaced = replace_tensors(outputs, components, [slices.to_dense(dy) for dy in dys])
-    return [dy if parts else None for dy, parts in zip(replaced, components, strict=True)]
+    return regroup(outputs, components, [slices.to_dense(dy) for dy in dys])
 
 
 def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:

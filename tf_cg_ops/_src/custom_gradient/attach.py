@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import check_arguments
 from tf_cg_ops._src.core.variables import captured_variables
-from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient import graph_rule, unused_outputs
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks, refuse_reference_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, scopes
@@ -42,6 +42,7 @@ def call_with_gradient(
     wording: Wording = CUSTOM_GRADIENT,
     user_function: Callable[..., Any] | None = None,
     takes_needed: bool = False,
+    materialize: bool = True,
     tangents_of: Callable[..., Sequence[Any]] | None = None,
 ) -> Any:
     """Returns the value of a function that returns `(value, grad_fn)`, with that gradient.
@@ -55,6 +56,7 @@ def call_with_gradient(
       user_function: The function that the user wrote, if `function` wraps it. It has the name and the signature.
       takes_needed: Whether `grad_fn` has a parameter `needed`: for each leaf of the arguments, whether somebody can ask
         for its gradient.
+      materialize: Whether `grad_fn` gets zeros for an output that nobody used, instead of None.
       tangents_of: The tangent of each leaf of the value, or None, from a tangent, or None, for each leaf of the
         arguments, the variables, and their tangents. Without it, forward mode transposes the gradient.
 
@@ -81,6 +83,9 @@ def call_with_gradient(
         return value
 
     backward = _backward(grad_fn, checks, variables, outputs, components)
+    marks = None if materialize else unused_outputs.Marks()
+    if marks is not None:
+        backward = marks.before(backward)
     for_tapes = backward
     if takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -91,6 +96,8 @@ def call_with_gradient(
     if tangents_of is not None:
         tangents = _tangents(tangents_of, arguments.values, inputs, variables, components)
     flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
+    if marks is not None:
+        flat_outputs = marks.put_on(name, flat_outputs)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))

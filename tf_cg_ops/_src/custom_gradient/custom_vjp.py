@@ -13,7 +13,11 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 
 @tf_internal.autograph_artifact
 def custom_vjp(
-    forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnames: Collection[str] = ()
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    nondiff_argnames: Collection[str] = (),
+    *,
+    materialize_grads: bool = True,
 ) -> Callable[..., Any]:
     """Makes a function of a forward and a backward pass, which share residuals instead of a closure.
 
@@ -30,11 +34,16 @@ def custom_vjp(
     and all are needed: in a graph TensorFlow does not run the operations of a gradient that nobody reads, unless they
     have side effects, as Python functions do. For a tape around a `tf.function` it runs them all.
 
+    With `materialize_grads=False`, the upstream gradient of an output that nobody used is `None` where that is known:
+    in eager mode, and in a graph for a tape or `tf.gradients` in the same function. Elsewhere, such as for a tape
+    around a `tf.function` and in a loaded model, it stays a Tensor of zeros.
+
     If `forward` reads variables, `backward` also takes `variables`. Everything else is as in
     `tf_cg_ops.custom_gradient`, with `backward` for `grad_fn`.
 
     Compared with others: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes;
-    `needed` is the `ctx.needs_input_grad` of `torch.autograd.Function`.
+    `needed` is the `ctx.needs_input_grad` of `torch.autograd.Function`, and `materialize_grads` its
+    `ctx.set_materialize_grads`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -55,6 +64,7 @@ def custom_vjp(
       backward: Computes the gradients of the arguments, flat or in their structure; `None` for none. It may have
         parameters `variables` and `needed`.
       nondiff_argnames: The names of arguments of `forward` that have no gradient.
+      materialize_grads: Whether `backward` gets zeros for an output that nobody used.
 
     Returns:
       A function with the signature of `forward` that returns its `y`.
@@ -90,6 +100,7 @@ def custom_vjp(
             wording=wording,
             user_function=function,
             takes_needed=takes_needed,
+            materialize=materialize_grads,
         )
 
     return CustomGradient("custom_vjp", forward, run)

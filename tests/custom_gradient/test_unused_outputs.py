@@ -1,0 +1,115 @@
+"""custom_vjp with materialize_grads=False: None for the upstream gradients of outputs that nobody used."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+X = tf.constant([0.5, -1.0, 2.0], tf.float64)
+DY = tf.constant([1.0, 10.0, 100.0], tf.float64)
+
+
+class Pair:
+    """Sine, cosine and an integer, with a backward pass that notes which upstream gradients are None."""
+
+    def __init__(self, **options):
+        self.seen = []
+        self.function = cg.custom_vjp(
+            lambda x: ({"a": tf.sin(x), "b": [tf.cos(x), tf.argmax(x)]}, x), self.backward, **options
+        )
+
+    def backward(self, x, by_sine, by_cosine, by_integer):
+        self.seen.append([dy is None for dy in (by_sine, by_cosine, by_integer)])
+        dx = tf.zeros_like(x)
+        if by_sine is not None:
+            dx += by_sine * tf.cos(x)
+        return dx if by_cosine is None else dx - by_cosine * tf.sin(x)
+
+    def gradient(self, x, used):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = tf.nest.flatten(self.function(x))
+            loss = tf.add_n([tf.reduce_sum(value[i] * DY) for i in used])
+        return tape.gradient(loss, x)
+
+
+def by_hand(used):
+    x, dy = X.numpy(), DY.numpy()
+    return sum(([dy * np.cos(x), -dy * np.sin(x)][i] for i in used), np.zeros(3))
+
+
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+def test_in_eager_mode(used):
+    pair = Pair(materialize_grads=False)
+    for _ in range(2):
+        np.testing.assert_allclose(pair.gradient(X, used), by_hand(used), rtol=1e-14)
+    assert pair.seen == [[0 not in used, 1 not in used, True]] * 2
+
+
+def test_a_persistent_tape_tells_each_gradient_its_own():
+    pair = Pair(materialize_grads=False)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        value = tf.nest.flatten(pair.function(X))
+    for used in ([0], [1], [0, 1], [0]):
+        targets = [value[i] for i in used]
+        gradient = tape.gradient(targets, X, output_gradients=[DY] * len(used))
+        np.testing.assert_allclose(gradient, by_hand(used), rtol=1e-14)
+    assert [seen[:2] for seen in pair.seen] == [[False, True], [True, False], [False, False], [False, True]]
+
+
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+def test_in_a_graph_for_a_tape_in_it(used):
+    pair = Pair(materialize_grads=False)
+    np.testing.assert_allclose(tf.function(pair.gradient)(X, used), by_hand(used), rtol=1e-14)
+    assert pair.seen[-1] == [0 not in used, 1 not in used, True]  # The rule that the graph holds is traced before.
+
+
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+def test_in_a_session(used):
+    pair = Pair(materialize_grads=False)
+    with tf.Graph().as_default():
+        x = tf.constant(X.numpy())
+        value = tf.nest.flatten(pair.function(x))
+        gradient = tf.gradients([value[i] for i in used], x, grad_ys=[tf.constant(DY.numpy())] * len(used))[0]
+        with tf.compat.v1.Session() as session:
+            np.testing.assert_allclose(session.run(gradient), by_hand(used), rtol=1e-14)
+    assert pair.seen[-1] == [0 not in used, 1 not in used, True]
+
+
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+def test_for_a_tape_around_a_function_they_stay_zeros(used):
+    pair = Pair(materialize_grads=False)
+    traced = tf.function(pair.function)
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        value = tf.nest.flatten(traced(X))
+        loss = tf.add_n([tf.reduce_sum(value[i] * DY) for i in used])
+    np.testing.assert_allclose(tape.gradient(loss, X), by_hand(used), rtol=1e-14)
+    assert pair.seen[-1] == [False, False, True]
+
+
+def test_by_default_they_are_zeros():
+    pair = Pair()
+    np.testing.assert_allclose(pair.gradient(X, [1]), by_hand([1]), rtol=1e-14)
+    assert pair.seen == [[False, False, False]]
+
+
+def test_slices_and_second_derivatives():
+    seen = []
+
+    def backward(x, dy, unused):
+        seen.append((type(dy).__name__, unused is None))
+        return tf.convert_to_tensor(dy) * x**2
+
+    function = cg.custom_vjp(lambda x: ((x, 2 * x), x), backward, materialize_grads=False)
+    with tf.GradientTape() as outer:
+        outer.watch(X)
+        with tf.GradientTape() as inner:
+            inner.watch(X)
+            y = tf.gather(function(X)[0], [2, 0])
+        dx = inner.gradient(y, X, output_gradients=DY[:2])
+    np.testing.assert_allclose(dx, [10.0 * 0.25, 0.0, 4.0])
+    np.testing.assert_allclose(outer.gradient(dx, X, output_gradients=DY), [10.0 * 1.0, 0.0, 400.0])
+    assert seen == [("UpstreamSlices", True)]
