@@ -12,6 +12,7 @@ from tf_cg_ops._src.core import library as _library  # noqa: F401
 
 # isort: split
 from tf_cg_ops import compat as compat
+from tf_cg_ops import linear as linear
 from tf_cg_ops import rules as rules
 from tf_cg_ops import saved_model as saved_model
 from tf_cg_ops import sysconfig as sysconfig
@@ -56,6 +57,7 @@ __all__ = [
     "implicit_minimum",
     "implicit_root",
     "layers",
+    "linear",
     "numpy_function",
     "override_gradients",
     "recompute_grad",

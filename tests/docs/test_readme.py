@@ -46,6 +46,8 @@ PUBLIC = {
     "custom_jvp": cg.custom_jvp,
     "custom_vjp": cg.custom_vjp,
     "embed_gradient": cg.embed_gradient,
+    "linear.cg": cg.linear.cg,
+    "linear.gmres": cg.linear.gmres,
     "numpy_function": cg.numpy_function,
     "grad_pass_through": cg.grad_pass_through,
     "implicit_fixed_point": cg.implicit_fixed_point,

@@ -101,6 +101,7 @@ def test_the_public_names_are_these_and_no_others():
         "implicit_minimum",
         "implicit_root",
         "layers",
+        "linear",
         "numpy_function",
         "override_gradients",
         "recompute_grad",

@@ -127,6 +127,7 @@ LAYERS = {
     "ready_made": ("core", "keras", "embed_gradient", "custom_gradient"),
     "rewrite": ("core", "keras", "custom_gradient"),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
+    "linear": ("core",),
     "external": ("core", "embed_gradient", "custom_gradient"),
     "layers": ("core", "keras", "embed_gradient", "custom_gradient", "ready_made", "memory"),
 }

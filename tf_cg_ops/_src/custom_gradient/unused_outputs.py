@@ -9,7 +9,7 @@ from tf_cg_ops._src.core import tapes
 
 
 class Marks:
-    """Which outputs of one call are used by the gradient that is being computed."""
+    """Knows the outputs of one call that the gradient being computed uses."""
 
     def __init__(self) -> None:
         self._used: set[int] = set()

@@ -73,8 +73,8 @@ def implicit_root(
         returned.
       batched: Whether the leading dimension of `y` is a batch of independent systems.
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, in the structure and shapes of `y`,
-        where `vjp(u)` is `(dr/dy)^H u`: an iterative solver for systems that are too big for their Jacobian. Without it
-        the Jacobian is computed and `tf.linalg.solve` called.
+        where `vjp(u)` is `(dr/dy)^H u`: an iterative solver for systems that are too big for their Jacobian, such
+        as `tf_cg_ops.linear.gmres`. Without it the Jacobian is computed and `tf.linalg.solve` called.
       has_aux: Whether `solve` returns a pair `(y, aux)`. `aux`, such as the number of steps, is passed through and has
         no gradient.
 
