@@ -153,6 +153,8 @@ def jvp_of(function, args, tangents):
     return accumulator.jvp(y)
 
 
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode")
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode_eager")
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_tangents(where, rng):
     """Inside of a tf.function and in eager mode `jvp` alone is called; around one TensorFlow transposes twice."""
@@ -215,6 +217,7 @@ def test_a_second_derivative_by_a_vjp_of_tensors(is_traced, is_function, rng):
     np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
 
 
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="jacobians")
 @pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
 def test_jacobians(is_traced, rng):
     function = tf.function(linear) if is_traced else linear
@@ -225,6 +228,7 @@ def test_jacobians(is_traced, rng):
     np.testing.assert_allclose(tape.jacobian(y, right), np.linalg.inv(matrix), rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="map_fn")
 @pytest.mark.parametrize("run", [tf.map_fn, tf.vectorized_map])
 def test_members_of_a_batch(run, rng):
     """Each has residuals of its own."""
@@ -243,6 +247,7 @@ def test_members_of_a_batch(run, rng):
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-13)
 
 
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="while_loop")
 @pytest.mark.parametrize("where", ["inside", "around"])
 def test_in_a_loop(where, rng):
     """Each step has residuals of its own."""
@@ -262,6 +267,7 @@ def test_in_a_loop(where, rng):
     np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), expected, rtol=1e-12)
 
 
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="cond")
 @pytest.mark.parametrize("chosen", [True, False])
 def test_in_a_conditional(chosen, rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])

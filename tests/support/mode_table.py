@@ -34,7 +34,7 @@ COLUMNS = {
     "recompute_grad": [],
     "override_gradients": [],
     "grad_pass_through": [],
-    "numpy_function": [],
+    "numpy_function": ["numpy_function, vjp"],
     "implicit_root": [],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
