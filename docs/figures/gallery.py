@@ -18,6 +18,7 @@ EXAMPLES = (
     "spiking_cell",
     "domain_adversarial_digits",
     "fit_ode",
+    "neural_ode",
     "long_sequence",
     "saliency_maps",
     "adopt_model",
