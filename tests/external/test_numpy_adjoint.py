@@ -277,6 +277,33 @@ def test_in_a_conditional(chosen, rng):
     np.testing.assert_allclose(dx, dy * (np.cos(x) if chosen else 2), rtol=1e-13)
 
 
+WRAPPED = {
+    "recompute_grad": lambda f: cg.recompute_grad(lambda x: tf.exp(f(x))),
+    "override_gradients": lambda f: cg.override_gradients(
+        lambda x: tf.exp(f(x)), {"Exp": lambda op, dy: dy * op.outputs[0]}
+    ),
+    "custom_gradient": lambda f: cg.custom_gradient(lambda x: (tf.exp(f(x)), lambda dy: dy * tf.exp(f(x)) * tf.cos(x))),
+}
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("has_vjp", [False, True], ids=["gradients", "vjp"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng):
+    x, dy = random_array(rng, [3]), random_array(rng, [3])
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return sine(x)
+
+    function = cg.numpy_function(counted, SPEC, vjp=lambda c, dy: c * dy) if has_vjp else cg.numpy_function(counted)
+    _, (dx,) = (traced if is_traced else eager)(WRAPPED[name](function), [x], dy)
+    np.testing.assert_allclose(dx, dy * np.exp(np.sin(x)) * np.cos(x), rtol=1e-13)
+    if name == "recompute_grad":
+        assert len(calls) == 1  # What it returned is kept: it may have effects.
+
+
 def test_a_hundred_thousand_inputs_and_outputs(rng):
     """Their Jacobian would take 80 GB."""
     x, dy = random_array(rng, [100_000]), random_array(rng, [100_000])

@@ -117,7 +117,9 @@ class Replay:
         """Raises an error if a stateful op has a gradient of its own, which would be lost."""
         tensors = [t for t in op.inputs if t.dtype != tf.resource]
         differentiable = any(map(tf_internal.is_trainable, tensors)) and any(map(tf_internal.is_trainable, op.outputs))
-        if differentiable and tf_internal.find_gradient_function(op) is not None:
+        # That of `numpy_function` stands at another op, and its own refuses only to be saved.
+        is_python = op.type in ("PyFunc", "PyFuncStateless")
+        if differentiable and not is_python and tf_internal.find_gradient_function(op) is not None:
             raise NotImplementedError(
                 f"{self._api}: '{self._name}' has a stateful op with a gradient, which the gradient cannot compute "
                 f"again; expected stateful ops without gradients, got '{op.name}' of type {op.type}. Call it outside "

@@ -54,6 +54,7 @@ def _copied(copy: GraphCopy, graph: Any, tensor: Any) -> Any:
 
 def _python_gradient(op: Any) -> Any:
     """The gradient function of an op of `tf.custom_gradient`, which refers to tensors of its own graph; else None."""
-    if "_gradient_op_type" not in op.node_def.attr:
+    # Other ops have such an attribute, too, to refuse to be saved: those that call Python functions.
+    if op.type not in ("Identity", "IdentityN") or "_gradient_op_type" not in op.node_def.attr:
         return None
     return tf_internal.find_gradient_function(op)
