@@ -19,6 +19,7 @@ EXAMPLES = (
     "domain_adversarial_digits",
     "fit_ode",
     "neural_ode",
+    "convex_layer",
     "long_sequence",
     "saliency_maps",
     "adopt_model",

@@ -26,6 +26,7 @@ FILES = {
     "binary_net": {"binary_net.png", "binary_net.keras", "reloaded.npz"},
     "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
     "fit_ode": {"fit_ode.png", "fit.json"},
+    "convex_layer": {"convex_layer.png", "curves.json"},
     "neural_ode": {"neural_ode.png", "curve.json"},
     "long_sequence": {"long_sequence.png", "curves.json"},
     "adopt_model": {"adopt_model.png", "published", "adopted", "curves.json"},
@@ -49,6 +50,12 @@ cg.override_gradients = lambda f, rules: f
     "long_sequence": """
 scan = cg.scan
 cg.scan = lambda step, init, xs, checkpoint: scan(step, init, xs, checkpoint=None)  # Keeps everything.
+""",
+    "convex_layer": """
+numpy_function = cg.numpy_function
+def reversed(f, spec, vjp, batched):
+    return numpy_function(f, spec, vjp=lambda residuals, dy: -vjp(residuals, dy), batched=batched)
+cg.numpy_function = reversed
 """,
     "neural_ode": """
 numpy_function = cg.numpy_function
