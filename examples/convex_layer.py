@@ -69,7 +69,7 @@ def divide(returns: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def adjoint(active: list[np.ndarray], dy: np.ndarray) -> np.ndarray:
-    """The gradient by the returns: what the active constraints leave of dy."""
+    """The gradient by the returns: the part of dy that the active constraints leave."""
     calls["adjoint"] += 1
     return np.array([row - np.linalg.pinv(a) @ (a @ row) for a, row in zip(active, dy, strict=True)])
 
@@ -89,7 +89,7 @@ class BestDivision(keras.layers.Layer):
 
 
 def gain(returns: Any, division: Any) -> Any:
-    """What a division earns, less the price of risk."""
+    """The earnings of a division, less the price of risk."""
     return tf.reduce_sum(returns * division, -1) - tf.reduce_sum(division**2, -1) / 2
 
 
@@ -103,7 +103,7 @@ def data(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Regret(keras.callbacks.Callback):
-    """After each epoch: what the divisions by the predictions earn less than those by the returns themselves."""
+    """After each epoch: the divisions by the predictions earn so much less than those by the returns themselves."""
 
     def __init__(self, predictor: keras.Model, features: np.ndarray, returns: np.ndarray) -> None:
         super().__init__()

@@ -301,7 +301,7 @@ def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng)
     _, (dx,) = (traced if is_traced else eager)(WRAPPED[name](function), [x], dy)
     np.testing.assert_allclose(dx, dy * np.exp(np.sin(x)) * np.cos(x), rtol=1e-13)
     if name == "recompute_grad":
-        assert len(calls) == 1  # What it returned is kept: it may have effects.
+        assert len(calls) == 1  # Its result is kept: it may have effects.
 
 
 def test_a_hundred_thousand_inputs_and_outputs(rng):
