@@ -20,6 +20,7 @@ EXAMPLES = (
     "fit_ode",
     "neural_ode",
     "convex_layer",
+    "equilibrium_layer",
     "long_sequence",
     "saliency_maps",
     "adopt_model",

@@ -26,6 +26,7 @@ FILES = {
     "binary_net": {"binary_net.png", "binary_net.keras", "reloaded.npz"},
     "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
     "fit_ode": {"fit_ode.png", "fit.json"},
+    "equilibrium_layer": {"equilibrium_layer.png", "curves.json"},
     "convex_layer": {"convex_layer.png", "curves.json"},
     "neural_ode": {"neural_ode.png", "curve.json"},
     "long_sequence": {"long_sequence.png", "curves.json"},
@@ -50,6 +51,9 @@ cg.override_gradients = lambda f, rules: f
     "long_sequence": """
 scan = cg.scan
 cg.scan = lambda step, init, xs, checkpoint: scan(step, init, xs, checkpoint=None)  # Keeps everything.
+""",
+    "equilibrium_layer": """
+cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.
 """,
     "convex_layer": """
 numpy_function = cg.numpy_function
