@@ -87,7 +87,11 @@ NUMPY_FUNCTION = (
     "external/test_numpy_function.py",
     "external/test_numpy_function_errors.py",
     "external/test_numpy_function_calls.py",
+    "external/test_numpy_adjoint.py",
+    "external/test_numpy_adjoint_errors.py",
+    "external/test_numpy_residuals.py",
 )
+LINEAR = ("ready_made/test_linear.py",)
 KERAS = (
     "keras/test_functional_arguments.py",
     "keras/test_functional_models.py",
@@ -115,6 +119,7 @@ TESTING = (
     "testing/test_numeric.py",
     "testing/test_wrong_gradients.py",
     "testing/test_library.py",
+    "testing/test_wrapped_modes.py",
 )
 LOOPS = (
     "memory/test_scan.py",
@@ -216,7 +221,12 @@ TESTS = {
     "_src/core/": (*EMBED, *DECORATOR),
     "_src/custom_gradient/": DECORATOR,
     "_src/embed_gradient/": EMBED,
+    "_src/custom_gradient/custom_jvp.py": ("custom_gradient/test_custom_jvp.py", "graph/test_autograph.py"),
+    "_src/custom_gradient/unused_outputs.py": ("custom_gradient/test_unused_outputs.py",),
+    "_src/ops/custom_gradient_token.py": NUMPY_FUNCTION,
     "_src/external/": NUMPY_FUNCTION,
+    "linear.py": LINEAR,
+    "_src/linear/": LINEAR,
     "_src/ready_made/": READY_MADE,
     "_src/keras/": KERAS,
     "_src/layers/": KERAS,
