@@ -38,6 +38,17 @@ JAX_BLOCKS = (
     "jax.checkpoint, dots_saveable",
 )
 
+# Of calls of NumPy.
+NUMPY_VJP = "cg.numpy_function with vjp"
+NUMPY_JACOBIAN = "cg.numpy_function with the derivative"
+NUMPY_CALL = "tf.numpy_function"
+TF_NUMPY_PAIR = "tf.custom_gradient of two tf.numpy_function"
+
+# Of implicit functions.
+DENSE_SOLVER = "the Jacobian and tf.linalg.solve"
+CG_SOLVER = "cg.linear.cg"
+GMRES_SOLVER = "cg.linear.gmres"
+
 # Of graphs that hold no op of the library.
 WITH = "with tf_cg_ops imported"
 WITHOUT = "without it"

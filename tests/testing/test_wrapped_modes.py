@@ -1,4 +1,4 @@
-"""The modes of check_gradient that put the function into a loop, a conditional or a SavedModel."""
+"""The modes of check_gradient that put the function into a loop, a SavedModel, a model of Keras, half precision."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
-MODES = ["while_loop", "cond", "saved_model"]
+MODES = ["while_loop", "cond", "saved_model", "functional"]
+HALF = {"mixed_float16": tf.float16, "mixed_bfloat16": tf.bfloat16}
 X = np.array([0.3, -0.7, 1.2])
 WEIGHT = tf.Variable([2.0, 3.0, 4.0], dtype=tf.float64)
 
@@ -25,11 +26,68 @@ def weighted(x, n):
     return {"y": WEIGHT * x * n, "which": tf.argmax(x)}, grad_fn
 
 
+@cg.custom_gradient
+def scaled(x, n):
+    return {"y": x * n, "which": tf.argmax(x)}, lambda _, dy: (dy * n, None)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_right_gradient_passes(mode):
     report = check_gradient(sine, [X], modes=[mode], second_order=True)
     assert {(c.mode, c.order) for c in report.comparisons} == {(mode, order) for order in ("value", "first", "second")}
-    assert not check_gradient(weighted, [X, 3], modes=[mode]).failures
+    function = weighted if mode != "functional" else scaled  # Such a model refuses functions that read variables.
+    assert not check_gradient(function, [X, 3], modes=[mode]).failures
+
+
+@pytest.mark.parametrize("mode", HALF)
+def test_a_right_gradient_passes_in_half_precision(mode):
+    dtypes = set()
+
+    @cg.custom_gradient
+    def product(x, y):
+        dtypes.update([x.dtype, y.dtype])
+        return x * y, lambda dy: (dy * y, dy * x)
+
+    assert not check_gradient(product, [X, 2 * X], modes=[mode]).failures
+    assert dtypes == {HALF[mode], tf.float64}  # The reference is of double precision.
+    assert not check_gradient(sine, [X], modes=[mode], second_order=True).failures
+    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras leaves complex numbers alone.
+
+
+@pytest.mark.parametrize("mode", HALF)
+@pytest.mark.parametrize("factor", [0.8, 2.0, -1.0])
+def test_a_factor_that_is_wrong_in_half_precision_alone_is_found(mode, factor):
+    @cg.custom_gradient
+    def faulty(x):
+        return tf.sin(x), lambda dy: dy * tf.cos(x) * (1.0 if x.dtype == tf.float64 else factor)
+
+    with pytest.raises(AssertionError, match=f"the gradient of 'faulty' with respect to 'x' is wrong in mode '{mode}'"):
+        check_gradient(faulty, [X], modes=["eager", mode])
+
+
+def test_faults_of_half_precision():
+    """A dtype that is written into the code, and an overflow."""
+
+    @cg.custom_gradient
+    def written(x):
+        return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * tf.cast(x, tf.float64)
+
+    check_gradient(written, [X])
+    with pytest.raises(AssertionError, match="mode 'mixed_float16'; .* wrong dtype for 'x'; expected float16"):
+        check_gradient(written, [X], modes=["eager", "mixed_float16"])
+
+    @cg.custom_gradient
+    def overflowing(x):
+        return tf.exp(x), lambda dy: dy * tf.exp(3 * x) / tf.exp(2 * x)
+
+    check_gradient(overflowing, [X + 4], modes=["eager", "mixed_bfloat16"])
+    with pytest.raises(AssertionError, match="wrong in mode 'mixed_float16'; .* The gradient is not finite"):
+        check_gradient(overflowing, [X + 4], modes=["eager", "mixed_float16"])
+
+
+def test_a_function_that_takes_no_symbolic_inputs():
+    with pytest.raises(AssertionError, match="in mode 'functional'; expected numbers, got ValueError: A KerasTensor"):
+        check_gradient(lambda x: tf.sin(x), [X], modes=["eager", "functional"])
 
 
 def wrong_in(what):

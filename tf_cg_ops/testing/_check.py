@@ -64,7 +64,9 @@ def check_gradient(
         to complex128, and differentiated by; all others are passed on as they are.
       kwargs: Keyword arguments, in the same way.
       modes: The modes to check, of "eager", "function", "xla" and "vectorized", which are the default; "while_loop" and
-        "cond", inside of which the function is traced; "saved_model", in which it is saved and loaded in this process.
+        "cond", inside of which the function is traced; "saved_model", in which it is saved and loaded in this process;
+        "functional", in which it is called with the symbolic inputs of a functional model of Keras 3; "mixed_float16"
+        and "mixed_bfloat16", in which it gets its real arguments in that precision, as with these policies of Keras.
       like: A function with the same arguments and with outputs of the same shapes, whose gradient is intended.
       intended_gradient: `intended_gradient(dy, *args, **kwargs)` returns the intended gradients as NumPy arrays, one
         for each tensor that is differentiated by; None for zeros. `dy` is an array, or a list of one for each output.
@@ -112,7 +114,8 @@ def check_gradient(
 
     In each mode, the value must be that of eager mode. In the first mode, the gradients for a thousand times and a
     thousandth of `dy` must be such multiples of that for `dy`, since a vector-Jacobian product is linear in the
-    upstream; not so with `intended_gradient`.
+    upstream; not so with `intended_gradient`. In half precision all tolerances are those of 16 roundings of the largest
+    number, at least.
 
     Tolerances. An element is wrong if it differs by more than `atol + rtol * s`, where `s` is the size of the terms
     `dy_j * df_j/dx` that make the element. Added to that are the estimated error of the numeric derivative, up to the

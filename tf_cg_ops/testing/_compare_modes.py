@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _hints, _modes
+from . import _hints, _modes, _wrapped_modes
 from ._exceptions import in_one_line
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
 from ._references import RandomNumbers, value_names
@@ -71,7 +71,8 @@ class ModeComparisons:
         outputs, others = function.call(inputs[0][:count])
         for mode in self._modes:
             try:
-                results = _modes.run(mode, run_of(_modes.wrap(mode, function)), inputs)
+                wrapped = run_of(_wrapped_modes.wrap(mode, function))
+                results = _modes.run(mode, wrapped, inputs)
                 eager_results = [_modes.run("eager", run, [tensors])[0] for tensors in inputs[1 : len(results)]]
             except Exception as error:
                 self.add_exception(mode, order, function.names, error)
@@ -82,7 +83,7 @@ class ModeComparisons:
             for reference, gradient in zip(references, gradients, strict=True):
                 self._compare(mode, order, reference, gradient, hint)
             if intended is not None and order == "first" and mode == self._modes[0]:
-                self._compare_multiples(mode, run, function, upstream, references, gradients)
+                self._compare_multiples(mode, wrapped, function, upstream, references, gradients)
             self._compare_rest_of_batch(mode, order, references, results[1:], eager_results)
 
     def _compare_rest_of_batch(
@@ -199,7 +200,7 @@ class ModeComparisons:
             reference,
             array,
             reference.dtype if is_none else actual.dtype,
-            tolerances or self._tolerances,
+            _wrapped_modes.tolerances_in(mode, tolerances or self._tolerances, reference.size),
             nonfinite_may_agree=hint is None,
             mode=mode,
             order=order,

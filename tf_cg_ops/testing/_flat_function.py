@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices, variables
+from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 API = "check_gradient"
 Arrays = list[np.ndarray]
@@ -18,13 +19,15 @@ class FlatFunction:
     """A function and the point at which it is differentiated.
 
     `call` maps tensors like `values` to the outputs that have derivatives, and to the others. `names` are those of
-    `values`. `step` is the step of numeric differentiation, relative to each element, if the user chose one.
+    `values`. `step` is the step of numeric differentiation, relative to each element, if the user chose one. A
+    gradient is derived from a function, and from its upstream gradients.
     """
 
     names: list[str]
     values: Arrays
     call: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
     step: float | None
+    derived_from: "tuple[FlatFunction, Arrays] | None" = None
 
     def outputs(self, values: Sequence[np.ndarray]) -> Arrays:
         """The outputs that have derivatives, in eager mode and in double precision."""
@@ -47,7 +50,7 @@ class FlatFunction:
             return replace_none_by_zeros(gradients, tensors[:count]), []
 
         names = ["upstream"] if len(upstream) == 1 else [f"upstream[{i}]" for i in range(len(upstream))]
-        return FlatFunction(self.names + names, self.values + upstream, call, self.step)
+        return FlatFunction(self.names + names, self.values + upstream, call, self.step, (self, upstream))
 
 
 def replace_none_by_zeros(gradients: Sequence[Any], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -67,7 +70,8 @@ def to_double_precision(tensor: Any) -> np.ndarray:
 
 def has_derivative(tensor: Any) -> bool:
     """Whether the dtype has derivatives: integers, bools and strings have none."""
-    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+    dtype = tf.as_dtype(tensor.dtype)
+    return bool(dtype.is_floating or dtype.is_complex)
 
 
 class Arguments:
@@ -106,8 +110,9 @@ class Arguments:
         def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             args, kwargs = self.replace_tensors(tensors)
             leaves = [pytree.to_output(leaf) for leaf in tf.nest.flatten(function(*args, **kwargs))]
-            flat = [part for part in tf.nest.flatten(leaves, expand_composites=True) if tf.is_tensor(part)]
-            others = [t for t in flat if t.dtype.is_integer or t.dtype.is_bool]
+            parts = tf.nest.flatten(leaves, expand_composites=True)
+            flat = [part for part in parts if tf.is_tensor(part) or package_of_keras_tensors([part])]
+            others = [t for t in flat if tf.as_dtype(t.dtype).is_integer or tf.as_dtype(t.dtype).is_bool]
             return [t for t in flat if has_derivative(t)], others
 
         tensors = [tensor for index in self._indices for tensor in differentiable_tensors(self._leaves[index])]

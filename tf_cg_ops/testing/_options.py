@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _modes
+from . import _modes, _wrapped_modes
 from ._flat_function import API
 
 # A smaller step is lost in the rounding of the argument; a larger one changes its sign.
 _STEP_RANGE = (1e-12, 1.0)
-KNOWN = (*_modes.MODES, *_modes.WRAPPED_MODES)
+KNOWN = (*_modes.MODES, *_wrapped_modes.MODES)
 
 
 def check_options(

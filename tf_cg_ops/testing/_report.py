@@ -33,6 +33,11 @@ class Reference:
     direction: np.ndarray | None = None
     directional_derivative: Estimate | None = None
 
+    @property
+    def size(self) -> float:
+        """The size of the largest number's terms."""
+        return float(np.max(self.estimate.scale, initial=0.0, where=np.isfinite(self.estimate.scale)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
