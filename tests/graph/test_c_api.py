@@ -66,6 +66,10 @@ def saved_model(tmp_path_factory):
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="c_api")
 @pytest.mark.mode_table(feature="custom_gradient", mode="c_api")
+@pytest.mark.mode_table(feature="custom_vjp", mode="c_api")
+@pytest.mark.mode_table(feature="custom_jvp", mode="c_api")
+@pytest.mark.mode_table(feature="recompute_grad", mode="c_api")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="c_api")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model

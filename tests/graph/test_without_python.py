@@ -59,6 +59,7 @@ def answers(tmp_path_factory):
 @pytest.mark.mode_table(feature="embed_gradient", mode="v1_loader")
 @pytest.mark.mode_table(feature="custom_gradient", mode="v1_loader")
 @pytest.mark.mode_table(feature="custom_vjp", mode="v1_loader")
+@pytest.mark.mode_table(feature="custom_jvp", mode="v1_loader")
 @pytest.mark.mode_table(feature="recompute_grad", mode="v1_loader")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="v1_loader")
 @pytest.mark.parametrize("name", CASES)

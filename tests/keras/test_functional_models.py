@@ -122,7 +122,7 @@ def deep_model(library):
     x, y = library.Input([3], name="x"), library.Input([3], name="y")
     y = library.layers.Activation("linear")(y)  # Into what the policy computes in.
     h = library.layers.Dense(3, activation=steep)(x)
-    h = cg.embed_gradient(h, [h, y], [h, y])
+    h = residual(with_tangent(cg.embed_gradient(h, [h, y], [h, y])))
     h = library.layers.Dense(3)(library.layers.Concatenate()([stepped(h), cg.reverse_gradient(y, 0.5)]))
     return library.Model([x, y], tripled(h, options={"factor": 2.0, "bias": np.ones(3, np.float32)}))
 
@@ -170,6 +170,8 @@ def test_the_same_function_twice_in_a_model(library, tmp_path):
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="keras_jit")
 @pytest.mark.mode_table(feature="custom_gradient", mode="keras_jit")
+@pytest.mark.mode_table(feature="custom_vjp", mode="keras_jit")
+@pytest.mark.mode_table(feature="custom_jvp", mode="keras_jit")
 @pytest.mark.mode_table(feature="reverse_gradient", mode="keras_jit")
 @pytest.mark.mode_table(feature="straight_through", mode="keras_jit")
 @pytest.mark.parametrize("jit_compile", ["auto", True, False])
@@ -192,6 +194,8 @@ def test_fitting_is_the_same_compiled_or_not(jit_compile):
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
 @pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
+@pytest.mark.mode_table(feature="custom_vjp", mode="mixed_precision")
+@pytest.mark.mode_table(feature="custom_jvp", mode="mixed_precision")
 @pytest.mark.mode_table(feature="reverse_gradient", mode="mixed_precision")
 @pytest.mark.mode_table(feature="straight_through", mode="mixed_precision")
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -235,6 +239,8 @@ np.savez(sys.argv[3], *weight_gradients(model))
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="keras_fresh")
 @pytest.mark.mode_table(feature="custom_gradient", mode="keras_fresh")
+@pytest.mark.mode_table(feature="custom_vjp", mode="keras_fresh")
+@pytest.mark.mode_table(feature="custom_jvp", mode="keras_fresh")
 @pytest.mark.mode_table(feature="reverse_gradient", mode="keras_fresh")
 @pytest.mark.mode_table(feature="straight_through", mode="keras_fresh")
 def test_a_fresh_process_loads_the_model(library, tmp_path):
@@ -265,6 +271,8 @@ np.savez(sys.argv[3], value, tape.gradient(value, x, output_gradients=upstream))
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="keras_export")
 @pytest.mark.mode_table(feature="custom_gradient", mode="keras_export")
+@pytest.mark.mode_table(feature="custom_vjp", mode="keras_export")
+@pytest.mark.mode_table(feature="custom_jvp", mode="keras_export")
 @pytest.mark.mode_table(feature="reverse_gradient", mode="keras_export")
 @pytest.mark.mode_table(feature="straight_through", mode="keras_export")
 def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):

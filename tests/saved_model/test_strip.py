@@ -68,6 +68,7 @@ def test_values_are_the_same_bits_where_the_library_is_not_installed(values, nam
 @pytest.mark.mode_table(feature="embed_gradient", mode="op_free")
 @pytest.mark.mode_table(feature="custom_gradient", mode="op_free")
 @pytest.mark.mode_table(feature="custom_vjp", mode="op_free")
+@pytest.mark.mode_table(feature="custom_jvp", mode="op_free")
 @pytest.mark.mode_table(feature="recompute_grad", mode="op_free")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="op_free")
 @pytest.mark.parametrize("name", CASES)

@@ -13,6 +13,7 @@ from ai_edge_litert.interpreter import Interpreter
 import tf_cg_ops as cg
 
 from ..support.stripped import assert_same, contents, save_and_strip, strip
+from ..support.without_python import residual, with_tangent
 
 X = np.array([[0.5, -1.0, 2.0], [-0.25, 3.0, 0.0]], np.float32)
 
@@ -25,7 +26,7 @@ def spike(x):
 def every_kind(x):
     """All ways to embed a gradient that a converter has to cope with."""
     h = cg.embed_gradient(tf.sign(x), [2.0 * x, x], [x, tf.exp(x)])
-    h = cg.recompute_grad(tf.sin)(h) + cg.grad_pass_through(tf.round)(x)
+    h = cg.recompute_grad(tf.sin)(h) + cg.grad_pass_through(tf.round)(residual(with_tangent(x)))
     first, second = cg.custom_gradient(lambda a, b: ((a * b, a - b), lambda *dys: dys))(h, spike(x))
     h = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, spike(y) + 0.5 * y), (0, first))[1]
     return tf.cond(h[0, 0] > 0.0, lambda: cg.embed_gradient(h, x, x), lambda: second)
@@ -39,6 +40,8 @@ def module_of(function, *specs):
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="tflite")
 @pytest.mark.mode_table(feature="custom_gradient", mode="tflite")
+@pytest.mark.mode_table(feature="custom_vjp", mode="tflite")
+@pytest.mark.mode_table(feature="custom_jvp", mode="tflite")
 @pytest.mark.mode_table(feature="recompute_grad", mode="tflite")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="tflite")
 def test_stripped_models_convert_to_tensorflow_lite_with_equal_outputs(tmp_path):

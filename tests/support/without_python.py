@@ -120,6 +120,16 @@ def scaling_variables(x):
 residual = cg.custom_vjp(lambda x: (x**2, (x, tf.cos(x))), lambda residuals, dy: dy * residuals[0] * residuals[1])
 
 
+@cg.custom_jvp
+def with_tangent(x):
+    return x**2
+
+
+@with_tangent.defjvp
+def cosine_tangent(primals, tangents):
+    return with_tangent(*primals), tangents[0] * tf.cos(primals[0])
+
+
 @cg.custom_gradient
 def wrong_shape(x):
     return x * 1.0, lambda dy: tf.reshape(dy, [-1])[:2]
@@ -228,6 +238,7 @@ CASES = {
     "rule_slices": Case(lambda x: slices(x), lambda: (X + 1, np.array([0.0, 77.0, 700.0]))),
     "rule_unknown_shape": Case(lambda x: spike(x), lambda: (np.sign(X), 4 * DY * X), known_shape=False),
     "vjp": Case(lambda x: residual(x), lambda: (X**2, DY * X * np.cos(X))),
+    "jvp": Case(lambda x: with_tangent(x), lambda: (X**2, DY * np.cos(X))),
     "recompute": Case(
         lambda x: cg.recompute_grad(lambda z: tf.sin(z) * z)(x),
         lambda: (np.sin(X) * X, DY * (np.cos(X) * X + np.sin(X))),
