@@ -64,6 +64,7 @@ ARITHMETIC = (
     "cc/lib/contraction.cc",
     "cc/lib/contraction_plan.cc",
     "cc/lib/messages.cc",
+    "cc/lib/short_sums.cc",
 )
 PASSES = (
     f"{HARNESSES}/passes.cc",

@@ -34,6 +34,7 @@ SOURCES = (
     "cc/lib/contraction.cc",
     "cc/lib/alignment.cc",
     "cc/lib/contraction_plan.cc",
+    "cc/lib/short_sums.cc",
     "cc/lib/live_tokens.cc",
     "cc/lib/messages.cc",
     "cc/lib/glibc_compatibility.cc",

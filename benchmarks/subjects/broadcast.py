@@ -45,16 +45,16 @@ def cases(settings: Settings) -> list[Case]:
         ("gx a row", [m, n], [n], [m, n], []),
         ("gx a column", [m, n], [m, 1], [m, n], []),
         ("dy a scalar", [], [m, n], [m, n], []),
-        ("gx a scalar, sum to a row", [m, n], [], [n], [0]),
-        ("gx a row, sum to a row", [m, n], [n], [n], [0]),
-        ("gx a column, sum to a row", [m, n], [m, 1], [n], [0]),
-        ("gx a row, sum to a column", [m, n], [n], [m, 1], [1]),
-        ("gx a row, sum to a scalar", [m, n], [n], [], [0, 1]),
+        ("gx a scalar, to a row", [m, n], [], [n], [0]),
+        ("gx a row, to a row", [m, n], [n], [n], [0]),
+        ("gx a column, to a row", [m, n], [m, 1], [n], [0]),
+        ("gx a row, to a column", [m, n], [n], [m, 1], [1]),
+        ("gx a row, to a scalar", [m, n], [n], [], [0, 1]),
     ]
     return [
         Case(
             SUBJECT,
-            f"{name}, {[m, n]}",
+            f"{'sum' if shapes[-1] else 'product'}, {name}, {[m, n]}",
             functools.partial(_build, *shapes),
             (KERNEL,),
             elements=m * n,

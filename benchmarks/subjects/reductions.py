@@ -1,6 +1,7 @@
 """The backward pass where `x` has fewer elements than `dy`: `dx` is a sum of `dy * gx`.
 
-To trailing dimensions (a bias), to leading ones, to a scalar, and to every other dimension. `read both` is the
+To trailing dimensions (a bias), to leading ones, to a scalar, to every other dimension, and where the inner dimensions
+are tiny. `read both` is the
 yardstick of `yardsticks.cc` that reads both inputs once. Inputs take turns where they are not much larger than the
 last-level cache.
 """
@@ -109,17 +110,21 @@ def cases(settings: Settings) -> list[Case]:
     b, h, t, w = settings.pick([16, 64, 256, 128], [2, 8, 4, 8])
     sums = [(m, x_shape) for m in matrices for x_shape in ([m[1]], [m[0], 1], [])]
     sums.append(([b, h, t, w], [b, 1, t, 1]))
+    n = settings.pick(500_009, 50)
+    blocks = [n, 4, 4, 4]
+    tiny = [(blocks, [n, 4, 1, 1]), (blocks, [n, 1, 1, 4]), (blocks, [n, 1, 4, 1]), (blocks, [4, 1, 4])]
+    tiny += [([20 * n, 3], [3]), ([20 * n, 3], [20 * n, 1]), ([60 * n, 1], [1])]
     accurate = [pair for pair in sums if pair[0] in (matrices[0], [b, h, t, w])]
     found = [
         Case(
             SUBJECT,
-            f"sum {s} to {x}",
+            f"{'tiny ' if (s, x) in tiny else ''}sum {s} to {x}",
             functools.partial(_sum, s, x, large),
             (KERNEL,),
             elements=math.prod(s),
             bytes_moved=8 * math.prod(s),
         )
-        for s, x in sums
+        for s, x in sums + tiny
     ]
     (m, n), ours = matrices[0], (EMBED, DECORATOR)
     both = functools.partial(_both, [m, n], [n])

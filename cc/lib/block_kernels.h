@@ -41,6 +41,8 @@ struct BlockKernels {
   // out = lhs * rhs, row after row without a gap. out may be an operand with the same layout. `stream` writes past the
   // caches, so that a large out does not evict everything else.
   void (*multiply)(const Block<T>& block, bool stream, T* out);
+  // The same in the type of sums.
+  void (*multiply_into_sums)(const Block<T>& block, Sum* out);
   // sums[column] += the products in that column, from the first row to the last.
   void (*add_to_columns)(const Block<T>& block, Sum* sums);
   // sums[row] += the sum of the products in that row.

@@ -37,6 +37,8 @@ inline const typename Arithmetic<T>::Real* RowData(const Strided<T>& operand, in
 
 // Reals that packed rows take at most; only whole rows are packed.
 constexpr int64_t kPacked = 256;
+// Elements of any type in one vector, at most.
+constexpr int64_t kMaxLanes = TF_CG_OPS_VECTOR_BYTES / 2;
 
 // The rows [first, first + rows) of an operand with narrow rows, side by side. Rows without gaps are not copied.
 template <typename T>
@@ -61,17 +63,24 @@ inline void ForPacked(const Block<T>& block, const F& run) {
   constexpr int64_t kElements = kPacked / Arithmetic<T>::kReals;
   T lhs[kElements + kNarrow], rhs[kElements + kNarrow];
   const int64_t at_once = kElements / block.columns;
+  Strided<T> packed_lhs = {nullptr, 0, true}, packed_rhs = {nullptr, 0, true};
   for (int64_t first = 0; first < block.rows; first += at_once) {
     const int64_t rows = block.rows - first < at_once ? block.rows - first : at_once;
-    const Strided<T> packed_lhs = {Pack(block.lhs, block.columns, first, rows, lhs), 0, true};
-    const Strided<T> packed_rhs = {Pack(block.rhs, block.columns, first, rows, rhs), 0, true};
+    // An operand that is the same in all rows is packed once.
+    if (first == 0 || block.lhs.row_step != 0) packed_lhs.data = Pack(block.lhs, block.columns, first, rows, lhs);
+    if (first == 0 || block.rhs.row_step != 0) packed_rhs.data = Pack(block.rhs, block.columns, first, rows, rhs);
     run(first, rows, Block<T>{packed_lhs, packed_rhs, 1, rows * block.columns, /*is_narrow=*/false, block.conjugate});
   }
 }
 
-template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate>
-inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, typename Arithmetic<T>::Real* out) {
-  using W = typename Arithmetic<T>::Product;
+// The type in which products are computed that are stored as `To`: reals of T, or sums.
+template <typename T, typename To>
+using ProductFor = std::conditional_t<std::is_same_v<To, typename Arithmetic<T>::Real>, typename Arithmetic<T>::Product,
+                                      typename Arithmetic<T>::Sum>;
+
+template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate, typename To>
+inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, To* out) {
+  using W = ProductFor<T, To>;
   constexpr int kLanes = VectorOf<W>::kLanes;
   const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
   const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));
@@ -97,14 +106,13 @@ inline void MultiplyRow(const Block<T>& block, int64_t row, bool stream, typenam
 
 // Multiplies narrow rows in full vectors, which write beyond the end of a row; the next row overwrites the excess. out
 // must not be an operand.
-template <typename T>
-inline void MultiplyNarrowRows(const Block<T>& block, T* out) {
-  using W = typename Arithmetic<T>::Product;
+template <typename T, typename To>
+inline void MultiplyNarrowRows(const Block<T>& block, To* to) {
+  using W = ProductFor<T, To>;
   constexpr int kLanes = VectorOf<W>::kLanes;
   const int64_t reals = block.columns * Arithmetic<T>::kReals;
   const int64_t reach = (reals + kLanes - 1) / kLanes * kLanes;
   WithForm(block, [&](auto lhs_is_row, auto rhs_is_row, auto conjugate) {
-    auto* to = reinterpret_cast<typename Arithmetic<T>::Real*>(out);
     int64_t row = 0;
     for (; (block.rows - row) * reals >= reach; ++row, to += reals) {
       const Row<T, W, lhs_is_row.value> lhs(RowData(block.lhs, row));
@@ -119,32 +127,63 @@ inline void MultiplyNarrowRows(const Block<T>& block, T* out) {
   });
 }
 
+// A row that all rows of products share, copied to where a vector may be read beyond its end.
 template <typename T>
-void MultiplyBlock(const Block<T>& block, bool stream, T* out) {
-  using Real = typename Arithmetic<T>::Real;
+inline Strided<T> WithPadding(const Strided<T>& operand, int64_t columns, T* buffer) {
+  if (!operand.is_row || operand.row_step != 0) return operand;
+  for (int64_t column = 0; column < columns; ++column) buffer[column] = operand.data[column];
+  return {buffer, 0, true};
+}
+
+template <typename T, typename To>
+inline void MultiplyBlock(const Block<T>& block, bool stream, To* out) {
+  const int64_t reals = block.columns * Arithmetic<T>::kReals;
   if (block.is_narrow) {
+    T lhs[kNarrow + kMaxLanes] = {}, rhs[kNarrow + kMaxLanes] = {};
+    const Block<T> padded = {WithPadding(block.lhs, block.columns, lhs),
+                             WithPadding(block.rhs, block.columns, rhs),
+                             block.rows,
+                             block.columns,
+                             block.is_narrow,
+                             block.conjugate};
     const auto may_be_overrun = [&](const Strided<T>& operand) {
-      return !operand.is_row || operand.row_step == block.columns;
+      return !operand.is_row || operand.row_step == 0 || operand.row_step == block.columns;
     };
     if (may_be_overrun(block.lhs) && may_be_overrun(block.rhs)) {
-      MultiplyNarrowRows(block, out);
+      MultiplyNarrowRows(padded, out);
     } else {
       ForPacked(block, [&](int64_t first, int64_t, const Block<T>& packed) {
-        MultiplyBlock(packed, stream, out + first * block.columns);
+        MultiplyBlock(packed, stream, out + first * reals);
       });
     }
     return;
   }
   WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
     for (int64_t row = 0; row < block.rows; ++row) {
-      Real* to = reinterpret_cast<Real*>(out + row * block.columns);
-      MultiplyRow<T, lhs.value, rhs.value, conjugate.value>(block, row, stream, to);
+      MultiplyRow<T, lhs.value, rhs.value, conjugate.value>(block, row, stream, out + row * reals);
     }
   });
 #if defined(__x86_64__)
   if (stream) _mm_sfence();
 #endif
 }
+
+template <typename T>
+void MultiplyElements(const Block<T>& block, bool stream, T* out) {
+  MultiplyBlock(block, stream, reinterpret_cast<typename Arithmetic<T>::Real*>(out));
+}
+
+template <typename T>
+void MultiplyIntoSums(const Block<T>& block, typename Arithmetic<T>::Sum* out) {
+  MultiplyBlock(block, /*stream=*/false, out);
+}
+
+// The processor itself reads ahead less well in several rows than in one. The reals of a line of the caches, and those
+// of a few lines, as far as which is read ahead.
+template <typename T>
+constexpr int64_t kPrefetchEvery = 64 / sizeof(typename Arithmetic<T>::Real);
+template <typename T>
+constexpr int64_t kPrefetched = 4 * kPrefetchEvery<T>;
 
 // sums[column] += the products of `kRows` rows, one after the other.
 template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate, int kRows>
@@ -164,6 +203,12 @@ inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithm
   const int64_t count = block.columns * Arithmetic<T>::kReals;
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
+    if (kRows > 1 && i % kPrefetchEvery<T> == 0) {
+      for (int r = 0; r < kRows; ++r) {
+        if (lhs_is_row) __builtin_prefetch(RowData(block.lhs, row + r) + i + kPrefetched<T>);
+        if (rhs_is_row) __builtin_prefetch(RowData(block.rhs, row + r) + i + kPrefetched<T>);
+      }
+    }
     Vector<W> sum;
     Load(sums + i, &sum);
     sum += Product<T, conjugate, W>(r0.lhs.At(i), r0.rhs.At(i));
@@ -200,13 +245,10 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // Rows without gaps are fastest one by one. With gaps, four at once are faster, since the sums are read and written
-  // less often.
-  const auto has_gaps = [&](const Strided<T>& operand) { return operand.is_row && operand.row_step != block.columns; };
-  const bool by_four = has_gaps(block.lhs) || has_gaps(block.rhs);
+  // Four rows at once: the sums are read and written less often.
   WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
     int64_t row = 0;
-    for (; by_four && row + 4 <= block.rows; row += 4) {
+    for (; row + 4 <= block.rows; row += 4) {
       AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 4>(block, row, sums);
     }
     for (; row < block.rows; ++row) {
@@ -253,19 +295,6 @@ inline void AddRowTo(const Block<T>& block, int64_t row, typename Arithmetic<T>:
 template <typename T>
 void AddToRows(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
   constexpr int kReals = Arithmetic<T>::kReals;
-  if (block.is_narrow) {
-    ForPacked(block, [&](int64_t first, int64_t rows, const Block<T>& packed) {
-      typename Arithmetic<T>::Sum products[kPacked] = {};
-      AddToColumns(packed, products);
-      const int64_t reals = block.columns * kReals;
-      for (int64_t i = 0; i < reals; ++i) {
-        for (int64_t row = 0; row < rows; ++row) {
-          sums[(first + row) * kReals + i % kReals] += products[row * reals + i];
-        }
-      }
-    });
-    return;
-  }
   WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
     for (int64_t row = 0; row < block.rows; ++row) {
       AddRowTo<T, lhs.value, rhs.value, conjugate.value>(block, row, sums + row * kReals);
@@ -289,4 +318,5 @@ void Round(const typename Arithmetic<T>::Sum* sums, int64_t count, T* out) {
 }
 
 template <typename T>
-constexpr BlockKernels<T> kKernels = {MultiplyBlock<T>, AddToColumns<T>, AddToRows<T>, Round<T>};
+constexpr BlockKernels<T> kKernels = {MultiplyElements<T>, MultiplyIntoSums<T>, AddToColumns<T>, AddToRows<T>,
+                                      Round<T>};

@@ -4,19 +4,24 @@
 #include <complex>
 #include <vector>
 
+#include "cc/lib/short_sums.h"
+
 namespace tf_cg_ops {
 namespace {
 
 // Sums that are computed side by side: few enough for the caches, enough to read the operands in long runs.
 constexpr int64_t kTile = 8192;
+// Numbers that are folded at once: so few that the processor goes on reading the operands ahead meanwhile.
+constexpr int64_t kFoldTile = 512;
 // Products of one column that are added one after the other. Their sum is then added to the column's total, which
 // limits the rounding errors along a column.
 constexpr int64_t kColumnProducts = 256;
 // A reduction with few outputs is cut into blocks, so that all threads take part and read in long runs. Each block has
-// at least kBlockProducts, and there are at most kMaxBlocks.
+// at least kBlockProducts, and kProductsOfASum for each of its sums; there are at most kMaxBlocks.
 constexpr int64_t kFewRows = 1024;
 constexpr int64_t kFewColumns = 8192;
 constexpr int64_t kBlockProducts = 32768;
+constexpr int64_t kProductsOfASum = 256;
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kLongEnough = 16;
 // The least bytes of an output that is written past the caches: more than they hold.
@@ -68,9 +73,11 @@ int64_t Iterations(const std::vector<Loop>& loops, size_t num_loops) {
 template <typename T>
 class Contraction {
  public:
-  Contraction(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
+  // `folded`: the short sums that remain after the plan, or null.
+  Contraction(const ContractionPlan& plan, const ShortSums* folded, bool conjugate, const T* lhs, const T* rhs, T* out,
               InstructionSet instruction_set)
       : plan_(plan),
+        folded_(folded),
         conjugate_(conjugate),
         lhs_(lhs),
         rhs_(rhs),
@@ -81,8 +88,16 @@ class Contraction {
     if (plan_.output_size == 0) return;
     if (plan_.reduction_size == 0) {
       std::fill(out_, out_ + plan_.output_size, T{});
+    } else if (folded_ != nullptr && NumReducedBlocks() <= 1) {
+      const int64_t size = folded_->group_size;
+      parallel_for(plan_.output_size / size, size * plan_.reduction_size,
+                   [this](int64_t begin, int64_t end) { SumAndFold(begin, end); });
     } else if (plan_.reduction_loops.empty()) {
-      parallel_for(plan_.output_size, 1, [this](int64_t begin, int64_t end) { Multiply(begin, end); });
+      const bool stream =
+          plan_.output_size >= kStreamedBytes / static_cast<int64_t>(sizeof(T)) && out_ != lhs_ && out_ != rhs_;
+      parallel_for(plan_.output_size, 1, [this, stream](int64_t begin, int64_t end) {
+        Multiply(begin, end, [&](const Block<T>& block, int64_t i) { kernels_.multiply(block, stream, out_ + i); });
+      });
     } else if (const int64_t blocks = NumReducedBlocks(); blocks > 1) {
       SumInBlocks(blocks, parallel_for);
     } else {
@@ -102,10 +117,9 @@ class Contraction {
 
   static bool IsNarrow(const Loop& loop) { return loop.size <= kNarrow; }
 
-  // Computes the elements [begin, end) of an out without sums.
-  void Multiply(int64_t begin, int64_t end) const {
-    const bool stream =
-        plan_.output_size >= kStreamedBytes / static_cast<int64_t>(sizeof(T)) && out_ != lhs_ && out_ != rhs_;
+  // Computes the elements [begin, end) of an out without sums, by calls of multiply(block, its first element).
+  template <typename F>
+  void Multiply(int64_t begin, int64_t end, const F& multiply) const {
     const size_t last = plan_.output_loops.size() - 1;
     const Loop& inner = plan_.output_loops[last];
     const Loop middle = last > 0 ? plan_.output_loops[last - 1] : Loop{1, 0, 0, 0};
@@ -125,7 +139,7 @@ class Contraction {
                               columns,
                               IsNarrow(inner) && rows > 1,
                               conjugate_};
-      kernels_.multiply(block, stream, out_ + begin);
+      multiply(block, begin);
       begin += rows * columns;
       column = (column + columns) % inner.size;
       if (column == 0) row += rows;
@@ -179,7 +193,7 @@ class Contraction {
                             {rhs + outer.rhs(), inner.rhs, last.rhs == 1},
                             count,
                             last.size,
-                            IsNarrow(last),
+                            /*is_narrow=*/false,
                             conjugate_},
                            sums);
     }
@@ -234,9 +248,10 @@ class Contraction {
   }
 
   int64_t NumReducedBlocks() const {
+    if (plan_.reduction_loops.empty()) return 1;
     if (plan_.output_size >= (plan_.reduction_is_innermost ? kFewRows : kFewColumns)) return 1;
     // Each block writes and reads a sum for every element of out, which must be few compared with its products.
-    const int64_t products = std::max(kBlockProducts, 64 * plan_.output_size);
+    const int64_t products = std::max(kBlockProducts, kProductsOfASum * plan_.output_size);
     return std::min(
         {plan_.output_size * plan_.reduction_size / products, plan_.reduction_loops[LoopToCut()].size, kMaxBlocks});
   }
@@ -263,10 +278,40 @@ class Contraction {
     for (int64_t block = 1; block < blocks; ++block) {
       for (int64_t i = 0; i < reals; ++i) partial[i] += partial[block * reals + i];
     }
-    kernels_.round(partial.data(), plan_.output_size, out_);
+    if (folded_ != nullptr) Fold(*folded_, kReals, plan_.output_size / folded_->group_size, partial.data());
+    kernels_.round(partial.data(), OutputSize(), out_);
+  }
+
+  // Elements of out: those of the plan, once they are folded.
+  int64_t OutputSize() const {
+    if (folded_ == nullptr) return plan_.output_size;
+    return plan_.output_size / folded_->group_size * folded_->folded_size;
+  }
+
+  // Computes and folds the groups [begin, end).
+  void SumAndFold(int64_t begin, int64_t end) const {
+    const int64_t size = folded_->group_size;
+    const int64_t at_once = kFoldTile / kReals / size;
+    SumType sums[kFoldTile];
+    for (; begin < end; begin += at_once) {
+      const int64_t groups = std::min(at_once, end - begin);
+      const int64_t first = begin * size;
+      if (plan_.reduction_loops.empty()) {
+        Multiply(first, first + groups * size, [&](const Block<T>& block, int64_t i) {
+          kernels_.multiply_into_sums(block, sums + (i - first) * kReals);
+        });
+      } else {
+        Sum(first, first + groups * size, plan_.reduction_loops, [&](int64_t i, const SumType* from, int64_t count) {
+          std::copy(from, from + count * kReals, sums + (i - first) * kReals);
+        });
+      }
+      Fold(*folded_, kReals, groups, sums);
+      kernels_.round(sums, groups * folded_->folded_size, out_ + begin * folded_->folded_size);
+    }
   }
 
   const ContractionPlan& plan_;
+  const ShortSums* folded_;
   bool conjugate_;
   const T* lhs_;
   const T* rhs_;
@@ -279,7 +324,10 @@ class Contraction {
 template <typename T>
 void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
               InstructionSet instruction_set, const ParallelFor& parallel_for) {
-  Contraction<T>(plan, conjugate, lhs, rhs, out, instruction_set).Run(parallel_for);
+  const ShortSums found = FindShortSums(plan, Arithmetic<T>::kReals);
+  const bool folds = !found.loops.empty();
+  Contraction<T>(folds ? found.plan : plan, folds ? &found : nullptr, conjugate, lhs, rhs, out, instruction_set)
+      .Run(parallel_for);
 }
 
 #define INSTANTIATE(T) \

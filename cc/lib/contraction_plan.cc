@@ -22,6 +22,14 @@ bool CanMerge(const Loop& outer, const Loop& inner) {
 
 }  // namespace
 
+void AppendLoop(const Loop& loop, std::vector<Loop>* loops) {
+  if (!loops->empty() && CanMerge(loops->back(), loop)) {
+    loops->back() = {loops->back().size * loop.size, loop.lhs, loop.rhs, loop.out};
+  } else {
+    loops->push_back(loop);
+  }
+}
+
 ContractionPlan PlanContraction(const Alignment& alignment, Role wrt) {
   const Dims& iteration_space = alignment.iteration_space;
   const Dims& out_dims = alignment.operands[wrt];
@@ -40,15 +48,11 @@ ContractionPlan PlanContraction(const Alignment& alignment, Role wrt) {
   const Dims lhs = StridesOf(alignment.operands[LhsRole(wrt)]);
   const Dims rhs = StridesOf(alignment.operands[RhsRole(wrt)]);
   const Dims out = StridesOf(out_dims);
-  std::vector<Loop> loops;
+  std::vector<Loop>& loops = plan.loops;
   for (size_t i = 0; i < iteration_space.size(); ++i) {
     if (iteration_space[i] == 1) continue;
     const Loop loop{iteration_space[i], lhs[i], rhs[i], out[i]};
-    if (!loops.empty() && CanMerge(loops.back(), loop)) {
-      loops.back() = {loops.back().size * loop.size, loop.lhs, loop.rhs, loop.out};
-    } else {
-      loops.push_back(loop);
-    }
+    AppendLoop(loop, &loops);
   }
   plan.reduction_is_innermost = !loops.empty() && loops.back().out == 0;
   for (const Loop& loop : loops) {

@@ -22,6 +22,7 @@ struct Loop {
 // last one contiguously; there is at least one. `reduction_loops` go through the products of one element of out; there
 // are none if no dimension is reduced.
 struct ContractionPlan {
+  std::vector<Loop> loops;  // All of them, in the order of the iteration space.
   std::vector<Loop> output_loops;
   std::vector<Loop> reduction_loops;
   int64_t output_size = 1;     // Elements of out.
@@ -36,6 +37,9 @@ struct ContractionPlan {
     return reduction_loops.empty() && output_loops.size() == 1 && output_loops[0].rhs == 1;
   }
 };
+
+// Appends a loop inside of the others; to the last one if both are equivalent to one loop.
+void AppendLoop(const Loop& loop, std::vector<Loop>* loops);
 
 // The plan for the gradient with respect to `wrt`, which has the shape of out.
 ContractionPlan PlanContraction(const Alignment& alignment, Role wrt);

@@ -36,6 +36,20 @@ FAULTS = (
         ARITHMETIC,
     ),
     Fault(
+        "a group of short sums in which a loop over outputs is not counted",
+        "cc/lib/short_sums.cc",
+        "if (loop.out != 0) found.folded_size *= loop.size;",
+        "if (loop.out != 0 && loop.size > 2) found.folded_size *= loop.size;",
+        ARITHMETIC,
+    ),
+    Fault(
+        "short sums that leave out the last of an odd number of columns",
+        "cc/lib/short_sums.cc",
+        "for (; i < width; ++i) {",
+        "for (; i + 1 < width; ++i) {",
+        ARITHMETIC,
+    ),
+    Fault(
         "loops merged although one operand is broadcast along one of them",
         "cc/lib/contraction_plan.cc",
         "outer.rhs == inner.rhs * inner.size &&",

@@ -32,6 +32,12 @@ FORMS = {
     "sums_of_wide_columns": (lambda n: ([7, 2, n], [7, 2, n], [1, 1, n]), "x"),
     "sums_over_1_and_3": (lambda n: ([2, 3, 4, n], [2, 3, 4, n], [2, 1, 4, 1]), "x"),
     "sums_over_0_and_2": (lambda n: ([2, 3, 4, n], [2, 3, 4, n], [1, 3, 1, n]), "x"),
+    "short_sums_of_rows": (lambda n: ([n, 3], [n, 3], [n, 1]), "x"),
+    "short_sums_of_rows_by_row": (lambda n: ([n, 3], [1, 3], [n, 1]), "x"),
+    "short_sums_of_rows_by_column": (lambda n: ([n, 5], [n, 1], [n, 1]), "x"),
+    "short_sums_over_1_and_2": (lambda n: ([n, 4, 3, 2], [n, 4, 3, 2], [n, 1, 1, 2]), "x"),
+    "short_sums_over_1_and_3": (lambda n: ([n, 3, 5, 2], [n, 1, 5, 2], [n, 1, 5, 1]), "fx"),
+    "short_sums_in_long_ones": (lambda n: ([n, 2, 4, 3], [n, 2, 4, 3], [1, 2, 1, 3]), "x"),
     "equal_sums": (lambda n: ([6, 1], [6, 1], [1, n]), "x"),
 }
 
