@@ -57,3 +57,8 @@ WITHOUT = "without it"
 def of_length(name: str, num_steps: int) -> str:
     """The name of an implementation at one of several lengths."""
     return f"{name}, {num_steps:,} steps"
+
+
+def of_uses(name: str, uses: int) -> str:
+    """The name of an implementation used several times."""
+    return f"{name}, {uses:,} uses"

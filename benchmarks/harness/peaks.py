@@ -34,7 +34,7 @@ class Peak:
         """The excess of one call."""
         # Sets the peak back to what is resident now: see proc_pid_clear_refs(5).
         pathlib.Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
+        before = resident_bytes()
         self._function()
         return max(0, _status("VmHWM") - before) / self._unit_bytes
 
@@ -76,6 +76,11 @@ class InFreshProcess:
             return sampler.sample()
         finally:
             worker.end()
+
+
+def resident_bytes() -> int:
+    """The memory that this process holds now."""
+    return _status("VmRSS")
 
 
 def _status(field: str) -> int:

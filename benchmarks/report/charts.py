@@ -89,7 +89,7 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     paths = []
     with plt.rc_context(_STYLE):
-        for draw_one in (_headline, _sizes, _memory_limit, _loops):
+        for draw_one in (_headline, _sizes, _memory_limit, _loops, _growth):
             figure = draw_one(cases)
             if figure is not None:
                 paths.append(folder / f"{draw_one.__name__.removeprefix('_')}.png")
@@ -279,4 +279,39 @@ def _loops(cases: Cases) -> Any:
     axis.set_title("Memory of the gradient of a loop", fontsize=12, fontweight="bold")
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8, frameon=False)
+    return figure
+
+
+_OF_GROWTH = {
+    EMBED: {"color": _BLUE, "linewidth": 2.2, "marker": "o"},
+    DECORATOR: {"color": _LIGHT, "linewidth": 2.2, "marker": "o"},
+    TF: {"color": _DARK, "marker": "s"},
+    FORMULA: {"color": _GREY, "linestyle": ":", "marker": "s"},
+}
+
+
+def _growth(cases: Cases) -> Any:
+    """Each cost by the number of custom gradients in a function: one that is linear is a straight line of slope 1."""
+    found = [(name, case) for (subject, name), case in cases.items() if (subject, name[-8:]) == ("growth", "function")]
+    if not found:
+        return None
+    figure, axes = plt.subplots(2, math.ceil(len(found) / 2), figsize=(11, 6), layout="constrained")
+    for axis, (name, case) in zip(axes.flat, found, strict=True):
+        by_length = table.by_length(case)
+        for implementation, figures in by_length.items():
+            shown = {n: figure for n, figure in figures.items() if figure > 0}
+            axis.plot(shown.keys(), shown.values(), label=implementation, markersize=4, **_OF_GROWTH[implementation])
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        lengths = sorted({n for figures in by_length.values() for n in figures})
+        axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
+        axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _, unit=case["unit"]: table.quantity(y, unit)))
+        axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        axis.set_title(name.partition(",")[0], fontsize=10)
+        axis.grid(alpha=0.25)
+    axes.flat[0].legend(fontsize=8, frameon=False)
+    figure.suptitle(
+        "Costs by the number of custom gradients in a function", x=0.01, ha="left", fontsize=12, fontweight="bold"
+    )
     return figure

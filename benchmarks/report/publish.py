@@ -18,7 +18,12 @@ from . import table
 RESULTS = ROOT / "benchmarks" / "results"
 # The parts of each page, by the name in its marks.
 PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
-    ROOT / "docs" / "performance.md": {"origin": table.origin, "targets": table.targets, "memory": table.memory},
+    ROOT / "docs" / "performance.md": {
+        "origin": table.origin,
+        "targets": table.targets,
+        "memory": table.memory,
+        "growth": table.growth,
+    },
     ROOT / "docs" / "memory.md": {
         "origin": table.origin,
         "blocks": table.blocks,

@@ -1,5 +1,6 @@
 """The figures as Markdown."""
 
+import math
 from typing import Any
 
 from ..harness.names import JAX_CHECKPOINT, JAX_LOOP, KERNEL, LOG, SQRT, TF_LOOP, YARDSTICKS
@@ -94,8 +95,24 @@ def by_length(case: dict[str, Any]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for name, summary in case["implementations"].items():
         of, _, length = name.rpartition(", ")
-        found.setdefault(of, {})[int(length.removesuffix(" steps").replace(",", ""))] = summary["median"]
+        found.setdefault(of, {})[int(length.split()[0].replace(",", ""))] = summary["median"]
     return found
+
+
+def growth(run: dict[str, Any]) -> str:
+    """The costs of the most uses, and the power of their number with which each has grown since the size before."""
+    body = []
+    names: list[str] = []
+    for case in (case for case in run["cases"] if case["subject"] == "growth"):
+        found = by_length(case)
+        names = list(found)
+        cells = []
+        for figures in found.values():
+            (n, before), (most, after) = list(figures.items())[-2:]
+            power = f" (n^{math.log(after / before, most / n):.1f})" if min(before, after) > 0 else ""
+            cells.append(f"{quantity(after, case['unit'])}{power}")
+        body.append((f"{case['case']}, n = {most:,}", *cells))
+    return rows(("", *(f"`{name}`" for name in names)), *body)
 
 
 def times_of_loops(run: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import tf_cg_ops as cg
 
 from .. import program
 from ..harness.measurement import Case, Settings
-from ..harness.names import DECORATOR, EMBED, FORMULA, TF, TFP
+from ..harness.names import DECORATOR, EMBED, FORMULA, MULTIPLY, TF, TFP
 from ..harness.samplers import Number, Sampler, Timed
 
 SUBJECT = "tracing"
@@ -20,7 +20,8 @@ def _sine(decorate: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
     return decorate(lambda x: (tf.sin(x), lambda dy: dy * tf.cos(x)))
 
 
-_USES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+# A custom gradient of the sine, by each implementation.
+USES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     EMBED: lambda x: cg.embed_gradient(tf.sin(x), tf.cos(x), x),
     DECORATOR: _sine(cg.custom_gradient),
     TF: _sine(tf.custom_gradient),
@@ -51,23 +52,35 @@ def _nodes(graph: tf.Graph) -> int:
     return len(definition.node) + sum(len(function.node_def) for function in definition.library.function)
 
 
-def _build(uses: int, backward: bool, count: bool) -> Mapping[str, Sampler | str]:
-    traces = {name: functools.partial(_trace, use, uses, backward) for name, use in _USES.items()}
+def _build(
+    implementations: Mapping[str, Callable[[tf.Tensor], tf.Tensor]], uses: int, backward: bool, count: bool
+) -> Mapping[str, Sampler | str]:
+    traces = {name: functools.partial(_trace, use, uses, backward) for name, use in implementations.items()}
     if count:
         return {name: Number(lambda trace=trace: _nodes(trace())) for name, trace in traces.items()}
     return {name: Timed(trace) for name, trace in traces.items()}
 
 
+# Nothing but one op.
+_ONE_OP: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    EMBED: lambda x: cg.embed_gradient(x, x, x),
+    MULTIPLY: lambda x: tf.multiply(x, x),
+}
+
+
 def cases(settings: Settings) -> list[Case]:
-    """Time and nodes, forward alone and with the gradient."""
-    uses = settings.pick(20, 2)
+    """Time and nodes, forward alone and with the gradient; `growth` has more uses."""
     found = []
-    for title, backward in (("forward", False), ("forward and backward", True)):
-        build = functools.partial(_build, uses, backward)
-        name = f"{title}, {uses} uses"
-        found.append(Case(SUBJECT, f"time, {name}", functools.partial(build, False), (EMBED, DECORATOR)))
-        nodes = functools.partial(build, True)
-        found.append(Case(SUBJECT, f"graph, {name}", nodes, (EMBED, DECORATOR), "nodes", rounds=1))
+    for uses in settings.pick((1, 100), (2,)):
+        for title, backward in (("forward", False), ("forward and backward", True)):
+            build = functools.partial(_build, USES, uses, backward)
+            name = f"{title}, {uses} uses"
+            found.append(Case(SUBJECT, f"time, {name}", functools.partial(build, False), (EMBED, DECORATOR)))
+            nodes = functools.partial(build, True)
+            found.append(Case(SUBJECT, f"graph, {name}", nodes, (EMBED, DECORATOR), "nodes", rounds=1))
+        found.append(
+            Case(SUBJECT, f"time, one op, {uses} uses", functools.partial(_build, _ONE_OP, uses, False, False))
+        )
     return found
 
 

@@ -258,7 +258,7 @@ def test_the_table_of_all_cases_is_made_from_the_results(run):
     assert table.document(run) == (publish.RESULTS / "table.md").read_text()
 
 
-CHARTS = {"performance.md": {"headline.png", "sizes.png", "memory_limit.png"}, "memory.md": {"loops.png"}}
+CHARTS = {"performance.md": {"headline.png", "sizes.png", "memory_limit.png", "growth.png"}, "memory.md": {"loops.png"}}
 
 
 @pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)

@@ -73,7 +73,7 @@ def test_faults_of_half_precision():
         return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * tf.cast(x, tf.float64)
 
     check_gradient(written, [X])
-    with pytest.raises(AssertionError, match="mode 'mixed_float16'; .* wrong dtype for 'x'; expected float16"):
+    with pytest.raises(AssertionError, match=r"mode 'mixed_float16'; .* wrong dtype for 'x'; expected float16"):
         check_gradient(written, [X], modes=["eager", "mixed_float16"])
 
     @cg.custom_gradient
@@ -81,7 +81,7 @@ def test_faults_of_half_precision():
         return tf.exp(x), lambda dy: dy * tf.exp(3 * x) / tf.exp(2 * x)
 
     check_gradient(overflowing, [X + 4], modes=["eager", "mixed_bfloat16"])
-    with pytest.raises(AssertionError, match="wrong in mode 'mixed_float16'; .* The gradient is not finite"):
+    with pytest.raises(AssertionError, match=r"wrong in mode 'mixed_float16'; .* The gradient is not finite"):
         check_gradient(overflowing, [X + 4], modes=["eager", "mixed_float16"])
 
 
