@@ -178,8 +178,8 @@ void MultiplyIntoSums(const Block<T>& block, typename Arithmetic<T>::Sum* out) {
   MultiplyBlock(block, /*stream=*/false, out);
 }
 
-// The processor itself reads ahead less well in several rows than in one. The reals of a line of the caches, and those
-// of a few lines, as far as which is read ahead.
+// The processor itself reads ahead less well in several rows than in one. Here: once for each line of the caches, and
+// four lines ahead.
 template <typename T>
 constexpr int64_t kPrefetchEvery = 64 / sizeof(typename Arithmetic<T>::Real);
 template <typename T>

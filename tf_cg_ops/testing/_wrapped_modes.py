@@ -85,7 +85,7 @@ def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) ->
 
 def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
     """A functional model of Keras 3, which the function makes from symbolic inputs."""
-    import keras  # Whoever does not ask for this mode need not wait for it.
+    import keras  # Not at the top: the other modes need not wait for it.
 
     inputs = [keras.Input(batch_shape=value.shape, dtype=value.dtype.name) for value in function.values]
     model = keras.Model(inputs, flat(inputs))
