@@ -1,8 +1,8 @@
 // Sums over loops of a few iterations, inside of or between loops over elements of out.
 //
 // One call of a kernel for each of these sums would cost more than its products. Instead the loops count as loops over
-// outputs at first: products, and sums over the other loops, are computed in long runs. What is there then, in groups
-// that belong to a few elements of out, is folded.
+// outputs at first: products, and sums over the other loops, are computed in long runs. The results, in groups that
+// belong to a few elements of out, are folded.
 
 #ifndef TF_CG_OPS_CC_LIB_SHORT_SUMS_H_
 #define TF_CG_OPS_CC_LIB_SHORT_SUMS_H_
