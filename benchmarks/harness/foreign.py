@@ -31,14 +31,14 @@ def implementations(function: str, **arguments: Any) -> dict[str, Sampler | str]
     return found
 
 
-def times_in_jax(function: str, **arguments: Any) -> Mapping[str, Sampler | str]:
+def times_in(framework: str, function: str, **arguments: Any) -> Mapping[str, Sampler | str]:
     """The samplers that `module:function` builds."""
-    return _worker("jax").build(function, **arguments) if _installed("jax") else {"jax": _ABSENT}
+    return _worker(framework).build(function, **arguments) if _installed(framework) else {framework: _ABSENT}
 
 
-def peak_in_jax(builder: str, **arguments: Any) -> Sampler | str:
+def peak_in(framework: str, builder: str, **arguments: Any) -> Sampler | str:
     """The sampler that `module:function` builds, in a fresh process for each sample."""
-    return peaks.InFreshProcess(builder, arguments, _ENVIRONMENT) if _installed("jax") else _ABSENT
+    return peaks.InFreshProcess(builder, arguments, _ENVIRONMENT) if _installed(framework) else _ABSENT
 
 
 def _installed(framework: str) -> bool:

@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .names import COMPILED_JAX, JAX
 from .samplers import Sampler, Timed
-
-NAME = "jax.custom_vjp"
-COMPILED = "jax.custom_vjp in jax.jit"
 
 
 @jax.custom_vjp
@@ -48,7 +46,7 @@ def _arrays(shape: list[int], x_shape: list[int] | None) -> tuple[Any, ...]:
 def _both(function: Callable[..., Any], *arguments: Any) -> dict[str, Sampler]:
     compiled = jax.jit(function)
     wait = jax.block_until_ready
-    return {NAME: Timed(lambda: function(*arguments), wait), COMPILED: Timed(lambda: compiled(*arguments), wait)}
+    return {JAX: Timed(lambda: function(*arguments), wait), COMPILED_JAX: Timed(lambda: compiled(*arguments), wait)}
 
 
 def forward(shape: list[int]) -> dict[str, Sampler]:

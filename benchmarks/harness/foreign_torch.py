@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
+from .names import TORCH
 from .samplers import Sampler, Timed
-
-NAME = "torch.autograd.Function"
 
 
 class _Embed(torch.autograd.Function):
@@ -37,10 +36,10 @@ def _tensors(shape: list[int], x_shape: list[int] | None) -> tuple[torch.Tensor,
 def forward(shape: list[int]) -> dict[str, Sampler]:
     """The value alone, recorded."""
     fx, gx, x, _ = _tensors(shape, None)
-    return {NAME: Timed(lambda: _Embed.apply(fx, gx, x))}
+    return {TORCH: Timed(lambda: _Embed.apply(fx, gx, x))}
 
 
 def gradient(shape: list[int], x_shape: list[int] | None = None) -> dict[str, Sampler]:
     """The value and its gradient."""
     fx, gx, x, dy = _tensors(shape, x_shape)
-    return {NAME: Timed(lambda: torch.autograd.grad(_Embed.apply(fx, gx, x), x, dy))}
+    return {TORCH: Timed(lambda: torch.autograd.grad(_Embed.apply(fx, gx, x), x, dy))}

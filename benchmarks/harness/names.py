@@ -10,7 +10,11 @@ KERNEL = "cg gradient op"
 TF = "tf.custom_gradient"
 FORMULA = "stop-gradient formula"
 TFP = "tfp.math.custom_gradient"
+TORCH = "torch.autograd.Function"
+JAX = "jax.custom_vjp"
+COMPILED_JAX = "jax.custom_vjp in jax.jit"
 MULTIPLY = "tf.multiply"
+IDENTITY = "tf.identity"
 REDUCE_SUM = "tf.reduce_sum"
 
 # The yardsticks.

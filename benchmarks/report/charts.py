@@ -14,9 +14,11 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 from ..harness.names import (
+    COMPILED_JAX,
     DECORATOR,
     EMBED,
     FORMULA,
+    JAX,
     JAX_CHECKPOINT,
     JAX_LOOP,
     KERNEL,
@@ -30,6 +32,7 @@ from ..harness.names import (
     TF,
     TF_LOOP,
     TFP,
+    TORCH,
     TRAFFIC,
 )
 from . import table
@@ -89,7 +92,7 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     paths = []
     with plt.rc_context(_STYLE):
-        for draw_one in (_headline, _sizes, _memory_limit, _loops, _growth):
+        for draw_one in (_headline, _sizes, _memory_limit, _loops, _growth, _models):
             figure = draw_one(cases)
             if figure is not None:
                 paths.append(folder / f"{draw_one.__name__.removeprefix('_')}.png")
@@ -202,9 +205,9 @@ _MARKERS = {
     TF: "s",
     FORMULA: "^",
     TFP: "D",
-    "torch.autograd.Function": "x",
-    "jax.custom_vjp": "+",
-    "jax.custom_vjp in jax.jit": "*",
+    TORCH: "x",
+    JAX: "+",
+    COMPILED_JAX: "*",
 }
 
 
@@ -315,3 +318,44 @@ def _growth(cases: Cases) -> Any:
         "Costs by the number of custom gradients in a function", x=0.01, ha="left", fontsize=12, fontweight="bold"
     )
     return figure
+
+
+_OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096", TORCH: _GREY, COMPILED_JAX: _GREY}
+_KINDS = (("time", "s"), ("peak memory", "MiB"))
+
+
+def _models(cases: Cases) -> Any:
+    """The time and the memory of a training step of each network: a column each, with the modes side by side."""
+    by_case = table.of_models({"cases": list(cases.values())})
+    networks = list(dict.fromkeys(network for network, _ in by_case))
+    if not networks:
+        return None
+    figure, axes = plt.subplots(
+        2, len(networks), figsize=(3.4 * len(networks), 5.4), layout="constrained", squeeze=False
+    )
+    for column, network in enumerate(networks):
+        by_mode = {mode: found for (of, mode), found in by_case.items() if of == network}
+        for row, (kind, unit) in enumerate(_KINDS):
+            _grouped_bars(axes[row, column], by_mode, kind, unit)
+        axes[0, column].set_title(network, fontsize=9.5)
+    for row, label in enumerate(("time of a step", "memory of a step")):
+        axes[row, 0].set_ylabel(label)
+    labels = {**{name: name for name in _OF_MODELS}, TORCH: "PyTorch (eager), JAX (XLA)"}
+    handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in _OF_MODELS if name != COMPILED_JAX]
+    names = [labels[name] for name in _OF_MODELS if name != COMPILED_JAX]
+    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    figure.suptitle(
+        "A training step of four models (less is better)", x=0.01, ha="left", fontsize=12, fontweight="bold"
+    )
+    return figure
+
+
+def _grouped_bars(axis: Any, by_mode: dict[str, dict[str, dict[str, float]]], kind: str, unit: str) -> None:
+    width = 1 / (len(_OF_MODELS) + 0.5)
+    for group, found in enumerate(by_mode.values()):
+        for place, name in enumerate(name for name in _OF_MODELS if name in found):
+            axis.bar(group + place * width, found[name][kind], width * 0.9, color=_OF_MODELS[name], align="edge")
+    axis.set_xticks([group + 0.38 for group in range(len(by_mode))], list(by_mode), fontsize=8)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, unit) if value else "0"))
+    axis.tick_params(axis="x", length=0)
+    axis.tick_params(axis="y", labelsize=7.5)

@@ -23,6 +23,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "targets": table.targets,
         "memory": table.memory,
         "growth": table.growth,
+        "models": table.models,
     },
     ROOT / "docs" / "memory.md": {
         "origin": table.origin,

@@ -3,7 +3,21 @@
 import math
 from typing import Any
 
-from ..harness.names import JAX_CHECKPOINT, JAX_LOOP, KERNEL, LOG, SQRT, TF_LOOP, YARDSTICKS
+from ..harness.names import (
+    COMPILED_JAX,
+    DECORATOR,
+    EMBED,
+    JAX_CHECKPOINT,
+    JAX_LOOP,
+    KERNEL,
+    LOG,
+    SQRT,
+    TF,
+    TF_LOOP,
+    TFP,
+    TORCH,
+    YARDSTICKS,
+)
 
 # The elements from which no cache holds a tensor.
 LARGE = 4_000_000
@@ -113,6 +127,31 @@ def growth(run: dict[str, Any]) -> str:
             cells.append(f"{quantity(after, case['unit'])}{power}")
         body.append((f"{case['case']}, n = {most:,}", *cells))
     return rows(("", *(f"`{name}`" for name in names)), *body)
+
+
+def of_models(run: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """The medians of whole models: by network and mode, then by implementation, then by kind, as in a case's name."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for case in (case for case in run["cases"] if case["subject"] == "models"):
+        kind, network, mode = case["case"].split(", ")
+        for name, summary in case["implementations"].items():
+            found.setdefault((network, mode), {}).setdefault(name, {})[kind] = summary["median"]
+    return found
+
+
+def models(run: dict[str, Any]) -> str:
+    """The time and the memory of a step of each model, in each mode."""
+    columns = ((EMBED,), (DECORATOR,), (TF,), (TFP,), (TORCH, COMPILED_JAX))
+    body = []
+    for (network, mode), by_name in of_models(run).items():
+        cells = []
+        for names in columns:
+            figures = next((by_name[name] for name in names if name in by_name), None)
+            cell = f"{quantity(figures['time'], 's')}<br>{figures['peak memory']:,.0f} MiB" if figures else ""
+            cells.append(cell)
+        body.append((f"{network}, {mode}", *cells))
+    titles = (EMBED, DECORATOR, TF, TFP)
+    return rows(("", *(f"`{title}`" for title in titles), "PyTorch, or JAX for XLA"), *body)
 
 
 def times_of_loops(run: dict[str, Any]) -> str:

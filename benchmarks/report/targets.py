@@ -8,6 +8,7 @@ from ..harness import quantiles
 from ..harness.names import (
     DECORATOR,
     EMBED,
+    IDENTITY,
     KERNEL,
     LOG,
     MULTIPLY,
@@ -66,6 +67,8 @@ TARGETS = (
     ),
     Target("forward and backward, against TensorFlow", "dispatch", "forward and backward", EMBED, (TF,), 0.6),
     Target("forward and backward, against TFP", "dispatch", "forward and backward", EMBED, (TFP,), 0.2),
+    Target("forward and backward, against the floor", "dispatch", "forward and backward", EMBED, (IDENTITY,), 1.15),
+    Target("the decorator, likewise", "dispatch", "forward and backward", DECORATOR, (IDENTITY,), 1.35),
     Target("the decorator's eager overhead", "dispatch", "forward*", DECORATOR, (TF,), 0.8),
     Target("the decorator's trace time, forward", "tracing", "time, forward, *", DECORATOR, (TF,), 1.5),
     Target("the same with the gradient", "tracing", "time, forward and*", DECORATOR, (TF,), 1.1),

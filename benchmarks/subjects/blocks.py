@@ -85,13 +85,13 @@ def _memory(**arguments: int) -> Mapping[str, Sampler | str]:
         name: peaks.InFreshProcess(f"{__spec__.name}:in_worker", {"name": name, **arguments}) for name in _VARIANTS
     }
     return found | {
-        name: foreign.peak_in_jax(f"{_IN_JAX}:peak", name=name, unit=_MIB, **arguments) for name in JAX_BLOCKS
+        name: foreign.peak_in("jax", f"{_IN_JAX}:peak", name=name, unit=_MIB, **arguments) for name in JAX_BLOCKS
     }
 
 
 def _time(**arguments: int) -> Mapping[str, Sampler | str]:
     found: dict[str, Sampler | str] = {name: Timed(step) for name, step in _steps(**arguments).items()}
-    return found | dict(foreign.times_in_jax(f"{_IN_JAX}:times", **arguments))
+    return found | dict(foreign.times_in("jax", f"{_IN_JAX}:times", **arguments))
 
 
 def cases(settings: Settings) -> list[Case]:

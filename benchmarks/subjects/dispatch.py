@@ -1,7 +1,7 @@
 """The cost of a call without its arithmetic: one element, in eager mode.
 
-`cg raw op` is the op without the conversion and the checks of `embed_gradient`. PyTorch and JAX do the same job in
-processes of their own.
+`cg raw op` is the op without the conversion and the checks of `embed_gradient`. `tf.identity` is the floor: the least
+that a gradient on a tape costs. PyTorch and JAX do the same job in processes of their own.
 """
 
 import functools
@@ -13,7 +13,7 @@ from .. import program
 from ..harness import foreign
 from ..harness.implementations import IMPLEMENTATIONS, gradient
 from ..harness.measurement import Case, Settings
-from ..harness.names import DECORATOR, EMBED, RAW_OP
+from ..harness.names import DECORATOR, EMBED, IDENTITY, RAW_OP
 from ..harness.samplers import Sampler, Timed
 from ..harness.tensors import tensors
 
@@ -47,7 +47,8 @@ def _recorded() -> Mapping[str, Sampler | str]:
 def _both() -> Mapping[str, Sampler | str]:
     fx, gx, x, dy = tensors([], [], [], [])
     ours = {name: Timed(functools.partial(gradient, make(fx, gx), x, dy)) for name, make in IMPLEMENTATIONS.items()}
-    return {**ours, **foreign.implementations("gradient", shape=[])}
+    floor = Timed(functools.partial(gradient, tf.identity, x, dy))
+    return {**ours, IDENTITY: floor, **foreign.implementations("gradient", shape=[])}
 
 
 def _sizes(sizes: list[int]) -> Mapping[str, Sampler | str]:

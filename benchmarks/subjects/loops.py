@@ -72,7 +72,7 @@ def _memory(lengths: Sequence[int], size: int) -> Mapping[str, Sampler | str]:
             elif name in _IN_TENSORFLOW:
                 sampler = peaks.InFreshProcess(f"{__spec__.name}:in_worker", arguments)
             else:
-                sampler = foreign.peak_in_jax(f"{_IN_JAX}:peak", unit=_MIB, **arguments)
+                sampler = foreign.peak_in("jax", f"{_IN_JAX}:peak", unit=_MIB, **arguments)
             found[of_length(name, num_steps)] = sampler
     return found
 
@@ -82,7 +82,7 @@ def _time(jit: bool, **arguments: Any) -> Mapping[str, Sampler | str]:
         name: Timed(gradient) for name, gradient in _gradients(jit=jit, **arguments).items()
     }
     # JAX compiles always.
-    return found | dict(foreign.times_in_jax(f"{_IN_JAX}:times", **arguments) if jit else {})
+    return found | dict(foreign.times_in("jax", f"{_IN_JAX}:times", **arguments) if jit else {})
 
 
 def cases(settings: Settings) -> list[Case]:

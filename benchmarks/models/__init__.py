@@ -1,0 +1,1 @@
+"""Whole models with a custom gradient, in TensorFlow, PyTorch and JAX."""

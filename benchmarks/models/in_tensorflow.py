@@ -1,0 +1,68 @@
+"""The networks in TensorFlow: one training step with each implementation of the custom gradient, in each mode."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tf_cg_ops as cg
+
+from ..harness.names import DECORATOR, EMBED, TF, TFP
+from .networks import Network, Ops, Unit, arrays
+
+MODES = ("eager", "tf.function", "XLA")
+
+OPS = Ops(
+    to_float=lambda x, like: tf.cast(x, like.dtype),
+    sign=tf.sign,
+    square_root=tf.sqrt,
+    clip_above=tf.minimum,
+    relu=tf.nn.relu,
+    total=tf.reduce_sum,
+    softmax=tf.nn.softmax,
+    log_softmax=tf.nn.log_softmax,
+    mean=lambda x: tf.reduce_mean(x, axis=-1, keepdims=True),
+    reshape=tf.reshape,
+    transpose=tf.transpose,
+    convolution=lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "SAME"),
+    pool=lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
+    mean_of_pixels=lambda x: tf.reduce_mean(x, axis=[1, 2]),
+)
+
+
+def _decorated(decorate: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
+    # The value is an output of its own, which tf.custom_gradient requires.
+    return decorate(lambda x: (tf.identity(unit.value(OPS, x)), lambda dy: unit.vjp(OPS, x, dy)))
+
+
+def _of_values(embed: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
+    factor = unit.factor
+    assert factor is not None
+    return lambda x: embed(unit.value(OPS, x), factor(OPS, x) * tf.ones_like(x), x)
+
+
+def units(unit: Unit) -> dict[str, Callable[[Any], Any]]:
+    """The unit by each implementation; those that take values can multiply by a factor, and nothing else."""
+    found = {DECORATOR: _decorated(cg.custom_gradient, unit), TF: _decorated(tf.custom_gradient, unit)}
+    if unit.factor is None:
+        return found
+    return {EMBED: _of_values(cg.embed_gradient, unit), **found, TFP: _of_values(tfp.math.custom_gradient, unit)}
+
+
+def steps(network: Network, mode: str, dtype: type = np.float32) -> dict[str, Callable[[], Any]]:
+    """For each implementation, a function that returns the loss and the gradients of the weights."""
+    weights, inputs, labels = arrays(network, dtype)
+    variables = [tf.Variable(weight) for weight in weights]
+    x, y = tf.constant(inputs), tf.constant(labels)
+
+    def step(unit: Callable[[Any], Any]) -> Callable[[], Any]:
+        def gradients() -> tuple[Any, list[Any]]:
+            with tf.GradientTape() as tape:
+                loss = network.loss(OPS, unit, variables, x, y)
+            return loss, tape.gradient(loss, variables)
+
+        return gradients if mode == "eager" else tf.function(gradients, jit_compile=mode == "XLA", autograph=False)
+
+    return {name: step(unit) for name, unit in units(network.unit).items()}

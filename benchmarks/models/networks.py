@@ -1,0 +1,169 @@
+"""Four networks with a custom gradient each, written once for all frameworks.
+
+- Spiking: leaky neurons that see an image row by row, with the surrogate gradient of Zenke and Ganguli, SuperSpike
+  (Neural Computation 30, 2018).
+- Binarised: a convolutional net with weights and activations of -1 and 1, and the straight-through estimator of
+  Hubara et al., Binarized Neural Networks (2016).
+- Transformer: blocks of attention whose gradients are clipped to a norm.
+- Adversarial: features by which a second head must not tell the domain, with the gradient reversal of Ganin and
+  Lempitsky, Unsupervised Domain Adaptation by Backpropagation (2015).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Ops:
+    """The functions of a framework that the networks call; `+`, `@`, `abs` and indexing are those of its tensors."""
+
+    to_float: Callable[[Any, Any], Any]  # Of booleans, in the dtype of the second argument.
+    sign: Callable[[Any], Any]
+    square_root: Callable[[Any], Any]
+    clip_above: Callable[[Any, float], Any]
+    relu: Callable[[Any], Any]
+    total: Callable[[Any], Any]
+    softmax: Callable[[Any], Any]  # Over the last axis, as the next two.
+    log_softmax: Callable[[Any], Any]
+    mean: Callable[[Any], Any]  # Keeps the axis.
+    reshape: Callable[[Any, Sequence[int]], Any]
+    transpose: Callable[[Any, Sequence[int]], Any]
+    convolution: Callable[[Any, Any], Any]  # With a border of zeros, which keeps the size.
+    pool: Callable[[Any], Any]  # The maximum of each two by two pixels.
+    mean_of_pixels: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A function with a gradient of its own."""
+
+    value: Callable[[Ops, Any], Any]
+    # The gradient of x for x and the upstream gradient.
+    vjp: Callable[[Ops, Any, Any], Any]
+    # If that is `dy * factor`.
+    factor: Callable[[Ops, Any], Any] | None = None
+
+
+def _with_factor(value: Callable[[Ops, Any], Any], factor: Callable[[Ops, Any], Any]) -> Unit:
+    return Unit(value, lambda ops, x, dy: dy * factor(ops, x), factor)
+
+
+def _clip_to_norm(ops: Ops, x: Any, dy: Any) -> Any:
+    return dy * ops.clip_above(1e-3 / ops.square_root(ops.total(dy * dy) + 1e-30), 1.0)
+
+
+SPIKE = _with_factor(lambda ops, v: ops.to_float(v > 0, v), lambda ops, v: 1 / (1 + 10 * abs(v)) ** 2)
+BINARY = _with_factor(lambda ops, x: ops.sign(x), lambda ops, x: ops.to_float(abs(x) <= 1, x))
+CLIP = Unit(lambda ops, x: x, _clip_to_norm)
+REVERSAL = _with_factor(lambda ops, x: x, lambda ops, x: -0.3)
+
+# loss(ops, unit, weights, inputs, labels)
+Loss = Callable[[Ops, Callable[[Any], Any], Sequence[Any], Any, Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network with its unit and the shapes of its arrays."""
+
+    unit: Unit
+    loss: Loss
+    inputs: Sequence[int]
+    classes: int
+    weights: Sequence[Sequence[int]]
+
+
+def _cross_entropy(ops: Ops, logits: Any, labels: Any) -> Any:
+    return -ops.total(labels * ops.log_softmax(logits)) / labels.shape[0]
+
+
+def _spiking(ops: Ops, spike: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+    into, recurrent, out = weights
+    potential = x[:, 0] @ into
+    spikes = spike(potential - 1)
+    logits = spikes @ out
+    for step in range(1, x.shape[1]):
+        potential = 0.9 * potential + x[:, step] @ into + spikes @ recurrent - spikes
+        spikes = spike(potential - 1)
+        logits = logits + spikes @ out
+    return _cross_entropy(ops, logits, labels)
+
+
+def _binarised(ops: Ops, binary: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+    first, second, third, out = weights
+    x = ops.pool(ops.convolution(x, binary(first)) / 3)
+    x = ops.pool(ops.convolution(binary(x), binary(second)) / 12)
+    x = ops.convolution(binary(x), binary(third)) / 16
+    return _cross_entropy(ops, ops.mean_of_pixels(ops.relu(x)) @ out, labels)
+
+
+def _normalized(ops: Ops, x: Any) -> Any:
+    centred = x - ops.mean(x)
+    return centred / ops.square_root(ops.mean(centred * centred) + 1e-6)
+
+
+def _transformer(heads: int, ops: Ops, clip: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+    batch, length, width = x.shape
+    *of_blocks, out = weights
+    rows = [batch * length, width]
+    x = ops.reshape(x, rows)
+    for first in range(0, len(of_blocks), 4):
+        into, back, up, down = of_blocks[first : first + 4]
+        projected = ops.reshape(_normalized(ops, x) @ into, [batch, length, 3, heads, width // heads])
+        projected = ops.transpose(projected, [2, 0, 3, 1, 4])
+        q, k, v = projected[0], projected[1], projected[2]
+        scores = ops.softmax(q @ ops.transpose(k, [0, 1, 3, 2]) / math.sqrt(width // heads))
+        x = x + clip(ops.reshape(ops.transpose(scores @ v, [0, 2, 1, 3]), rows) @ back)
+        x = x + clip(ops.relu(_normalized(ops, x) @ up) @ down)
+    return _cross_entropy(ops, ops.reshape(x, [batch, length * width]) @ out, labels)
+
+
+def _adversarial(ops: Ops, reverse: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+    first, second, out, hidden, out_of_domain = weights
+    features = ops.relu(ops.relu(x @ first) @ second)
+    domain = ops.relu(reverse(features) @ hidden) @ out_of_domain
+    return _cross_entropy(ops, features @ out, labels[:, :10]) + _cross_entropy(ops, domain, labels[:, 10:])
+
+
+def networks(quick: bool) -> dict[str, Network]:
+    """The networks by their names; small ones if `quick`."""
+    batch, size, hidden = (2, 4, 5) if quick else (64, 28, 128)
+    spiking = Network(SPIKE, _spiking, [batch, size, size], 10, [[size, hidden], [hidden, hidden], [hidden, 10]])
+    batch, size, depths = (2, 8, (2, 3, 4)) if quick else (16, 28, (16, 32, 64))
+    kernels = [[3, 3, before, after] for before, after in zip((1, *depths), depths, strict=False)]
+    binarised = Network(BINARY, _binarised, [batch, size, size, 1], 10, [*kernels, [depths[-1], 10]])
+    blocks, batch, length, width, heads = (1, 2, 3, 4, 2) if quick else (4, 4, 64, 128, 4)
+    of_block = [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]]
+    of_transformer = [*(of_block * blocks), [length * width, 10]]
+    transformer = Network(CLIP, functools.partial(_transformer, heads), [batch, length, width], 10, of_transformer)
+    batch, width, features = (4, 6, 5) if quick else (256, 784, 256)
+    of_adversarial = [
+        [width, 2 * features],
+        [2 * features, features],
+        [features, 10],
+        [features, features],
+        [features, 2],
+    ]
+    adversarial = Network(REVERSAL, _adversarial, [batch, width], 12, of_adversarial)
+    return {
+        "spiking network": spiking,
+        "binarised network": binarised,
+        "transformer with clipped gradients": transformer,
+        "domain-adversarial network": adversarial,
+    }
+
+
+def arrays(network: Network, dtype: type = np.float32) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Weights, inputs, and labels: one class for each row, and one of two domains if there are classes for them."""
+    rng = np.random.default_rng(1)
+    weights = [rng.normal(size=shape) * math.sqrt(2 / math.prod(shape[:-1])) for shape in network.weights]
+    inputs = rng.normal(size=network.inputs)
+    labels = np.eye(10)[rng.integers(10, size=network.inputs[0])]
+    if network.classes > 10:
+        domains = np.eye(2)[np.arange(network.inputs[0]) % 2]
+        labels = np.concatenate([labels, domains], axis=1)
+    return [weight.astype(dtype) for weight in weights], inputs.astype(dtype), labels.astype(dtype)

@@ -1,0 +1,67 @@
+"""The time and the memory of a training step of whole models, whose cost is what a user feels.
+
+Each has one custom gradient, used once or many times. The assignments of the optimizer are left out: they are the same.
+"""
+
+import functools
+from collections.abc import Mapping
+
+from .. import program
+from ..harness import foreign, peaks
+from ..harness.measurement import Case, Settings
+from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, TORCH
+from ..harness.samplers import Sampler, Timed
+from ..models import in_tensorflow
+from ..models.networks import networks
+
+SUBJECT = "models"
+_MIB = 2**20
+# What stands beside TensorFlow in a mode: PyTorch runs each operation as it comes, JAX compiles all of them.
+_FOREIGN = {
+    "eager": ("torch", TORCH, "benchmarks.models.in_torch"),
+    "XLA": ("jax", COMPILED_JAX, "benchmarks.models.in_jax"),
+}
+
+
+def in_worker(name: str, mode: str, quick: bool, implementation: str) -> dict[str, Sampler]:
+    """The sampler for the peak of one implementation, in the process that measures."""
+    step = in_tensorflow.steps(networks(quick)[name], mode)[implementation]
+    trace = (lambda: step) if mode == "eager" else step.get_concrete_function
+    return {implementation: peaks.OfFirstCall(trace, _MIB)}
+
+
+def _time(name: str, mode: str, quick: bool) -> Mapping[str, Sampler | str]:
+    steps = in_tensorflow.steps(networks(quick)[name], mode)
+    found: dict[str, Sampler | str] = {implementation: Timed(step) for implementation, step in steps.items()}
+    if mode in _FOREIGN:
+        framework, _, module = _FOREIGN[mode]
+        found.update(foreign.times_in(framework, f"{module}:times", name=name, quick=quick))
+    return found
+
+
+def _memory(name: str, mode: str, quick: bool) -> Mapping[str, Sampler | str]:
+    found: dict[str, Sampler | str] = {}
+    for implementation in in_tensorflow.units(networks(quick)[name].unit):
+        arguments = {"name": name, "mode": mode, "quick": quick, "implementation": implementation}
+        found[implementation] = peaks.InFreshProcess(f"{__spec__.name}:in_worker", arguments)
+    if mode in _FOREIGN:
+        framework, implementation, module = _FOREIGN[mode]
+        found[implementation] = foreign.peak_in(framework, f"{module}:peak", name=name, quick=quick, unit=_MIB)
+    return found
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Time and memory of each network in each mode."""
+    found = []
+    for name in networks(settings.quick):
+        for mode in in_tensorflow.MODES:
+            arguments = {"name": name, "mode": mode, "quick": settings.quick}
+            ours = (EMBED, DECORATOR)
+            found.append(Case(SUBJECT, f"time, {name}, {mode}", functools.partial(_time, **arguments), ours))
+            memory = functools.partial(_memory, **arguments)
+            found.append(Case(SUBJECT, f"peak memory, {name}, {mode}", memory, ours, "MiB", rounds=1))
+    return found
+
+
+if __name__ == "__main__":
+    program.run(cases)
