@@ -12,6 +12,7 @@ from .subjects import (
     import_cost,
     import_time,
     inference,
+    library_size,
     linear_solvers,
     live_rules,
     loops,
@@ -45,6 +46,7 @@ SUBJECTS = (
     threads,
     import_cost,
     import_time,
+    library_size,
 )
 
 if __name__ == "__main__":

@@ -11,12 +11,9 @@ import typing as _typing
 from tf_cg_ops._src.core import library as _library  # noqa: F401
 
 # isort: split
-from tf_cg_ops import compat as compat
 from tf_cg_ops import linear as linear
 from tf_cg_ops import rules as rules
-from tf_cg_ops import saved_model as saved_model
 from tf_cg_ops import sysconfig as sysconfig
-from tf_cg_ops import testing as testing
 from tf_cg_ops._src import layers as _layers
 from tf_cg_ops._src import ops as _ops  # noqa: F401
 from tf_cg_ops._src.custom_gradient.custom_jvp import custom_jvp as custom_jvp
@@ -41,7 +38,10 @@ from tf_cg_ops._src.rewrite.override_gradients import override_gradients as over
 from tf_cg_ops._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
+    from tf_cg_ops import compat as compat
     from tf_cg_ops import layers as layers
+    from tf_cg_ops import saved_model as saved_model
+    from tf_cg_ops import testing as testing
 
 __all__ = [
     "__version__",
@@ -73,11 +73,19 @@ __all__ = [
     "while_loop",
 ]
 
+# Imported at their first use: `layers` imports Keras, and no program that trains needs the others.
+_LAZY = ("compat", "layers", "saved_model", "testing")
+
 _layers.register_with_loaded_keras()
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Imports `layers`, and with it Keras, at its first use."""
-    if name == "layers":
-        return _importlib.import_module(".layers", __name__)
+    """Imports a subpackage at its first use."""
+    if name in _LAZY:
+        return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names, also of subpackages that are not imported yet."""
+    return sorted({*globals(), *_LAZY})

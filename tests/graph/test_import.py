@@ -116,10 +116,7 @@ def test_the_public_names_are_these_and_no_others():
         "watch_gradient",
         "while_loop",
     ]
-    public = {name for name in vars(cg) if not name.startswith("_")} | {
-        "layers"
-    }  # Each of them is imported where it is used.
-    assert public == set(cg.__all__) - {"__version__"}
+    assert {name for name in dir(cg) if not name.startswith("_")} == set(cg.__all__) - {"__version__"}
     assert sorted(cg.compat.__all__) == ["bayesflow", "tfp_math"]
     assert sorted(cg.saved_model.__all__) == [
         "AdoptReport",
@@ -147,6 +144,27 @@ def test_every_op_has_a_gradient_and_a_documentation(name):
 
 def op_name_in_python(name):
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+LAZY_SUBPACKAGES = """
+import sys
+import tensorflow
+import tf_cg_ops as cg
+for name in ("compat", "layers", "saved_model", "testing"):
+    assert f"tf_cg_ops.{name}" not in sys.modules, name
+    assert name in dir(cg)
+    assert getattr(cg, name) is sys.modules[f"tf_cg_ops.{name}"]
+    assert vars(cg)[name] is getattr(cg, name), "found without a call from now on"
+try:
+    cg.tests
+except AttributeError as error:
+    print(error)
+"""
+
+
+def test_subpackages_that_training_does_not_need_are_imported_at_their_first_use(tmp_path):
+    result = run_python(LAZY_SUBPACKAGES, cwd=tmp_path)
+    assert result.stdout.strip() == "module 'tf_cg_ops' has no attribute 'tests'"
 
 
 def test_importing_is_silent(tmp_path):
