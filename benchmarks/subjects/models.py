@@ -16,7 +16,7 @@ from ..models.networks import networks
 
 SUBJECT = "models"
 _MIB = 2**20
-# What stands beside TensorFlow in a mode: PyTorch runs each operation as it comes, JAX compiles all of them.
+# The framework beside TensorFlow in a mode: PyTorch runs each operation as it comes, JAX compiles all of them.
 _FOREIGN = {
     "eager": ("torch", TORCH, "benchmarks.models.in_torch"),
     "XLA": ("jax", COMPILED_JAX, "benchmarks.models.in_jax"),

@@ -178,45 +178,45 @@ void MultiplyIntoSums(const Block<T>& block, typename Arithmetic<T>::Sum* out) {
   MultiplyBlock(block, /*stream=*/false, out);
 }
 
-// The processor itself reads ahead less well in several rows than in one. Here: once for each line of the caches, and
-// four lines ahead.
+// Reals in one line of the caches.
 template <typename T>
-constexpr int64_t kPrefetchEvery = 64 / sizeof(typename Arithmetic<T>::Real);
+constexpr int64_t kLine = 64 / sizeof(typename Arithmetic<T>::Real);
+// How far ahead of a sum its operands are requested: far enough that they are there in time.
 template <typename T>
-constexpr int64_t kPrefetched = 4 * kPrefetchEvery<T>;
+constexpr int64_t kAhead = 64 * kLine<T>;
 
-// sums[column] += the products of `kRows` rows, one after the other.
+// Requests the line that is kAhead after real `i` of a row, in the row `next_row` where this one ends. The line is read
+// once, so it should evict neither the sums nor a row that all rows share; such a row is not requested.
+template <typename T>
+inline void ReadAhead(const Strided<T>& operand, int64_t columns, int64_t row, int64_t next_row, int64_t i) {
+  if (operand.row_step == 0) return;
+  const int64_t count = columns * Arithmetic<T>::kReals;
+  const int64_t ahead = i + kAhead<T>;
+  __builtin_prefetch(ahead < count ? RowData(operand, row) + ahead : RowData(operand, next_row) + (ahead - count),
+                     /*rw=*/0, /*locality=*/0);
+}
+
+// sums[column] += the products of one row, or of two, one after the other.
 template <typename T, bool lhs_is_row, bool rhs_is_row, bool conjugate, int kRows>
 inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithmetic<T>::Sum* sums) {
   using W = typename Arithmetic<T>::Sum;
   constexpr int kLanes = VectorOf<W>::kLanes;
-  struct Pair {
-    Row<T, W, lhs_is_row> lhs;
-    Row<T, W, rhs_is_row> rhs;
-  };
-  const auto pair = [&](int64_t r) {
-    return Pair{Row<T, W, lhs_is_row>(RowData(block.lhs, r)), Row<T, W, rhs_is_row>(RowData(block.rhs, r))};
-  };
-  // Without an array, which the compiler would keep in memory.
-  const Pair r0 = pair(row), r1 = pair(row + (kRows > 1)), r2 = pair(row + 2 * (kRows > 1)),
-             r3 = pair(row + 3 * (kRows > 1));
+  const int64_t last = row + kRows - 1;
+  const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row)), last_lhs(RowData(block.lhs, last));
+  const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row)), last_rhs(RowData(block.rhs, last));
   const int64_t count = block.columns * Arithmetic<T>::kReals;
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    if (kRows > 1 && i % kPrefetchEvery<T> == 0) {
-      for (int r = 0; r < kRows; ++r) {
-        if (lhs_is_row) __builtin_prefetch(RowData(block.lhs, row + r) + i + kPrefetched<T>);
-        if (rhs_is_row) __builtin_prefetch(RowData(block.rhs, row + r) + i + kPrefetched<T>);
+    if (i % kLine<T> == 0) {
+      for (int64_t r = row; r <= last; ++r) {
+        if (lhs_is_row) ReadAhead(block.lhs, block.columns, r, r + kRows, i);
+        if (rhs_is_row) ReadAhead(block.rhs, block.columns, r, r + kRows, i);
       }
     }
     Vector<W> sum;
     Load(sums + i, &sum);
-    sum += Product<T, conjugate, W>(r0.lhs.At(i), r0.rhs.At(i));
-    if constexpr (kRows > 1) {
-      sum += Product<T, conjugate, W>(r1.lhs.At(i), r1.rhs.At(i));
-      sum += Product<T, conjugate, W>(r2.lhs.At(i), r2.rhs.At(i));
-      sum += Product<T, conjugate, W>(r3.lhs.At(i), r3.rhs.At(i));
-    }
+    sum += Product<T, conjugate, W>(lhs.At(i), rhs.At(i));
+    if (kRows == 2) sum += Product<T, conjugate, W>(last_lhs.At(i), last_rhs.At(i));
     Store(sum, sums + i);
   }
   if (const int64_t n = count - i; n > 0) {
@@ -224,12 +224,8 @@ inline void AddRowsToColumns(const Block<T>& block, int64_t row, typename Arithm
     for (int64_t k = 0; k < n; ++k) left[k] = sums[i + k];
     Vector<W> sum;
     Load(left, &sum);
-    sum += Product<T, conjugate, W>(r0.lhs.LastAt(i, n), r0.rhs.LastAt(i, n));
-    if constexpr (kRows > 1) {
-      sum += Product<T, conjugate, W>(r1.lhs.LastAt(i, n), r1.rhs.LastAt(i, n));
-      sum += Product<T, conjugate, W>(r2.lhs.LastAt(i, n), r2.rhs.LastAt(i, n));
-      sum += Product<T, conjugate, W>(r3.lhs.LastAt(i, n), r3.rhs.LastAt(i, n));
-    }
+    sum += Product<T, conjugate, W>(lhs.LastAt(i, n), rhs.LastAt(i, n));
+    if (kRows == 2) sum += Product<T, conjugate, W>(last_lhs.LastAt(i, n), last_rhs.LastAt(i, n));
     StoreFirst(sum, n, sums + i);
   }
 }
@@ -245,11 +241,16 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // Four rows at once: the sums are read and written less often.
+  // One row after the other where both operands are read in one run, which is as fast as reading. Elsewhere two rows
+  // at once, so that the sums are read and written less often.
+  const auto is_one_run = [&](const Strided<T>& operand) {
+    return operand.is_row && operand.row_step == block.columns;
+  };
+  const int64_t in_pairs = is_one_run(block.lhs) && is_one_run(block.rhs) ? 0 : block.rows / 2 * 2;
   WithForm(block, [&](auto lhs, auto rhs, auto conjugate) {
     int64_t row = 0;
-    for (; row + 4 <= block.rows; row += 4) {
-      AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 4>(block, row, sums);
+    for (; row < in_pairs; row += 2) {
+      AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 2>(block, row, sums);
     }
     for (; row < block.rows; ++row) {
       AddRowsToColumns<T, lhs.value, rhs.value, conjugate.value, 1>(block, row, sums);

@@ -94,8 +94,8 @@ FAULTS = (
     Fault(
         "the last product of a row left out",
         "cc/lib/block_kernels_inl.h",
-        "lhs.LastAt(i, n), rhs.LastAt(i, n));",
-        "lhs.LastAt(i, n - 1), rhs.LastAt(i, n));",
+        "vectors[v] += Product<T, conjugate, W>(lhs.LastAt(i, n), rhs.LastAt(i, n));",
+        "vectors[v] += Product<T, conjugate, W>(lhs.LastAt(i, n - 1), rhs.LastAt(i, n));",
         ARITHMETIC,
     ),
     Fault(
@@ -108,15 +108,15 @@ FAULTS = (
     Fault(
         "rows read beyond their ends",
         "cc/lib/block_kernels_inl.h",
-        "return !operand.is_row || operand.row_step == block.columns;",
+        "return !operand.is_row || operand.row_step == 0 || operand.row_step == block.columns;",
         "return true;",
         ARITHMETIC,
     ),
     Fault(
-        "one row of four left out where rows have gaps",
+        "one row of two left out where rows have gaps",
         "cc/lib/block_kernels_inl.h",
-        "r3 = pair(row + 3 * (kRows > 1));",
-        "r3 = pair(row + 2 * (kRows > 1));",
+        "const int64_t last = row + kRows - 1;",
+        "const int64_t last = row;",
         ARITHMETIC,
     ),
     Fault(

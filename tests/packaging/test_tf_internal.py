@@ -18,6 +18,7 @@ def test_every_name_is_there():
         "ConversionNotImplementedError",
         "EagerTensor",
         "FuncGraph",
+        "FunctionType",
         "Iterator",
         "Marked",
         "RegisterPFor",

@@ -25,19 +25,22 @@ def g(x):
             [X],
             {"modes": ["eager", "graph"]},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized', 'while_loop', 'cond', 'saved_model'], got ['eager', 'graph']. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model', 'functional', 'mixed_float16', 'mixed_bfloat16'], "
+            "got ['eager', 'graph']. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": "eager"},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized', 'while_loop', 'cond', 'saved_model'], got 'eager'. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model', 'functional', 'mixed_float16', 'mixed_bfloat16'], "
+            "got 'eager'. Pass a list of these names.",
         ),
         (
             [X],
             {"modes": []},
             "check_gradient: modes is not a list of known modes; expected some of ['eager', 'function', 'xla', "
-            "'vectorized', 'while_loop', 'cond', 'saved_model'], got []. Pass a list of these names.",
+            "'vectorized', 'while_loop', 'cond', 'saved_model', 'functional', 'mixed_float16', 'mixed_bfloat16'], "
+            "got []. Pass a list of these names.",
         ),
         (
             [X],

@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+# The type of a function, which takes long to derive. Only Python code that calls a function needs it: rules,
+# which ops call, get an empty one.
+from tensorflow.core.function.polymorphism.function_type import FunctionType
+
 # Traces a Python object by its identity. tf.function would look at the object in its __wrapped__ instead.
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 

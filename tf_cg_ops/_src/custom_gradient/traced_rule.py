@@ -31,6 +31,9 @@ _num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary
 
 _thread = threading.local()
 
+# Python code never calls a rule as a function.
+_NO_TYPE = tf_internal.FunctionType([])
+
 
 @dataclasses.dataclass(frozen=True)
 class TracedRule:
@@ -147,12 +150,10 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
             outputs = [graph.capture(output) for output in outputs]
             placeholders = {id(t) for t in (*parameters, *graph.internal_captures)}  # A function cannot return these.
             outputs = [tf.identity(output) if id(output) in placeholders else output for output in outputs]
-        graph.structured_input_signature = (tuple(specs), {})
-        graph.structured_outputs = outputs
         graph.outputs.extend(outputs)
         graph.inputs = parameters + graph.internal_captures
     graph.control_outputs.extend(order.ops_which_must_run)
-    return tf_internal.from_func_graph(name, graph, {})
+    return tf_internal.from_func_graph(name, graph, {}, function_type=_NO_TYPE)
 
 
 def _next_seed(graph: tf.Graph) -> int | None:
