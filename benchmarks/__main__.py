@@ -4,6 +4,7 @@ from . import program
 from .subjects import (
     blocks,
     broadcast,
+    build_time,
     compiled,
     dispatch,
     dtypes,
@@ -47,6 +48,7 @@ SUBJECTS = (
     import_cost,
     import_time,
     library_size,
+    build_time,
 )
 
 if __name__ == "__main__":

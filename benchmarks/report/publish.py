@@ -24,6 +24,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "memory": table.memory,
         "growth": table.growth,
         "models": table.models,
+        "size": table.size,
     },
     ROOT / "docs" / "memory.md": {
         "origin": table.origin,

@@ -154,6 +154,18 @@ def models(run: dict[str, Any]) -> str:
     return rows(("", *(f"`{title}`" for title in titles), "PyTorch, or JAX for XLA"), *body)
 
 
+def size(run: dict[str, Any]) -> str:
+    """The parts of the op library, the largest first, and the time of its build."""
+    (parts,) = (case for case in run["cases"] if case["subject"] == "library_size")
+    (build,) = (case for case in run["cases"] if case["subject"] == "build_time")
+    sizes = sorted(parts["implementations"].items(), key=lambda item: -item[1]["median"])
+    body = [(name, f"{summary['median']:,.0f} kB") for name, summary in sizes]
+    body += [
+        (f"cold build {name}", quantity(summary["median"], "s")) for name, summary in build["implementations"].items()
+    ]
+    return rows(("", ""), *body)
+
+
 def times_of_loops(run: dict[str, Any]) -> str:
     """The time of loops in multiples of the plain loop's."""
     body = []

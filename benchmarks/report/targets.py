@@ -117,6 +117,8 @@ TARGETS = (
     Target("time of a segmented loop, sqrt", "loops", "time*", SQRT, (TF_LOOP,), 1.35),
     Target("a call of NumPy in a graph", "numpy_calls", "value of*", NUMPY_VJP, (NUMPY_CALL,), 1.5),
     Target("import after TensorFlow, in seconds", "import_time", "import", "tf_cg_ops, after TensorFlow", (), 0.04),
+    Target("cold build without nvcc, in seconds", "build_time", "cold build", "without nvcc", (), 60),
+    Target("the size of the op library, in kB", "library_size", "parts*", "the file", (), 5000),
     Target("graphs without our ops, once the library is imported", "import_cost", "*", WITH, (WITHOUT,), 1.02),
     Target("inference, against a function without gradient", "inference", "*", EMBED, (PLAIN,), 1.05),
     Target("inference, the decorator", "inference", "*", DECORATOR, (PLAIN,), 1.05),
