@@ -106,7 +106,7 @@ def _build(measure: str, uses: tuple[int, ...], in_loop: bool) -> Mapping[str, S
 def cases(settings: Settings) -> list[Case]:
     """Each measure in a function and in a loop."""
     found = []
-    places = [("a function", False, settings.pick((10, 100, 1_000, 3_000), (2,)))]
+    places = [("a function", False, settings.pick((10, 100, 1_000, 3_000, 10_000), (2,)))]
     if not settings.quick:  # Each figure takes a process.
         places.append(("a loop", True, (1, 10, 100, 1_000)))
     for place, in_loop, uses in places:
