@@ -73,7 +73,7 @@ __all__ = [
     "while_loop",
 ]
 
-# Imported at their first use: `layers` imports Keras, and no program that trains needs the others.
+# Imported at their first use: `layers` imports Keras, and most programs use none of the others.
 _LAZY = ("compat", "layers", "saved_model", "testing")
 
 _layers.register_with_loaded_keras()

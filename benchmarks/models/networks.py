@@ -73,7 +73,7 @@ class Network:
     unit: Unit
     loss: Loss
     inputs: Sequence[int]
-    classes: int
+    has_domains: bool  # Besides its class, each input belongs to one of two domains.
     weights: Sequence[Sequence[int]]
 
 
@@ -132,14 +132,14 @@ def _adversarial(ops: Ops, reverse: Callable[[Any], Any], weights: Sequence[Any]
 def networks(quick: bool) -> dict[str, Network]:
     """The networks by their names; small ones if `quick`."""
     batch, size, hidden = (2, 4, 5) if quick else (64, 28, 128)
-    spiking = Network(SPIKE, _spiking, [batch, size, size], 10, [[size, hidden], [hidden, hidden], [hidden, 10]])
+    spiking = Network(SPIKE, _spiking, [batch, size, size], False, [[size, hidden], [hidden, hidden], [hidden, 10]])
     batch, size, depths = (2, 8, (2, 3, 4)) if quick else (16, 28, (16, 32, 64))
     kernels = [[3, 3, before, after] for before, after in zip((1, *depths), depths, strict=False)]
-    binarised = Network(BINARY, _binarised, [batch, size, size, 1], 10, [*kernels, [depths[-1], 10]])
+    binarised = Network(BINARY, _binarised, [batch, size, size, 1], False, [*kernels, [depths[-1], 10]])
     blocks, batch, length, width, heads = (1, 2, 3, 4, 2) if quick else (4, 4, 64, 128, 4)
     of_block = [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]]
     of_transformer = [*(of_block * blocks), [length * width, 10]]
-    transformer = Network(CLIP, functools.partial(_transformer, heads), [batch, length, width], 10, of_transformer)
+    transformer = Network(CLIP, functools.partial(_transformer, heads), [batch, length, width], False, of_transformer)
     batch, width, features = (4, 6, 5) if quick else (256, 784, 256)
     of_adversarial = [
         [width, 2 * features],
@@ -148,7 +148,7 @@ def networks(quick: bool) -> dict[str, Network]:
         [features, features],
         [features, 2],
     ]
-    adversarial = Network(REVERSAL, _adversarial, [batch, width], 12, of_adversarial)
+    adversarial = Network(REVERSAL, _adversarial, [batch, width], True, of_adversarial)
     return {
         "spiking network": spiking,
         "binarised network": binarised,
@@ -158,12 +158,12 @@ def networks(quick: bool) -> dict[str, Network]:
 
 
 def arrays(network: Network, dtype: type = np.float32) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """Weights, inputs, and labels: one class for each row, and one of two domains if there are classes for them."""
+    """Weights, inputs, and labels: one of ten classes for each row, and one of two domains if the network has them."""
     rng = np.random.default_rng(1)
     weights = [rng.normal(size=shape) * math.sqrt(2 / math.prod(shape[:-1])) for shape in network.weights]
     inputs = rng.normal(size=network.inputs)
     labels = np.eye(10)[rng.integers(10, size=network.inputs[0])]
-    if network.classes > 10:
+    if network.has_domains:
         domains = np.eye(2)[np.arange(network.inputs[0]) % 2]
         labels = np.concatenate([labels, domains], axis=1)
     return [weight.astype(dtype) for weight in weights], inputs.astype(dtype), labels.astype(dtype)

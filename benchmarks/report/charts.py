@@ -295,11 +295,13 @@ _OF_GROWTH = {
 
 def _growth(cases: Cases) -> Any:
     """Each cost by the number of custom gradients in a function: one that is linear is a straight line of slope 1."""
-    found = [(name, case) for (subject, name), case in cases.items() if (subject, name[-8:]) == ("growth", "function")]
+    found = [(name, case) for (subject, name), case in cases.items() if subject == "growth" and name.endswith("in a function")]
     if not found:
         return None
     figure, axes = plt.subplots(2, math.ceil(len(found) / 2), figsize=(11, 6), layout="constrained")
-    for axis, (name, case) in zip(axes.flat, found, strict=True):
+    for axis in axes.flat[len(found) :]:
+        axis.remove()
+    for axis, (name, case) in zip(axes.flat, found, strict=False):
         by_length = table.by_length(case)
         for implementation, figures in by_length.items():
             shown = {n: figure for n, figure in figures.items() if figure > 0}
@@ -340,9 +342,9 @@ def _models(cases: Cases) -> Any:
         axes[0, column].set_title(network, fontsize=9.5)
     for row, label in enumerate(("time of a step", "memory of a step")):
         axes[row, 0].set_ylabel(label)
-    labels = {**{name: name for name in _OF_MODELS}, TORCH: "PyTorch (eager), JAX (XLA)"}
-    handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in _OF_MODELS if name != COMPILED_JAX]
-    names = [labels[name] for name in _OF_MODELS if name != COMPILED_JAX]
+    shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
+    names = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     figure.suptitle(
         "A training step of four models (less is better)", x=0.01, ha="left", fontsize=12, fontweight="bold"
@@ -353,7 +355,7 @@ def _models(cases: Cases) -> Any:
 def _grouped_bars(axis: Any, by_mode: dict[str, dict[str, dict[str, float]]], kind: str, unit: str) -> None:
     width = 1 / (len(_OF_MODELS) + 0.5)
     for group, found in enumerate(by_mode.values()):
-        for place, name in enumerate(name for name in _OF_MODELS if name in found):
+        for place, name in enumerate(name for name in _OF_MODELS if kind in found.get(name, {})):
             axis.bar(group + place * width, found[name][kind], width * 0.9, color=_OF_MODELS[name], align="edge")
     axis.set_xticks([group + 0.38 for group in range(len(by_mode))], list(by_mode), fontsize=8)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, unit) if value else "0"))

@@ -1,4 +1,4 @@
-"""The targets of the library: ratios of one run, each with its limit."""
+"""The targets of the library: ratios and figures of one run, each with its limit."""
 
 import dataclasses
 import fnmatch
@@ -67,8 +67,8 @@ TARGETS = (
     ),
     Target("forward and backward, against TensorFlow", "dispatch", "forward and backward", EMBED, (TF,), 0.6),
     Target("forward and backward, against TFP", "dispatch", "forward and backward", EMBED, (TFP,), 0.2),
-    Target("forward and backward, against the floor", "dispatch", "forward and backward", EMBED, (IDENTITY,), 1.15),
-    Target("the decorator, likewise", "dispatch", "forward and backward", DECORATOR, (IDENTITY,), 1.35),
+    Target("forward and backward, against tf.identity", "dispatch", "forward and backward", EMBED, (IDENTITY,), 1.15),
+    Target("the decorator, forward and backward, against tf.identity", "dispatch", "forward and backward", DECORATOR, (IDENTITY,), 1.35),
     Target("the decorator's eager overhead", "dispatch", "forward*", DECORATOR, (TF,), 0.8),
     Target("the decorator's trace time, forward", "tracing", "time, forward, *", DECORATOR, (TF,), 1.5),
     Target("the same with the gradient", "tracing", "time, forward and*", DECORATOR, (TF,), 1.1),
@@ -78,7 +78,7 @@ TARGETS = (
     Target("backward, half against float32", "dtypes", "backward*", "cg half", ("cg float32",), 0.6),
     Target("backward, bfloat16 against float32", "dtypes", "backward*", "cg bfloat16", ("cg float32",), 0.6),
     Target("sums, against reading both inputs once", "reductions", "sum*", KERNEL, (READ_BOTH,), 1.08),
-    Target("sums over tiny inner dimensions, likewise", "reductions", "tiny*", KERNEL, (READ_BOTH,), 1.5),
+    Target("sums over tiny inner dimensions, against reading", "reductions", "tiny*", KERNEL, (READ_BOTH,), 1.5),
     Target("sums, 3 times faster than TensorFlow", "reductions", "sum*", KERNEL, (REDUCE_SUM,), 1 / 3),
     Target("sums, different results in 20 runs", "reductions", "results of*", KERNEL, (), 1),
     Target(

@@ -29,14 +29,12 @@ _ONE_FILE = "from build_ops import compiler; compiler.compile_units(['cc/lib/ali
 
 def _seconds(script: str, with_nvcc: bool) -> float:
     """The time of the build in a copy of the sources."""
-    environment = {**os.environ, "CCACHE_DISABLE": "1", "TF_CG_OPS_WERROR": "0"}
-    if not with_nvcc:
-        environment["TF_CG_OPS_CUDA"] = "0"
+    variables = {"CCACHE_DISABLE": "1", "TF_CG_OPS_WERROR": "0", "TF_CG_OPS_CUDA": "1" if with_nvcc else "0"}
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops_build_") as folder:
         for name in ("build_ops", "cc", "cuda"):
             shutil.copytree(ROOT / name, pathlib.Path(folder, name))
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, stdout=subprocess.PIPE, check=True)
+        subprocess.run([sys.executable, "-c", script], cwd=folder, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
         return time.perf_counter() - start
 
 

@@ -15,7 +15,7 @@ from ..harness.samplers import Number, Sampler
 
 SUBJECT = "library_size"
 TOTAL = "the file"
-# A part of the machine code is what the pattern finds first in the name of a function.
+# Patterns for the names of functions; the first that matches counts.
 _CODE = {
     "kernels for AVX-512": r"tf_cg_ops::avx512\b",
     "kernels for AVX2": r"tf_cg_ops::avx2\b",

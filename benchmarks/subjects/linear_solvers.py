@@ -15,7 +15,7 @@ from ..harness.samplers import Sampler, Timed
 from ..harness.tensors import tensors
 
 SUBJECT = "linear_solvers"
-# A Jacobian of more numbers does not fit into the memory of most machines.
+# A Jacobian of more than 4 GB is not tried.
 _MOST_NUMBERS = 1e9
 _SOLVERS: dict[str, Callable | None] = {
     DENSE_SOLVER: None,

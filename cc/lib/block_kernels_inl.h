@@ -181,16 +181,17 @@ void MultiplyIntoSums(const Block<T>& block, typename Arithmetic<T>::Sum* out) {
 // Reals in one line of the caches.
 template <typename T>
 constexpr int64_t kLine = 64 / sizeof(typename Arithmetic<T>::Real);
-// How far ahead of a sum its operands are requested: far enough that they are there in time.
+// How far ahead of a sum its operands are requested: with 16 or 32 lines, a sum of columns is a tenth slower.
 template <typename T>
 constexpr int64_t kAhead = 64 * kLine<T>;
 
 // Requests the line that is kAhead after real `i` of a row, in the row `next_row` where this one ends. The line is read
-// once, so it should evict neither the sums nor a row that all rows share; such a row is not requested.
+// once, so it should evict neither the sums nor a row that all rows share; such a row is not requested, nor are short
+// rows with gaps, where the line would be one that nobody reads. Requests beyond the operand are harmless.
 template <typename T>
 inline void ReadAhead(const Strided<T>& operand, int64_t columns, int64_t row, int64_t next_row, int64_t i) {
-  if (operand.row_step == 0) return;
   const int64_t count = columns * Arithmetic<T>::kReals;
+  if (operand.row_step == 0 || (operand.row_step != columns && count <= kAhead<T>)) return;
   const int64_t ahead = i + kAhead<T>;
   __builtin_prefetch(ahead < count ? RowData(operand, row) + ahead : RowData(operand, next_row) + (ahead - count),
                      /*rw=*/0, /*locality=*/0);
@@ -241,8 +242,8 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // One row after the other where both operands are read in one run, which is as fast as reading. Elsewhere two rows
-  // at once, so that the sums are read and written less often.
+  // Rows that follow one another in memory are added one by one, since the processor reads ahead best in one run. Others
+  // are added in pairs, which reads and writes the sums half as often.
   const auto is_one_run = [&](const Strided<T>& operand) {
     return operand.is_row && operand.row_step == block.columns;
   };

@@ -11,7 +11,7 @@ namespace {
 
 // Sums that are computed side by side: few enough for the caches, enough to read the operands in long runs.
 constexpr int64_t kTile = 8192;
-// Numbers that are folded at once: so few that the processor goes on reading the operands ahead meanwhile.
+// Products that are folded at once: so few that the processor goes on reading the operands ahead meanwhile.
 constexpr int64_t kFoldTile = 512;
 // Products of one column that are added one after the other. Their sum is then added to the column's total, which
 // limits the rounding errors along a column.
@@ -89,9 +89,10 @@ class Contraction {
     if (plan_.reduction_size == 0) {
       std::fill(out_, out_ + plan_.output_size, T{});
     } else if (folded_ != nullptr && NumReducedBlocks() <= 1) {
-      const int64_t size = folded_->group_size;
+      const int64_t unit = GroupsInPackedRow();
+      const int64_t size = unit * folded_->group_size;
       parallel_for(plan_.output_size / size, size * plan_.reduction_size,
-                   [this](int64_t begin, int64_t end) { SumAndFold(begin, end); });
+                   [this, unit](int64_t begin, int64_t end) { SumAndFold(begin * unit, end * unit, unit); });
     } else if (plan_.reduction_loops.empty()) {
       const bool stream =
           plan_.output_size >= kStreamedBytes / static_cast<int64_t>(sizeof(T)) && out_ != lhs_ && out_ != rhs_;
@@ -288,11 +289,19 @@ class Contraction {
     return plan_.output_size / folded_->group_size * folded_->folded_size;
   }
 
-  // Computes and folds the groups [begin, end).
-  void SumAndFold(int64_t begin, int64_t end) const {
+  // Groups that are not cut, like other packed columns. One size divides the other: both are products of the last loops.
+  int64_t GroupsInPackedRow() const {
+    const Loop& inner = plan_.output_loops.back();
+    const bool is_packed = !plan_.reduction_loops.empty() && IsNarrow(inner);
+    return is_packed ? std::max<int64_t>(1, inner.size / folded_->group_size) : 1;
+  }
+
+  // Computes and folds the groups [begin, end), `unit` of which are never cut.
+  void SumAndFold(int64_t begin, int64_t end, int64_t unit) const {
     const int64_t size = folded_->group_size;
-    const int64_t at_once = kFoldTile / kReals / size;
-    SumType sums[kFoldTile];
+    const int64_t tile = plan_.reduction_loops.empty() ? kFoldTile : kTile;
+    const int64_t at_once = tile / kReals / size / unit * unit;
+    SumType sums[kTile];
     for (; begin < end; begin += at_once) {
       const int64_t groups = std::min(at_once, end - begin);
       const int64_t first = begin * size;

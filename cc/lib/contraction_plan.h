@@ -22,7 +22,7 @@ struct Loop {
 // last one contiguously; there is at least one. `reduction_loops` go through the products of one element of out; there
 // are none if no dimension is reduced.
 struct ContractionPlan {
-  std::vector<Loop> loops;  // All of them, in the order of the iteration space.
+  std::vector<Loop> loops;  // All, in the order of the iteration space. Empty if there is nothing to fold.
   std::vector<Loop> output_loops;
   std::vector<Loop> reduction_loops;
   int64_t output_size = 1;     // Elements of out.

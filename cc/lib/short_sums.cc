@@ -8,7 +8,7 @@ namespace {
 // The most real numbers in a group.
 constexpr int64_t kMaxGroup = 256;
 
-// Sums begin with zero, which is positive, as all others do.
+// Each sum begins at +0, so that a sum of negative zeros is +0, as in the block kernels.
 
 // Adds `size` numbers that follow one another, for each of `count` results. Four sums overlap.
 template <typename Sum>

@@ -120,6 +120,13 @@ FAULTS = (
         ARITHMETIC,
     ),
     Fault(
+        "groups of short sums cut within a packed row",
+        "cc/lib/contraction.cc",
+        "return is_packed ? std::max<int64_t>(1, inner.size / folded_->group_size) : 1;",
+        "return is_packed ? 1 : 1;",
+        ARITHMETIC,
+    ),
+    Fault(
         "what was summed up before thrown away",
         "cc/lib/contraction.cc",
         "sums[i] += partial[i];",

@@ -48,11 +48,14 @@ def test_the_implementations_agree(network, mode, expected):
         assert_same(loss, gradients, expected)
 
 
+def test_a_unit_without_a_factor_has_no_implementation_by_values(network):
+    expected = set() if network.unit.factor is None else {EMBED, TFP}
+    assert {EMBED, TFP} & set(in_tensorflow.units(network.unit)) == expected
+
+
+@pytest.mark.parametrize("network", [n for n in NETWORKS if NETWORKS[n].unit.factor is not None], indirect=True)
 def test_the_gradient_of_tfp_is_another_one(network, expected):
-    """Why its time is shown, and its model is not the same."""
-    if network.unit.factor is None:
-        assert TFP not in in_tensorflow.units(network.unit)
-        return
+    """The loss is the same, the gradients are others: TFP's model is trained differently."""
     loss, gradients = in_tensorflow.steps(network, "eager", np.float64)[TFP]()
     np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
     with pytest.raises(AssertionError, match="Mismatched elements"):

@@ -162,7 +162,7 @@ except AttributeError as error:
 """
 
 
-def test_subpackages_that_training_does_not_need_are_imported_at_their_first_use(tmp_path):
+def test_subpackages_are_imported_at_their_first_use(tmp_path):
     result = run_python(LAZY_SUBPACKAGES, cwd=tmp_path)
     assert result.stdout.strip() == "module 'tf_cg_ops' has no attribute 'tests'"
 

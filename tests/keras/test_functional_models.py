@@ -178,6 +178,7 @@ def test_the_same_function_twice_in_a_model(library, tmp_path):
 def test_fitting_is_the_same_compiled_or_not(jit_compile):
     model, other = deep_model(keras), deep_model(keras)
     other.set_weights(model.get_weights())
+    start = model.get_weights()
     model.compile(keras.optimizers.SGD(0.0003), "mse", jit_compile=jit_compile)
     inputs, target = [features(), features(1)], np.sign(features(2))
     model.fit(inputs, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
@@ -188,8 +189,10 @@ def test_fitting_is_the_same_compiled_or_not(jit_compile):
             other.trainable_variables, tape.gradient(loss, other.trainable_variables), strict=True
         ):
             variable.assign_sub(0.0003 * gradient)
-    for actual, expected in zip(model.get_weights(), other.get_weights(), strict=True):
+    for actual, expected, before in zip(model.get_weights(), other.get_weights(), start, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
+        # The weights have moved so far that another gradient would show.
+        assert np.max(np.abs(actual - before)) > 10 * (1e-6 + 2e-5 * np.max(np.abs(before)))
 
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")

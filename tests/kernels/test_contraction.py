@@ -72,6 +72,10 @@ LARGE = [
     ([20, 9, 40, 30], [20, 1, 40, 1]),
     ([3, 11_003, 2], [3, 11_003, 1]),
     ([11_003, 3, 2], [1, 3, 1]),
+    # Several groups in one packed row, with a sum over the rows.
+    ([1003, 2, 2, 2], [1, 2, 1, 2]),
+    ([5003, 2, 3, 2], [1, 2, 1, 2]),
+    ([1001, 50, 2, 3, 2], [1001, 1, 2, 1, 2]),
 ]
 
 
@@ -79,7 +83,7 @@ LARGE = [
 def test_blocks_and_tiles_leave_no_seam(shape, out_shape, vectors, dtype, rng):
     lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
     results = set()
-    for pieces in (1, 5):
+    for pieces in (1, 2, 5):
         out = np.zeros(out_shape, dtype.as_numpy_dtype)
         contraction.contract(lhs, rhs, out, "x", vectors, pieces)
         results.add(out.tobytes())

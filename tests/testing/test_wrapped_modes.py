@@ -65,6 +65,25 @@ def test_a_factor_that_is_wrong_in_half_precision_alone_is_found(mode, factor):
         check_gradient(faulty, [X], modes=["eager", mode])
 
 
+@pytest.mark.parametrize(("mode", "small", "large"), [("mixed_float16", 1.005, 1.02), ("mixed_bfloat16", 1.03, 1.1)])
+def test_errors_within_16_roundings_are_not_found_in_half_precision(mode, small, large):
+    def with_factor(factor):
+        return cg.custom_gradient(lambda x: (x, lambda dy: dy * (1.0 if x.dtype == tf.float64 else factor)))
+
+    check_gradient(with_factor(small), [tf.constant([1.0])], modes=[mode])
+    with pytest.raises(AssertionError, match=f"in mode '{mode}'"):
+        check_gradient(with_factor(large), [tf.constant([1.0])], modes=[mode])
+
+
+def test_a_variable_is_an_error_in_a_functional_model():
+    with pytest.raises(AssertionError, match="'weighted'.*functional"):
+        check_gradient(weighted, [X, 3], modes=["eager", "functional"])
+
+
+def test_functions_of_keras_are_checked_in_a_functional_model():
+    assert not check_gradient(lambda x: keras.ops.tanh(x) * 2.0, [X], modes=["functional"]).failures
+
+
 def test_faults_of_half_precision():
     """A dtype that is written into the code, and an overflow."""
 

@@ -19,8 +19,8 @@ class FlatFunction:
     """A function and the point at which it is differentiated.
 
     `call` maps tensors like `values` to the outputs that have derivatives, and to the others. `names` are those of
-    `values`. `step` is the step of numeric differentiation, relative to each element, if the user chose one. A
-    gradient is derived from a function, and from its upstream gradients.
+    `values`. `step` is the step of numeric differentiation, relative to each element, if the user chose one.
+    `derived_from` is, for a gradient, its function and the upstream gradients.
     """
 
     names: list[str]

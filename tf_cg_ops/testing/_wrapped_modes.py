@@ -20,11 +20,11 @@ _Flat = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def wrap(mode: str, function: FlatFunction) -> FlatFunction:
-    """The function inside of what the mode is about; itself in a mode that is only another way to run it."""
+    """Puts the function into the loop, model or precision of the mode. Other modes leave it unchanged."""
     if mode not in MODES:
         return function
     if mode == "functional" and function.derived_from is not None:
-        original, upstream = function.derived_from  # A model has no gradient inside: its gradient is taken.
+        original, upstream = function.derived_from  # A Keras model cannot contain a tape.
         return wrap(mode, original).gradient_function(upstream)
     outputs, others = function.call(to_tensors(function.values))
     like = outputs + others
