@@ -11,6 +11,7 @@ import typing as _typing
 from tf_cg_ops._src.core import library as _library  # noqa: F401
 
 # isort: split
+from tf_cg_ops import compat as compat
 from tf_cg_ops import linear as linear
 from tf_cg_ops import rules as rules
 from tf_cg_ops import sysconfig as sysconfig
@@ -38,7 +39,6 @@ from tf_cg_ops._src.rewrite.override_gradients import override_gradients as over
 from tf_cg_ops._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
-    from tf_cg_ops import compat as compat
     from tf_cg_ops import layers as layers
     from tf_cg_ops import saved_model as saved_model
     from tf_cg_ops import testing as testing
@@ -73,8 +73,9 @@ __all__ = [
     "while_loop",
 ]
 
-# Imported at their first use: `layers` imports Keras, and most programs use none of the others.
-_LAZY = ("compat", "layers", "saved_model", "testing")
+# Imported at their first use: `layers` imports Keras, and most programs use none of the others. A function that a file
+# of Keras may name must not be among them.
+_LAZY = ("layers", "saved_model", "testing")
 
 _layers.register_with_loaded_keras()
 

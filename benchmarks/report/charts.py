@@ -295,7 +295,11 @@ _OF_GROWTH = {
 
 def _growth(cases: Cases) -> Any:
     """Each cost by the number of custom gradients in a function: one that is linear is a straight line of slope 1."""
-    found = [(name, case) for (subject, name), case in cases.items() if subject == "growth" and name.endswith("in a function")]
+    found = [
+        (name, case)
+        for (subject, name), case in cases.items()
+        if subject == "growth" and name.endswith("in a function")
+    ]
     if not found:
         return None
     figure, axes = plt.subplots(2, math.ceil(len(found) / 2), figsize=(11, 6), layout="constrained")

@@ -34,7 +34,13 @@ def _seconds(script: str, with_nvcc: bool) -> float:
         for name in ("build_ops", "cc", "cuda"):
             shutil.copytree(ROOT / name, pathlib.Path(folder, name))
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", script], cwd=folder, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
         return time.perf_counter() - start
 
 

@@ -71,7 +71,9 @@ def _measure(implementation: str, uses: int, in_loop: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
         tf.saved_model.save(module, folder, options=options)
-        found["SavedModel"] = sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*") if path.is_file()) / 1e6
+        found["SavedModel"] = (
+            sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*") if path.is_file()) / 1e6
+        )
         found["load"] = seconds(lambda: tf.saved_model.load(folder))
     return found
 

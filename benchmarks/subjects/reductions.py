@@ -1,8 +1,8 @@
 """The backward pass where `x` has fewer elements than `dy`: `dx` is a sum of `dy * gx`.
 
 To trailing dimensions (a bias), to leading ones, to a scalar, to every other dimension, and where the inner dimensions
-are tiny. `read both` is the yardstick of `yardsticks.cc` that reads both inputs once. Inputs take turns where they are not
-much larger than the last-level cache.
+are tiny. `read both` is the yardstick of `yardsticks.cc` that reads both inputs once. Inputs take turns where they are
+not much larger than the last-level cache.
 """
 
 import functools

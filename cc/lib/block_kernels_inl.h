@@ -242,8 +242,8 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // Rows that follow one another in memory are added one by one, since the processor reads ahead best in one run. Others
-  // are added in pairs, which reads and writes the sums half as often.
+  // Rows that follow one another in memory are added one by one, since the processor reads ahead best in one run.
+  // Others are added in pairs, which reads and writes the sums half as often.
   const auto is_one_run = [&](const Strided<T>& operand) {
     return operand.is_row && operand.row_step == block.columns;
   };

@@ -289,7 +289,8 @@ class Contraction {
     return plan_.output_size / folded_->group_size * folded_->folded_size;
   }
 
-  // Groups that are not cut, like other packed columns. One size divides the other: both are products of the last loops.
+  // Groups that are not cut, like other packed columns. One size divides the other: both are products of the last
+  // loops.
   int64_t GroupsInPackedRow() const {
     const Loop& inner = plan_.output_loops.back();
     const bool is_packed = !plan_.reduction_loops.empty() && IsNarrow(inner);

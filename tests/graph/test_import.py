@@ -150,7 +150,7 @@ LAZY_SUBPACKAGES = """
 import sys
 import tensorflow
 import tf_cg_ops as cg
-for name in ("compat", "layers", "saved_model", "testing"):
+for name in ("layers", "saved_model", "testing"):
     assert f"tf_cg_ops.{name}" not in sys.modules, name
     assert name in dir(cg)
     assert getattr(cg, name) is sys.modules[f"tf_cg_ops.{name}"]

@@ -1,5 +1,6 @@
 """The modes of check_gradient that put the function into a loop, a SavedModel, a model of Keras, half precision."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -76,7 +77,7 @@ def test_errors_within_16_roundings_are_not_found_in_half_precision(mode, small,
 
 
 def test_a_variable_is_an_error_in_a_functional_model():
-    with pytest.raises(AssertionError, match="'weighted'.*functional"):
+    with pytest.raises(AssertionError, match=r"'weighted'.*functional"):
         check_gradient(weighted, [X, 3], modes=["eager", "functional"])
 
 

@@ -132,7 +132,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
-    """A graph function, traced without TensorFlow's second look at each op, which orders stateful ops: most rules have none."""
+    """A graph function, traced without TensorFlow's second look at each op, if no op is stateful."""
     graph = tf_internal.RuleGraph(name)
     with graph.as_default():
         order = tf_internal.AutomaticControlDependencies()
