@@ -129,7 +129,7 @@ wheel: $(LIBRARY) ## make the wheel and the source distribution in dist/, and te
 matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 	$(BIN)/python -m build_ops.matrix --python $(PYTHONS) $(if $(VERSIONS),--tensorflow $(VERSIONS))
 
-# About twenty minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
+# About forty minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
 # As users have it.
 bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY) ## measure everything anew for docs/performance.md

@@ -349,7 +349,7 @@ def _models(cases: Cases) -> Any:
     shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
     handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
     names = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
-    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    figure.legend(handles, names, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
     figure.suptitle(
         "A training step of four models (less is better)", x=0.01, ha="left", fontsize=12, fontweight="bold"
     )
