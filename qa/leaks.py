@@ -57,7 +57,7 @@ def counts() -> list[int]:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import func_graph, ops
 
-    graphs = sum(isinstance(o, func_graph.FuncGraph) for o in gc.get_objects())
+    graphs = sum(issubclass(type(o), func_graph.FuncGraph) for o in gc.get_objects())
     return [len(ops.gradient_registry.list()), graphs, len(context.context().list_function_names())]
 
 
