@@ -42,7 +42,23 @@ def tangent(function):
     return accumulator.jvp(value)
 
 
+def raising(residuals, *dy):
+    raise TypeError("of the user's own")
+
+
 RESULTS = {
+    "parameters_of_vjp": (
+        lambda: gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=lambda residuals: GRADIENTS)),
+        TypeError,
+        "numpy_function: vjp of '<lambda>' does not take its residuals and upstream gradients; expected parameters for "
+        "residuals and 1 upstream gradient, got vjp(residuals). Write vjp(residuals, *dy).",
+    ),
+    "parameters_of_jvp": (
+        lambda: tangent(made(jvp=lambda residuals, dx: dx)),
+        TypeError,
+        "numpy_function: jvp of 'simulate' does not take its residuals and tangents; expected parameters for residuals and "
+        "2 tangents, got jvp(residuals, dx). Write jvp(residuals, *tangents).",
+    ),
     "no_pair": (
         lambda: made(np.zeros(3))(X, Y),
         TypeError,
@@ -122,6 +138,11 @@ RESULTS = {
         "array([0.]). Return one array for each TensorSpec.",
     ),
 }
+
+
+def test_a_type_error_in_a_vjp_stays_that_of_the_user():
+    with pytest.raises(TypeError, match=r"^of the user's own$"):
+        gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=raising))
 
 
 @pytest.mark.parametrize("case", RESULTS)

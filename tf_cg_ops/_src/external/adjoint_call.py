@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text
+from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.external import results
 from tf_cg_ops._src.external.arguments import API, Arguments
 
@@ -63,8 +64,8 @@ class AdjointCall:
     def gradients(self, kept: Kept, needed: Sequence[bool], dys: Sequence[Any]) -> list[np.ndarray]:
         """The vector-Jacobian products that are needed, from one upstream gradient for each leaf of the value."""
         options = {"needed": tuple(needed)} if self.takes_needed else {}
-        answer = self.vjp(kept.residuals, *[np.array(dy) for dy in dys], **options)
         subject = f"{API}: vjp of '{text.name_of(self.arguments.function)}'"
+        answer = _call(subject, "vjp", self.vjp, kept, dys, options)
         gradients = results.one_for_each_input(subject, answer, self.arguments)
         rows = zip(gradients, self.arguments.x, kept.x_shapes, needed, strict=True)
         hint = "A gradient has the shape of its input."
@@ -80,7 +81,7 @@ class AdjointCall:
         """The tangent of each leaf of the value that has one, from one tangent for each differentiable input."""
         assert self.jvp is not None
         subject = f"{API}: jvp of '{text.name_of(self.arguments.function)}'"
-        answer = self.jvp(kept.residuals, *[np.array(tangent) for tangent in tangents])
+        answer = _call(subject, "jvp", self.jvp, kept, tangents, {})
         checked = []
         leaves = self._leaves("tangent", answer, subject)
         for leaf, (noun, dtype, _), shape in zip(leaves, self._rows, kept.value_shapes, strict=True):
@@ -129,3 +130,21 @@ class AdjointCall:
         nouns = ["value"] if count == 1 else [f"value (leaf {i} of {count})" for i in range(count)]
         shapes = [() if self.elementwise else tuple(spec.shape.as_list()) for spec in self.specs]
         return [(noun, spec.dtype, shape) for noun, spec, shape in zip(nouns, self.specs, shapes, strict=True)]
+
+
+def _call(
+    subject: str, kind: str, rule: Callable[..., Any], kept: Kept, vectors: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
+    args = [kept.residuals, *[np.array(vector) for vector in vectors]]
+    try:
+        return rule(*args, **options)
+    except TypeError as error:
+        signature = mismatched_signature(rule, args, options)
+        if signature is None:
+            raise
+        noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
+        raise TypeError(
+            f"{subject} does not take its residuals and {noun}s; expected parameters for residuals and "
+            f"{text.count(len(vectors), noun)}, got {kind}{signature}. Write {kind}(residuals, *{name})."
+        ) from error
