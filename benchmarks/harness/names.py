@@ -53,6 +53,12 @@ DENSE_SOLVER = "the Jacobian and tf.linalg.solve"
 CG_SOLVER = "cg.linear.cg"
 GMRES_SOLVER = "cg.linear.gmres"
 
+# Of the library as it is built and imported.
+LIBRARY_FILE = "the file"
+WITHOUT_NVCC = "without nvcc"
+WITH_NVCC = "with nvcc"
+IMPORT = "tf_cg_ops, after TensorFlow"
+
 # Of graphs that hold no op of the library.
 WITH = "with tf_cg_ops imported"
 WITHOUT = "without it"

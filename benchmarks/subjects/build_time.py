@@ -17,11 +17,11 @@ from build_ops.cuda import find_toolkit
 
 from .. import program
 from ..harness.measurement import Case, Settings
+from ..harness.names import WITH_NVCC, WITHOUT_NVCC
 from ..harness.record import ROOT
 from ..harness.samplers import Number, Sampler
 
 SUBJECT = "build_time"
-WITHOUT_NVCC, WITH_NVCC = "without nvcc", "with nvcc"
 
 _ALL = "from build_ops import compiler; import pathlib; compiler.build_libraries(pathlib.Path('.'))"
 _ONE_FILE = "from build_ops import compiler; compiler.compile_units(['cc/lib/alignment.cc'], None)"

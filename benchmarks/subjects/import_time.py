@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 from .. import program
 from ..harness.measurement import Case, Settings
+from ..harness.names import IMPORT
 from ..harness.record import ROOT
 from ..harness.samplers import Sampler
 
 SUBJECT = "import_time"
-OURS = "tf_cg_ops, after TensorFlow"
 
 _SCRIPT = """
 import importlib, sys, time
@@ -53,7 +53,7 @@ def _build(with_probability: bool) -> Mapping[str, Sampler | str]:
     folder = tempfile.mkdtemp(prefix="tf_cg_ops_bytecode_")
     atexit.register(shutil.rmtree, folder)
     samplers: dict[str, Sampler | str] = {
-        OURS: _Import(folder, "tensorflow", "tf_cg_ops"),
+        IMPORT: _Import(folder, "tensorflow", "tf_cg_ops"),
         "tensorflow": _Import(folder, "tensorflow"),
     }
     if with_probability:
@@ -65,7 +65,7 @@ def _build(with_probability: bool) -> Mapping[str, Sampler | str]:
 def cases(settings: Settings) -> list[Case]:
     """One case."""
     build = functools.partial(_build, settings.pick(True, False))
-    return [Case(SUBJECT, "import", build, (OURS,), rounds=settings.pick(5, 1))]
+    return [Case(SUBJECT, "import", build, (IMPORT,), rounds=settings.pick(5, 1))]
 
 
 if __name__ == "__main__":

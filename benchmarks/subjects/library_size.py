@@ -11,10 +11,10 @@ import tf_cg_ops as cg
 
 from .. import program
 from ..harness.measurement import Case, Settings
+from ..harness.names import LIBRARY_FILE
 from ..harness.samplers import Number, Sampler
 
 SUBJECT = "library_size"
-TOTAL = "the file"
 # Patterns for the names of functions; the first that matches counts.
 _CODE = {
     "kernels for AVX-512": r"tf_cg_ops::avx512\b",
@@ -52,8 +52,8 @@ def _output(*command: str) -> str:
 
 def _build() -> Mapping[str, Sampler | str]:
     if not shutil.which("nm") or not shutil.which("readelf"):
-        return dict.fromkeys((TOTAL, *_CODE, *_SECTIONS), "not measured: there is no nm or no readelf")
-    samplers: dict[str, Sampler] = {TOTAL: Number(lambda: os.path.getsize(cg.sysconfig.get_lib()) / 1000)}
+        return dict.fromkeys((LIBRARY_FILE, *_CODE, *_SECTIONS), "not measured: there is no nm or no readelf")
+    samplers: dict[str, Sampler] = {LIBRARY_FILE: Number(lambda: os.path.getsize(cg.sysconfig.get_lib()) / 1000)}
     for part in (*_CODE, *_SECTIONS):
         samplers[part] = Number(lambda part=part: _sizes()[part] / 1000)
     return samplers
@@ -61,7 +61,7 @@ def _build() -> Mapping[str, Sampler | str]:
 
 def cases(settings: Settings) -> list[Case]:
     """One case: the parts of the file."""
-    return [Case(SUBJECT, "parts of the op library", _build, (TOTAL,), "kB", rounds=1)]
+    return [Case(SUBJECT, "parts of the op library", _build, (LIBRARY_FILE,), "kB", rounds=1)]
 
 
 if __name__ == "__main__":

@@ -89,9 +89,9 @@ class Contraction {
     if (plan_.reduction_size == 0) {
       std::fill(out_, out_ + plan_.output_size, T{});
     } else if (folded_ != nullptr && NumReducedBlocks() <= 1) {
-      const int64_t unit = GroupsInPackedRow();
-      const int64_t size = unit * folded_->group_size;
-      parallel_for(plan_.output_size / size, size * plan_.reduction_size,
+      // One divides the other: both are products of the last loops.
+      const int64_t unit = std::max(ElementsLeftTogether(), folded_->group_size);
+      parallel_for(plan_.output_size / unit, unit * plan_.reduction_size,
                    [this, unit](int64_t begin, int64_t end) { SumAndFold(begin * unit, end * unit, unit); });
     } else if (plan_.reduction_loops.empty()) {
       const bool stream =
@@ -102,9 +102,7 @@ class Contraction {
     } else if (const int64_t blocks = NumReducedBlocks(); blocks > 1) {
       SumInBlocks(blocks, parallel_for);
     } else {
-      // Packed columns are not cut: the order of additions depends on their number.
-      const int64_t unit =
-          !plan_.reduction_is_innermost && IsNarrow(plan_.output_loops.back()) ? plan_.output_loops.back().size : 1;
+      const int64_t unit = ElementsLeftTogether();
       parallel_for(plan_.output_size / unit, unit * plan_.reduction_size, [this, unit](int64_t begin, int64_t end) {
         Sum(begin * unit, end * unit, plan_.reduction_loops,
             [this](int64_t i, const SumType* sums, int64_t count) { kernels_.round(sums, count, out_ + i); });
@@ -117,6 +115,13 @@ class Contraction {
   static constexpr int kReals = Arithmetic<T>::kReals;
 
   static bool IsNarrow(const Loop& loop) { return loop.size <= kNarrow; }
+
+  // Packed columns are not cut: the order of additions depends on their number.
+  int64_t ElementsLeftTogether() const {
+    const Loop& inner = plan_.output_loops.back();
+    const bool packs = !plan_.reduction_loops.empty() && !plan_.reduction_is_innermost && IsNarrow(inner);
+    return packs ? inner.size : 1;
+  }
 
   // Computes the elements [begin, end) of an out without sums, by calls of multiply(block, its first element).
   template <typename F>
@@ -289,34 +294,25 @@ class Contraction {
     return plan_.output_size / folded_->group_size * folded_->folded_size;
   }
 
-  // Groups that are not cut, like other packed columns. One size divides the other: both are products of the last
-  // loops.
-  int64_t GroupsInPackedRow() const {
-    const Loop& inner = plan_.output_loops.back();
-    const bool is_packed = !plan_.reduction_loops.empty() && IsNarrow(inner);
-    return is_packed ? std::max<int64_t>(1, inner.size / folded_->group_size) : 1;
-  }
-
-  // Computes and folds the groups [begin, end), `unit` of which are never cut.
+  // Computes and folds the elements [begin, end), a multiple of `unit` at a time.
   void SumAndFold(int64_t begin, int64_t end, int64_t unit) const {
-    const int64_t size = folded_->group_size;
     const int64_t tile = plan_.reduction_loops.empty() ? kFoldTile : kTile;
-    const int64_t at_once = tile / kReals / size / unit * unit;
+    const int64_t at_once = tile / kReals / unit * unit;
     SumType sums[kTile];
     for (; begin < end; begin += at_once) {
-      const int64_t groups = std::min(at_once, end - begin);
-      const int64_t first = begin * size;
+      const int64_t count = std::min(at_once, end - begin);
       if (plan_.reduction_loops.empty()) {
-        Multiply(first, first + groups * size, [&](const Block<T>& block, int64_t i) {
-          kernels_.multiply_into_sums(block, sums + (i - first) * kReals);
+        Multiply(begin, begin + count, [&](const Block<T>& block, int64_t i) {
+          kernels_.multiply_into_sums(block, sums + (i - begin) * kReals);
         });
       } else {
-        Sum(first, first + groups * size, plan_.reduction_loops, [&](int64_t i, const SumType* from, int64_t count) {
-          std::copy(from, from + count * kReals, sums + (i - first) * kReals);
+        Sum(begin, begin + count, plan_.reduction_loops, [&](int64_t i, const SumType* from, int64_t size) {
+          std::copy(from, from + size * kReals, sums + (i - begin) * kReals);
         });
       }
+      const int64_t groups = count / folded_->group_size;
       Fold(*folded_, kReals, groups, sums);
-      kernels_.round(sums, groups * folded_->folded_size, out_ + begin * folded_->folded_size);
+      kernels_.round(sums, groups * folded_->folded_size, out_ + begin / folded_->group_size * folded_->folded_size);
     }
   }
 

@@ -122,8 +122,8 @@ FAULTS = (
     Fault(
         "groups of short sums cut within a packed row",
         "cc/lib/contraction.cc",
-        "return is_packed ? std::max<int64_t>(1, inner.size / folded_->group_size) : 1;",
-        "return is_packed ? 1 : 1;",
+        "const int64_t unit = std::max(ElementsLeftTogether(), folded_->group_size);",
+        "const int64_t unit = folded_->group_size;",
         ARITHMETIC,
     ),
     Fault(
@@ -143,8 +143,8 @@ FAULTS = (
     Fault(
         "columns cut differently by each number of threads",
         "cc/lib/contraction.cc",
-        "!plan_.reduction_is_innermost && IsNarrow(plan_.output_loops.back()) ? plan_.output_loops.back().size : 1;",
-        "1;",
+        "return packs ? inner.size : 1;",
+        "return packs ? 1 : 1;",
         ("kernels/test_contraction.py",),
     ),
     Fault(

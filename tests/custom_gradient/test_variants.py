@@ -1,12 +1,12 @@
 """custom_vjp, recompute_grad and grad_pass_through beyond what custom_gradient/test_modes.py shows."""
 
-import gc
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+
+from ..support.alive import num_eager_tensors
 
 pytestmark = pytest.mark.core
 
@@ -81,9 +81,6 @@ def test_custom_vjp_is_a_method_too(traced):
 
     (dx,) = gradients(Unit().apply, [X], traced)
     np.testing.assert_allclose(dx, 5 * DY)
-
-
-EagerTensor = type(tf.constant(0.0))
 
 
 def network(weights):
@@ -266,11 +263,6 @@ def test_recompute_grad_with_variables_and_structures_as_arguments(traced):
 def test_eager_recompute_grad_keeps_no_intermediate():
     """Between the passes the tape holds the argument and the value, and none of the ten tensors between them."""
 
-    def alive():
-        gc.collect()
-        # isinstance would ask every object for its class, of which some of PyTorch's warn.
-        return sum(type(o) is EagerTensor and o.shape == [1237] for o in gc.get_objects())
-
     def deep(x):
         for _ in range(10):
             x = tf.sin(x) * tf.cos(x)
@@ -278,11 +270,11 @@ def test_eager_recompute_grad_keeps_no_intermediate():
 
     def kept_by(function):
         x = tf.ones([1237])
-        before = alive()
+        before = num_eager_tensors([1237])
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = function(x)
-        kept = alive() - before
+        kept = num_eager_tensors([1237]) - before
         tape.gradient(y, x)
         return kept
 

@@ -1,6 +1,7 @@
 """The benchmarks: their arithmetic, that all of them run, and that the documentation shows their results."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -276,6 +277,16 @@ def test_the_charts_in_the_documentation_are_those_of_the_results(page):
 def test_the_targets_in_the_results_are_those_of_the_code(run):
     assert targets.evaluate(run["cases"]) == run["targets"]
     assert run["quick"] is False
+
+
+def test_the_growth_is_that_of_the_page(run):
+    limits = {"trace": 1.15, "step": 1.15, "memory": 1.15, "SavedModel": 1.15, "first run": 1.45, "load": 1.45}
+    cases = [case for case in run["cases"] if case["subject"] == "growth" and case["case"].endswith("in a function")]
+    assert {case["case"].partition(",")[0] for case in cases} == set(limits)
+    for case in cases:
+        for figures in table.by_length(case).values():
+            power = math.log(figures[10_000] / figures[3_000], 10_000 / 3_000)
+            assert power <= limits[case["case"].partition(",")[0]], case["case"]
 
 
 def test_a_page_without_the_marks_is_refused(run):

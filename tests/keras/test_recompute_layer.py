@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from tensorflow.python.framework.ops import EagerTensor
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.rewrite import traced_call
 
+from ..support.alive import num_eager_tensors
 from ..support.kerases import layers_of
 from ..support.recomputation import MODES, assert_equal, train, value_and_gradients, variables_of
 
@@ -265,19 +265,14 @@ def test_a_layer_and_its_traces_are_freed(library):
 def test_intermediate_values_are_not_kept(library):
     """Between the passes the tape holds the input, the value and the weights, and none of the tensors between them."""
 
-    def alive():
-        gc.collect()
-        # isinstance would ask every object for its class, of which some of PyTorch's warn.
-        return sum(type(o) is EagerTensor and o.shape == [1237, 3] for o in gc.get_objects())
-
     def kept_by(layer):
         x = tf.ones([1237, 3])
         layer(x)
-        before = alive()
+        before = num_eager_tensors([1237, 3])
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x)
-        kept = alive() - before
+        kept = num_eager_tensors([1237, 3]) - before
         tape.gradient(y, x)
         return kept
 

@@ -92,7 +92,7 @@ def test_signatures_are_those_that_are_called():
     ]
     assert parameters(tf_internal.FuncGraph)[0] == "name"
     assert parameters(tf_internal.AutomaticControlDependencies.mark_as_return) == ["self", "tensor"]
-    assert parameters(tf_internal.from_func_graph)[:3] == ["name", "graph", "attrs"]
+    assert parameters(tf_internal.from_func_graph)[:4] == ["name", "graph", "attrs", "function_type"]
     assert parameters(tf_internal.function_def_to_graph_def)[0] == "fdef"
 
 
