@@ -4,7 +4,8 @@
 
 The operators of Cosmic Ray (https://cosmic-ray.readthedocs.io) choose places and changes: a number, a
 comparison, a sign, a condition, a decorator, a loop. Of all places some are drawn, the same ones in each run. The tests
-that run the line, as Coverage.py saw them (https://coverage.readthedocs.io), come first, and then all of the module's.
+that run the line, as Coverage.py saw them (https://coverage.readthedocs.io), come first, then all of the module's, then
+those of other modules that run the line.
 Each outcome goes into docs/reliability/mutants.json, where a stopped run continues. `make mutants` installs its
 requirements.
 """
@@ -172,6 +173,7 @@ TESTS = {
         "graph/test_forward_mode.py",
         "graph/test_control_flow.py",
     ),
+    "_src/core/python_op.py": (*NUMPY_FUNCTION, "ready_made/test_watch.py"),
     "_src/core/slices.py": ("custom_gradient/test_indexed_slices.py",),
     "_src/ops/composed.py": ("kernels/test_built_in_ops.py", "kernels/test_built_in_kernel.py"),
     "_src/core/tapes.py": (*EMBED, *DECORATOR),
@@ -209,7 +211,7 @@ TESTS = {
     ),
     "_src/rewrite/override_gradients.py": OVERRIDE,
     "_src/rewrite/overridden_op.py": (*OVERRIDE, "saved_model/test_override.py"),
-    "_src/rewrite/graph_copy.py": (*OVERRIDE, *RECOMPUTE),
+    "_src/rewrite/graph_copy.py": ("rewrite/test_graph_copy.py", *OVERRIDE, *RECOMPUTE),
     "_src/rewrite/python_gradients.py": (*LOOPS, "memory/test_recompute_captures.py"),
     "_src/rewrite/rule_table.py": (*OVERRIDE, "saved_model/test_override.py"),
     "rules.py": OVERRIDE,
@@ -356,16 +358,19 @@ class Coverage:
                 for line, contexts in data.contexts_by_lineno(measured).items()
             }
 
-    def first(self, mutant: Mutant) -> list[str]:
-        """Some of the module's tests that run the line, from all over them."""
+    def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Some of the tests that run the line, from all over them: of the module's tests, and of those of others."""
         lines = self._tests.get(mutant.module, {})
         line = max((known for known in lines if known <= mutant.line), default=None)
         files = tests_for(mutant.module)
-        tests = [test for test in lines.get(line, []) if test.partition("::")[0] in files and exists(test)]
-        return tests[:: -(-len(tests) // FIRST) or 1]
+        own: list[str] = []
+        others: list[str] = []
+        for test in filter(exists, lines.get(line, [])):
+            (own if test.partition("::")[0] in files else others).append(test)
+        return tuple(tests[:: -(-len(tests) // FIRST) or 1] for tests in (own, others))
 
 
-def outcome(mutant: Mutant, folder: pathlib.Path, first: list[str]) -> dict[str, Any]:
+def outcome(mutant: Mutant, folder: pathlib.Path, first: list[str], last: list[str]) -> dict[str, Any]:
     """Runs the tests of a mutant in a copy of the sources."""
     path = folder / PACKAGE / mutant.module
     text = path.read_text()
@@ -373,6 +378,8 @@ def outcome(mutant: Mutant, folder: pathlib.Path, first: list[str]) -> dict[str,
     try:
         noticed = first_failure(folder, first, TIME_LIMIT) if first else None
         noticed = noticed or first_failure(folder, tests_for(mutant.module))
+        if last and noticed is None:
+            noticed = first_failure(folder, last, TIME_LIMIT)
     finally:
         path.write_text(text)
     row = {name: getattr(mutant, name) for name in ("module", "line", "before", "after")}
@@ -423,7 +430,7 @@ def main() -> None:
         def try_out(mutant: Mutant) -> tuple[Mutant, dict[str, Any], float]:
             folder, start = folders.get(), time.monotonic()
             try:
-                return mutant, outcome(mutant, folder, coverage.first(mutant)), time.monotonic() - start
+                return mutant, outcome(mutant, folder, *coverage.tests_of(mutant)), time.monotonic() - start
             finally:
                 folders.put(folder)
 

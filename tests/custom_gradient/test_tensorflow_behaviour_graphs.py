@@ -228,6 +228,20 @@ def test_a_handle_of_unknown_contents_takes_any_gradient(api):
     assert as_list(run(tf.ones([2]))) == [3.0, 30.0]
 
 
+def test_a_gradient_of_a_handle_may_be_of_unknown_shape():
+    variable, dy = tf.Variable([1.0, 2.0]), tf.constant([1.0, 10.0])
+    same = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: 3.0 * tf.boolean_mask(dy, dy > 0.0)))
+
+    @tf.function
+    def gradient(dy):
+        with tf.GradientTape() as tape:
+            tape.watch(variable.handle)
+            y = tf.raw_ops.ReadVariableOp(resource=same(variable.handle), dtype=tf.float32)
+        return tape.gradient(y, variable.handle, output_gradients=dy)
+
+    assert as_list(gradient(dy)) == [3.0, 30.0]
+
+
 def test_a_gradient_of_a_handle_that_does_not_fit_its_contents():
     variable = tf.Variable([1.0, 2.0])
     wrong = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: tf.cast(dy, tf.float64)))

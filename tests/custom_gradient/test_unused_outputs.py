@@ -113,3 +113,20 @@ def test_slices_and_second_derivatives():
     np.testing.assert_allclose(dx, [10.0 * 0.25, 0.0, 4.0])
     np.testing.assert_allclose(outer.gradient(dx, X, output_gradients=DY), [10.0 * 1.0, 0.0, 400.0])
     assert seen == [("UpstreamSlices", True)]
+
+
+def test_slices_in_a_graph_are_no_zeros():
+    function = cg.custom_vjp(
+        lambda x: ((x, 2 * x), x),
+        lambda x, dy, unused: (tf.convert_to_tensor(dy) if unused is None else unused) * x**2,
+        materialize_grads=False,
+    )
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.gather(function(x)[0], [2, 0])
+        return tape.gradient(y, x, output_gradients=DY[:2])
+
+    np.testing.assert_allclose(gradient(X), [10.0 * 0.25, 0.0, 4.0])

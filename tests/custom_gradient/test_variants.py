@@ -46,6 +46,18 @@ def test_custom_vjp_passes_residuals_and_nondifferentiable_arguments(mode, facto
     np.testing.assert_allclose(dy, factor * X * DY)
 
 
+def test_custom_vjp_where_a_nondifferentiable_argument_comes_first(traced):
+    function = cg.custom_vjp(
+        lambda mode, x, y: (x * y, (x, y)),
+        lambda residuals, dy, mode: (factors[mode] * residuals[1] * dy, residuals[0] * dy),
+        nondiff_argnames=["mode"],
+    )
+    factors = {"a": 5.0}
+    dx, dy = gradients(lambda x, y: function("a", x, y), [X, 3.0 * X], traced)
+    np.testing.assert_allclose(dx, 5 * 3 * X * DY)
+    np.testing.assert_allclose(dy, X * DY)
+
+
 def test_custom_vjp_with_variables(traced):
     v = tf.Variable([2.0, 3.0])
     function = cg.custom_vjp(

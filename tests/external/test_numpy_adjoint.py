@@ -111,6 +111,8 @@ def test_a_batch_is_one_call(run, rng):
     value, (dx,) = run(function, [x], dy)
     np.testing.assert_allclose(value, np.sum(x**2, -1))
     np.testing.assert_allclose(dx, 2 * x * dy[:, None])
+    traced_function = tf.function(function).get_concrete_function(tf.TensorSpec([5, 3], tf.float64))
+    assert traced_function.output_shapes == [5]
 
 
 @pytest.mark.parametrize("run", [eager, traced])

@@ -303,6 +303,7 @@ def doubled_inside(x):
 def test_ragged_and_sparse_inputs(kind, library, tmp_path):
     x = library.Input([None if kind == "ragged" else 3], **{kind: True})
     model = library.Model(x, doubled_inside(x))
+    assert library is tf_keras or getattr(model.output, kind)
     model.save(tmp_path / "model.keras")
     upstream = [1.0, 10.0, -3.0]
     for each in (model, library.models.load_model(tmp_path / "model.keras")):
@@ -364,6 +365,14 @@ def test_a_function_without_a_name_cannot_be_saved(library, tmp_path):
         "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made with def, got "
         "'<lambda>'. Decorate a named function, and register it with @keras.saving.register_keras_serializable() on top."
     )
+
+
+def test_a_function_without_a_name_can_be_registered_under_one(library, tmp_path):
+    function = cg.custom_gradient(lambda x: (2.0 * x, lambda dy: 3.0 * dy))
+    library.saving.register_keras_serializable("0", "tripled")(function)  # In front of "<" in the alphabet.
+    model_of(library, function).save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    assert_same(value_and_gradients(loaded, features()), value_and_gradients(function, features()))
 
 
 @cg.custom_gradient

@@ -98,6 +98,23 @@ def products(keep):
     return sum(node.op == "MatMul" for partition in metadata.partition_graphs for node in partition.node)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_integers_are_kept_beside_numbers(mode):
+    def function(x):
+        values, indices = tf.math.top_k(tf.sin(x))
+        return values * tf.gather(x, indices)
+
+    def gradient(function):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        return tape.gradient(y, X, output_gradients=DY[1:])
+
+    function = cg.recompute_grad(function, keep=lambda op: op.type == "TopKV2")
+    dx = MODES[mode](lambda: gradient(function))()
+    np.testing.assert_allclose(dx, [0.0, 10.0 * (np.sin(2.0) + 2.0 * np.cos(2.0))], rtol=1e-5)
+
+
 def test_a_graph_has_no_ops_for_what_is_kept():
     # Three in the forward pass, two for the gradient of each.
     assert products([]) == 3 + 3 + 6

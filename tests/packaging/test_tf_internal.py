@@ -166,6 +166,17 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
     run.get_concrete_function()
 
 
+def test_the_graph_of_a_rule_fills_tensors_like_outer_ones():
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def run(x):
+        graph = tf_internal.RuleGraph("rule")
+        with graph.as_default():
+            filled = [tf.raw_ops.ZerosLike(x=x), tf.raw_ops.OnesLike(x=x)]
+        return [tf.get_static_value(tensor.op.inputs[1]).tolist() for tensor in filled]
+
+    assert [tensor.numpy() for tensor in run(tf.constant([5.0, 7.0]))] == [0.0, 1.0]
+
+
 def test_recording_and_watching_are_seen_as_tapes_do_them():
     x, other = tf.constant(1.0), tf.constant(1.0)
     assert not tf_internal.could_possibly_record()

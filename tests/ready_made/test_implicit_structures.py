@@ -14,8 +14,8 @@ X, DY = np.array([0.7, 1.3]), np.array([2.0, -3.0])
 
 
 def powers_residual(y, x):
-    """Of the square root and the fourth root of each element."""
-    return {"second": y["second"] ** 2 - x, "fourth": [y["fourth"][0] ** 2 - y["second"]]}
+    """Of the square root and the fourth root of each element; with a tuple where the root has a list."""
+    return {"second": y["second"] ** 2 - x, "fourth": (y["fourth"][0] ** 2 - y["second"],)}
 
 
 def powers(x):

@@ -327,6 +327,41 @@ def test_the_difference_between_both_gradients(tmp_path):
         assert (found.difference, found.detail) == (None, "the file does not hold the gradient function")
 
 
+def test_sizes_that_the_file_does_not_know_are_larger_than_1_where_gradients_are_compared(tmp_path):
+    @tf.custom_gradient
+    def summed(x):
+        return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
+
+    module = tf.Module()
+    module.f = tf.function(summed, input_signature=[tf.TensorSpec([None], tf.float64)])
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path / "source", options=options)
+    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    assert found.difference > 0.1
+
+
+def test_a_variable_that_is_read_by_rows_and_as_a_whole_is_not_compared(tmp_path):
+    table = tf.Variable(np.array([[2.0], [3.0], [-1.0]]))
+
+    @tf.custom_gradient
+    def looked_up(x):
+        def grad(dy, variables):
+            by_rows = tf.math.unsorted_segment_sum(dy * x, [2, 0, 2], 3)[:, None]
+            return dy * tf.gather(variables[0], [2, 0, 2])[:, 0], [by_rows + tf.reduce_sum(dy)]
+
+        return x * tf.gather(table, [2, 0, 2])[:, 0] + tf.reduce_sum(table), grad
+
+    module = tf.Module()
+    module.table = table
+    module.f = tf.function(looked_up, input_signature=SPEC)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path / "source", options=options)
+    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    assert found.difference is None
+    message = "NotImplementedError: ResourceGather reads a part of a variable that ReadVariableOp reads, too"
+    assert found.detail == message
+
+
 def test_inspect_lists_them(tmp_path):
     source, _ = save(tmp_path, in_a_loop(lambda x: two(x, 2.0 * x)[0]))
     (found,) = cg.saved_model.inspect(source)
@@ -412,6 +447,20 @@ def test_a_gradient_that_reads_something_from_outside(tmp_path):
     (place,) = cg.saved_model.inspect(source)
     cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy})
     np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), 9.0 * DY)
+
+
+def test_a_file_that_names_a_function_which_it_does_not_have(tmp_path):
+    source, target = save(tmp_path, outside_of_a_loop)
+    saved_model = proto_of(source)
+    nodes = saved_model.meta_graphs[0].object_graph_def.nodes
+    (captured,) = [node.captured_tensor for node in nodes if node.WhichOneof("kind") == "captured_tensor"]
+    captured.concrete_function = "missing"
+    (source / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    with pytest.raises(
+        ValueError, match=r"reads a tensor from outside of the function that the function does not get; "
+    ):
+        cg.saved_model.adopt(source, target)
+    assert not target.exists()
 
 
 def test_wrong_choices(tmp_path):

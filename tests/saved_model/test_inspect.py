@@ -113,6 +113,16 @@ def test_a_graph_of_tensorflow_1_has_no_function_there(tmp_path):
     assert (embedded.function, embedded.kind, embedded.shapes) == ("", "embed_gradient", ((None, 3),))
 
 
+def test_a_gradient_that_a_graph_of_tensorflow_1_overrides_is_none_of_tf_custom_gradient(tmp_path):
+    tf.RegisterGradient("of_test_inspect")(lambda op, dy: 2.0 * dy)
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [3])
+        with graph.gradient_override_map({"Relu": "of_test_inspect"}):
+            y = tf.nn.relu(x)
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": y})
+    assert cg.saved_model.inspect(tmp_path / "model") == []
+
+
 def test_a_model_without_embedded_gradients_gives_an_empty_list(tmp_path):
     tf.saved_model.save(tf.Module(), tmp_path / "model")
     assert cg.saved_model.inspect(tmp_path / "model") == []

@@ -112,6 +112,13 @@ def test_a_wrong_gradient_is_found_in_every_mode_and_named(name):
     ), lines[0]
 
 
+def test_a_wrong_factor_of_tiny_gradients_is_found():
+    """The tolerance is relative to the largest element, however small that is."""
+    function = decorated(lambda x: 1e-12 * x, lambda dy, x: 2e-12 * dy)
+    message = message_of_failure(function, [X], intended_gradient=lambda dy, x: 1e-12 * dy)
+    assert "The ratio is 2 everywhere: a factor is wrong." in message
+
+
 @pytest.mark.parametrize("rows", [2, 3])
 def test_an_unknown_kind_of_fault_gets_no_hint(rows):
     matrix, other = np.random.default_rng(rows).normal(size=[2, rows, 3])

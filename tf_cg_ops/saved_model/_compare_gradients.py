@@ -30,7 +30,8 @@ def relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: 
     """The largest difference of the two gradients of an op, over the largest of their elements.
 
     The arguments of the op, and all that comes from outside, such as values of variables, are random numbers. `body`
-    comes from `to_compare`. Raises an exception of TensorFlow if that fails.
+    comes from `to_compare`. Raises an exception of TensorFlow if that fails, and NotImplementedError for a variable
+    that is read as a whole and in parts.
     """
     num_results = gradient.num_results
     results, inputs = list(op.inputs)[:num_results], list(op.inputs)[num_results:]
@@ -41,6 +42,7 @@ def relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: 
         pairs = [(_dense(s, x), _dense(a, x)) for s, a, x in zip(saved, automatic, inputs, strict=True) if s is not a]
     pairs = [pair for pair in pairs if pair != (None, None)]
     fed = {id(tensor): tensor for tensor in _from_outside([*results, *(t for pair in pairs for t in pair)])}
+    _check_reads([*inputs, *fed.values()])
     values: dict[int, Any] = {}
     for tensor in (*inputs, *fed.values()):
         # One value for each variable, also if several ops read it.
@@ -90,9 +92,17 @@ def _from_outside(tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
             waiting += [x.op for x in op.inputs]
 
 
+def _check_reads(tensors: Sequence[tf.Tensor]) -> None:
+    """Raises NotImplementedError if two ops read one variable in two ways: their random numbers would not agree."""
+    variables = {id(_handle_of(tensor.op)) for tensor in tensors if tensor.op.type == "ReadVariableOp"}
+    for op in (tensor.op for tensor in tensors if tensor.op.type not in ("Placeholder", "ReadVariableOp")):
+        if any(x.dtype == tf.resource for x in op.inputs) and id(_handle_of(op)) in variables:
+            raise NotImplementedError(f"{op.type} reads a part of a variable that ReadVariableOp reads, too")
+
+
 def _handle_of(read: Any) -> Any:
     """The op that hands over the variable that an op reads."""
-    op = read.inputs[0].op
+    op = next(x for x in read.inputs if x.dtype == tf.resource).op
     while op.type == "Identity":
         op = op.inputs[0].op
     return op
