@@ -61,7 +61,7 @@ fuzz: $(LIBRARY) ## call the ops and embed_gradient at random, and mutate SavedM
 	$(BIN)/python -m qa.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
 	$(BIN)/python -m qa.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
 
-# About an hour on two cores. A run that was stopped continues where it stopped.
+# About two hours on two cores. A run that was stopped continues where it stopped.
 mutants: $(LIBRARY) ## change the Python modules in one place at a time; the tests must notice
 	@$(BIN)/python -m pip install -q 'cosmic-ray>=8.4,<9' 'pytest-cov>=6'
 	$(BIN)/python -m qa.faults.mutants

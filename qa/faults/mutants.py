@@ -149,7 +149,7 @@ RECOMPUTE_LAYERS = (
 TESTS = {
     "__init__.py": ("graph/test_import.py", "keras/test_functional_models.py"),
     "__main__.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
-    "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR),
+    "_src/custom_gradient/checks.py": (*EMBED, *DECORATOR, *RULES),
     "_src/command_line.py": ("saved_model/test_command_line.py", "saved_model/test_command_line_stopped.py"),
     "_src/core/convert.py": (*EMBED, *DECORATOR),
     "_src/embed_gradient/lazy_gx.py": (*EMBED, "graph/test_vectorized_map.py"),

@@ -327,6 +327,21 @@ def test_the_difference_between_both_gradients(tmp_path):
         assert (found.difference, found.detail) == (None, "the file does not hold the gradient function")
 
 
+def test_complex_gradients_are_compared_and_integers_are_not(tmp_path):
+    @tf.custom_gradient
+    def tripled(z, n):
+        return 3.0 * z * tf.cast(n, z.dtype), lambda dy: (6.0 * dy * tf.cast(n, dy.dtype), None)
+
+    module = tf.Module()
+    specs = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
+    module.f = tf.function(tripled, input_signature=specs)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path / "source", options=options)
+    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    assert found.detail == ""
+    assert found.difference == pytest.approx(0.5)
+
+
 def test_sizes_that_the_file_does_not_know_are_larger_than_1_where_gradients_are_compared(tmp_path):
     @tf.custom_gradient
     def summed(x):
