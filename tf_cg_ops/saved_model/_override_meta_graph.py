@@ -20,7 +20,7 @@ from ._rewrite_body import BodyRewriter
 def override_meta_graph(
     api: str, source: pathlib.Path, meta_graph: Any, matching: Matching, progress: Callable[[str], None]
 ) -> None:
-    """Puts rules behind the ops of the graph and of the functions that compute values.
+    """Attaches rules to the ops of the graph, and of the functions that compute values.
 
     A function that only a gradient calls, such as the rule of an op of this library, stays as it is.
     """

@@ -30,7 +30,7 @@ class BodyRewriter:
         self._rules: dict[str, Any] = {}  # The new op for each op that has a rule, by the name of the latter.
 
     def rewrite(self, function: Any) -> None:
-        """Changes the nodes, and the references to them in the function, which is None for a graph."""
+        """Replaces nodes of the body, and references to them in the proto of the function; None for that of a graph."""
         nodes = {node.name: node for node in self._body.nodes}
         new_nodes = []
         for op in self._body.graph.get_operations():

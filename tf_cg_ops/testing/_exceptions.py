@@ -21,7 +21,7 @@ def in_one_line(error: Exception) -> str:
 
 
 def is_mix_of_precisions(error: Exception) -> bool:
-    """Whether the message names two dtypes that differ only in precision, for which TensorFlow has several names."""
+    """Whether the message names two dtypes that differ only in precision, by any of TensorFlow's names for them."""
     text = str(error)
     return any(
         re.search(rf"\b({narrow})\b", text) and re.search(rf"\b({double})\b", text)

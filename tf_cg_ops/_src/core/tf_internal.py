@@ -139,7 +139,7 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# At a tenth of the cost of stop_recording.
+# The context manager stop_recording costs ten times as much.
 def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
     """`execute` for an op that tapes must not see; use it only if something records."""
     pywrap_tfe.TFE_Py_TapeSetStopOnThread()

@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-# Of "log": each loop makes so many steps. A smaller number would keep less, and compute more often.
+# The number of steps of each loop for checkpoint="log". Fewer would keep less, and compute more often.
 _STEPS_OF_EACH_LOOP = 8
-# Of "log", for a length that only the run of the graph tells.
+# The number of nested loops for checkpoint="log" if the length is known at run time only.
 _NUM_LOOPS = 4
 
 Checkpoint = str | int | None
 Values = list[tf.Tensor]
-# From the carry, the inputs of this step and the values for all steps to the carry and the outputs.
+# Takes the carry, the inputs of one step and the values for all steps; returns the new carry and the outputs.
 Step = Callable[[Values, Values, Values], tuple[Values, Values]]
 
 

@@ -12,7 +12,7 @@ from tf_cg_ops._src.rewrite import control_flow
 # Returns the outputs that stand for those of an op, given its copied inputs; None to copy the op as it is.
 Replace = Callable[["GraphCopy", Any, list[tf.Tensor]], Sequence[Any] | None]
 
-# They belong to the place of an op in its old graph.
+# Attributes that describe the place of an op in its old graph, and not the op.
 _ATTRIBUTES_OF_THE_PLACE = frozenset(["_class", "_output_shapes"])
 
 
