@@ -47,19 +47,23 @@ class _WarmPython:
 
     def __init__(self):
         program = str(pathlib.Path(__file__).with_name("warm.py"))
+        reading, writing = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, program, *FOR_KERAS_ALONE],
             cwd="/",
             env={**os.environ, **_NO_NOTES},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=writing,
             text=True,
         )
+        os.close(writing)
+        # A buffer might take the status of a short process together with its number, and `select` would not see it.
+        self._answers = open(reading, "rb", buffering=0)  # noqa: SIM115 (it lives as long as the process)
         atexit.register(self._close)
 
     def _close(self):
         self._process.stdin.close()
-        self._process.stdout.close()
+        self._answers.close()
         self._process.wait()
 
     def run(self, code, arguments, cwd, environment):
@@ -70,15 +74,18 @@ class _WarmPython:
                 path.touch()
             request = {"code": code, "arguments": arguments, "cwd": cwd, "environment": environment}
             request |= {name: str(path) for name, path in written.items()}
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-            number = int(self._process.stdout.readline())
-            hangs = not select.select([self._process.stdout], [], [], HANGS)[0]
+            self._send(request)
+            number = int(self._answers.readline())
+            hangs = not select.select([self._answers], [], [], HANGS)[0]
             if hangs:
                 os.kill(number, signal.SIGKILL)
-            status = int(self._process.stdout.readline())
+            status = int(self._answers.readline())
             texts = {name: path.read_text() for name, path in written.items()}
         assert not hangs, f"no end within {HANGS} s: {texts['stderr']}"
         return subprocess.CompletedProcess(code, status, **texts)
+
+    def _send(self, request):
+        print(json.dumps(request), file=self._process.stdin, flush=True)
 
 
 _warm_python = functools.cache(_WarmPython)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_endings_and_their_messages(code, status, says, tmp_path):
     with pytest.raises(AssertionError) as raised:
         run_python(code, cwd=tmp_path)
     assert says in str(raised.value)
+
+
+def test_one_that_ends_before_anybody_reads_its_number_does_not_seem_to_hang(tmp_path, monkeypatch):
+    run_python("", cwd=tmp_path)  # The Python that forks has started.
+    send = processes._WarmPython._send
+
+    def send_and_wait(self, request):
+        send(self, request)
+        time.sleep(1)
+
+    monkeypatch.setattr(processes._WarmPython, "_send", send_and_wait)
+    monkeypatch.setattr(processes, "HANGS", 5)
+    assert run_python("import os; os._exit(3)", cwd=tmp_path, check=False).returncode == 3
 
 
 def test_one_that_hangs_is_killed_and_the_next_one_runs(tmp_path, monkeypatch):
