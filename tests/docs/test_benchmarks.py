@@ -164,7 +164,7 @@ def quick(tmp_path_factory):
     """The folder that `--quick` writes, and its progress messages."""
     folder = tmp_path_factory.mktemp("benchmarks")
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", folder]
-    process = run_interpreter(command, ROOT)
+    process = run_interpreter(command, ROOT, time_limit=1800)
     return folder, process.stderr
 
 

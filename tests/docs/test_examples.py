@@ -49,8 +49,12 @@ BREAKAGES = {
 cg.override_gradients = lambda f, rules: f
 """,
     "long_sequence": """
+import tensorflow as tf
 scan = cg.scan
-cg.scan = lambda step, init, xs, checkpoint: scan(step, init, xs, checkpoint=None)  # Keeps everything.
+def doubled(step, init, xs, checkpoint):
+    state, outputs = scan(step, init, xs, checkpoint=checkpoint)
+    return tf.nest.map_structure(lambda tensor: cg.scale_gradient(tensor, 2.0), state), outputs
+cg.scan = doubled
 """,
     "equilibrium_layer": """
 cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.

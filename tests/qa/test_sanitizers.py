@@ -72,14 +72,14 @@ FAULTS = {
     "a read beyond a row": (
         "memory",
         "cc/lib/contraction.cc",
-        "                            last.size,\n                            IsNarrow(last)",
-        "                            last.size + 1,\n                            IsNarrow(last)",
+        "                            last.size,\n                            /*is_narrow=*/false",
+        "                            last.size + 1,\n                            /*is_narrow=*/false",
         "heap-buffer-overflow",
     ),
     "a cut that overflows": (
         "memory",
         "cc/lib/contraction.cc",
-        "64 * plan_.output_size",
+        "kProductsOfASum * plan_.output_size",
         "(int64_t{1} << 60) * plan_.output_size",
         "signed integer overflow",
     ),
