@@ -97,15 +97,15 @@ FUNCTIONS = {
 
 
 class Module(tf.Module):
-    def __init__(self, function):
+    def __init__(self, function, specs):
         super().__init__()
         self.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
-        self.f = tf.function(function, input_signature=SPEC)
+        self.f = tf.function(function, input_signature=specs)
 
 
-def save(folder, function, with_gradients=True):
+def save(folder, function, with_gradients=True, specs=SPEC):
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=with_gradients)
-    tf.saved_model.save(Module(function), folder / "source", options=options)
+    tf.saved_model.save(Module(function, specs), folder / "source", options=options)
     return folder / "source", folder / "target"
 
 
@@ -332,12 +332,8 @@ def test_complex_gradients_are_compared_and_integers_are_not(tmp_path):
     def tripled(z, n):
         return 3.0 * z * tf.cast(n, z.dtype), lambda dy: (6.0 * dy * tf.cast(n, dy.dtype), None)
 
-    module = tf.Module()
     specs = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
-    module.f = tf.function(tripled, input_signature=specs)
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
-    tf.saved_model.save(module, tmp_path / "source", options=options)
-    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    (found,) = cg.saved_model.adopt(*save(tmp_path, tripled, specs=specs)).adopted
     assert found.detail == ""
     assert found.difference == pytest.approx(0.5)
 
@@ -347,11 +343,8 @@ def test_sizes_that_the_file_does_not_know_are_larger_than_1_where_gradients_are
     def summed(x):
         return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
 
-    module = tf.Module()
-    module.f = tf.function(summed, input_signature=[tf.TensorSpec([None], tf.float64)])
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
-    tf.saved_model.save(module, tmp_path / "source", options=options)
-    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    specs = [tf.TensorSpec([None], tf.float64)]
+    (found,) = cg.saved_model.adopt(*save(tmp_path, summed, specs=specs)).adopted
     assert found.difference > 0.1
 
 
@@ -369,8 +362,7 @@ def test_a_variable_that_is_read_by_rows_and_as_a_whole_is_not_compared(tmp_path
     module = tf.Module()
     module.table = table
     module.f = tf.function(looked_up, input_signature=SPEC)
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
-    tf.saved_model.save(module, tmp_path / "source", options=options)
+    tf.saved_model.save(module, tmp_path / "source")
     (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
     assert found.difference is None
     message = "NotImplementedError: ResourceGather reads a part of a variable that ReadVariableOp reads, too"
