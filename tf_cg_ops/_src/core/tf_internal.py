@@ -33,6 +33,11 @@ from tensorflow.python.eager.graph_only_ops import graph_placeholder
 # Makes a function of a traced graph, without the wrapper, cache and call counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
 
+# TensorFlow's own warning about too many traces, which it gives for calls of a tf.function alone.
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
+    _frequent_tracing_detector_manager as frequent_tracing,
+)
+
 # Whether anything records at all: if nothing does, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
 

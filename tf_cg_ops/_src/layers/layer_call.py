@@ -37,7 +37,7 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
-    outputs, masks, losses = recompute_grad.run(_WORDING, keep, call, arguments, {})
+    outputs, masks, losses = recompute_grad.run(_WORDING, keep, call, arguments, {}, traced_for=function)
     _set_masks(outputs, masks)
     if losses:
         lists = _losses_in(owner)
@@ -52,7 +52,7 @@ class _LayerCall:
     def __init__(self, function: Callable[..., Any], owner: Any) -> None:
         layer = function.__self__ if isinstance(function, types.MethodType) else function
         self.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
-        self.traces_of = function
+        self._function = function
         self._owner = owner
 
     def __call__(
@@ -60,7 +60,7 @@ class _LayerCall:
     ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
         _set_masks((args, kwargs), masks)
         with _losses_taken_from(self._owner) as losses:
-            outputs = self.traces_of(*args, **kwargs)
+            outputs = self._function(*args, **kwargs)
         return outputs, _masks_of(outputs), losses
 
 

@@ -9,6 +9,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.layers import layer_call
+from tf_cg_ops._src.memory import recompute_grad
 
 _replaced: list[Callable[..., Any]] = []  # The function of Keras, while ours is in its place.
 
@@ -91,6 +92,8 @@ def _remat(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if recompute_grad.is_recomputing():  # A layer around this one is recomputed, and this one with it.
+        return function(*args, **kwargs)
     layer: Any = function.__self__ if isinstance(function, types.MethodType) else function
     entry_layer = scopes.entry_layer()
     if not hasattr(layer, "_flatten_layers"):

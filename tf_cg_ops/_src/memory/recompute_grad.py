@@ -1,6 +1,7 @@
 """`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,23 +83,46 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     return CustomGradient("recompute_grad", f, functools.partial(run, _WORDING, keep))
 
 
-def run(wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Calls a function, with a gradient that recomputes it."""
+def run(
+    wording: Wording,
+    keep: Keep,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    traced_for: Callable[..., Any] | None = None,
+) -> Any:
+    """Calls a function, with a gradient that recomputes it.
+
+    In eager mode a trace of it is kept as long as the function, or the one that it is `traced_for`.
+    """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        call = _RecomputedCall.of(wording, keep, function, args, kwargs)
-        tensors = pytree.tensors_in((args, kwargs))
+        # In a graph an array is a constant.
+        inputs = traces.arrays_to_tensors((args, kwargs)) if tf.executing_eagerly() else (args, kwargs)
+        call = _RecomputedCall.of(wording, keep, function, *inputs, traced_for or function)
+        tensors = pytree.tensors_in(inputs)
+        leaves = pytree.flatten_arguments(wording.api, function, args, kwargs).values
+        unreported = call.unreported_reads(leaves)
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
 
         def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            return call.gradients(function, args, kwargs, residuals, dys, variables)
+            return call.gradients(leaves, tensors, residuals, dys, variables)
 
-        return call.pack(outputs), GradFnWithCaptures(grad_fn, call.differentiable_captures, call.variables)
+        captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
+        return call.pack(outputs), GradFnWithCaptures(grad_fn, captures, call.variables)
 
     return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
+
+
+_thread = threading.local()
+
+
+def is_recomputing() -> bool:
+    """Whether a function is traced now whose gradient will recompute it."""
+    return getattr(_thread, "depth", 0) > 0
 
 
 class _RecomputedCall:
@@ -112,69 +136,65 @@ class _RecomputedCall:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> None:
-        self._api = wording.api
-        trace = TracedCall(function, args, kwargs)
+        _thread.depth = getattr(_thread, "depth", 0) + 1
+        try:
+            trace = TracedCall(function, args, kwargs)
+        finally:
+            _thread.depth -= 1
         self.pack = trace.pack
         self.variables = trace.variables
         self.replay = Replay(wording, text.name_of(function), trace.graph, trace.inputs, keep)
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
+    def unreported_reads(self, leaves: Sequence[Any]) -> list[tuple[Any, tf.DType]]:
+        """The handle and dtype of each variable that was read, that is no argument, and that TensorFlow did not report.
+
+        It reports no variable that is not trainable, but a tape may watch one.
+        """
+        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
+        reported = {id(handle) for variable in (*self.variables, *passed) for handle in handles_of(variable)}
+        reads = {id(handle): (handle, dtype) for handle, dtype in self.replay.reads if tf_internal.is_trainable(dtype)}
+        return [read for key, read in reads.items() if key not in reported]
+
     def gradients(
         self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tensors: Sequence[tf.Tensor],
         residuals: Sequence[tf.Tensor],
         dys: Sequence[Any],
         variables: Sequence[tf.Variable],
     ) -> Any:
-        """The answer of a `grad_fn`, and the gradients with respect to the captures."""
+        """The answer of a `grad_fn` for these leaves of the arguments, and the gradients of all captures."""
         upstream = [
             tensor
             for gradient in dys
             for tensor in pytree.tensors_for_gradients(slices.to_dense(gradient))
             if tf_internal.is_trainable(tensor)
         ]
-        leaves = pytree.flatten_arguments(self._api, function, args, kwargs).values
-        arguments = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
-        known = {id(handle): variable for variable in [*variables, *arguments] for handle in handles_of(variable)}
+        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
+        variable_of = {id(handle): variable for variable in (*variables, *passed) for handle in handles_of(variable)}
         # Derivatives of higher order go from a value that was read to its variable.
-        reads = [known.get(id(handle)) for handle in self.replay.read_handles]
-        residuals = [r if v is None else _read_of(v, r) for r, v in zip(residuals, reads, strict=True)]
-        tensors, captures = pytree.tensors_in((args, kwargs)), self.replay.captures
+        handles = self.replay.read_handles
+        residuals = [
+            residual if handle is None else _read_of(variable_of.get(id(handle)), handle, residual)
+            for residual, handle in zip(residuals, handles, strict=True)
+        ]
+        captures = self.replay.captures
         values = [*tensors, *captures, *residuals]
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly() and values:
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
-            values = list(library.custom_gradient_barrier(values, upstream)) if values else values
-        gradients = self.replay.backward(
-            values[: len(tensors) + len(captures)], values[len(tensors) + len(captures) :], upstream
-        )
-        by_capture = gradients[len(tensors) : len(tensors) + len(captures)]
-        by_residual = gradients[len(tensors) + len(captures) :]
-        by_tensor: dict[int, list[Any]] = {}
-        for tensor, gradient in zip(tensors, gradients, strict=False):
-            by_tensor.setdefault(id(tensor), []).append(gradient)
-
-        def of_variable(variable: tf.Variable) -> Any:
-            handles = set(map(id, handles_of(variable)))
-            by_handle = zip(self.replay.read_handles, by_residual, strict=True)
-            found = [gradient for handle, gradient in by_handle if id(handle) in handles]
-            return _sum([gradient for gradient in found if gradient is not None])
-
-        def of_leaf(leaf: Any) -> Any:
-            variable = as_variable(leaf)
-            if variable is not None:
-                return of_variable(variable)
-            parts = pytree.tensors_for_gradients(leaf)
-            found = [by_tensor[id(part)].pop(0) if id(part) in by_tensor else None for part in parts]
-            if len(found) <= 1 or all(gradient is None for gradient in found):
-                return found[0] if found else None
-            return pytree.replace_tensors([leaf], [parts], found)[0]
-
-        by_argument = [of_leaf(leaf) for leaf in leaves]
-        answer = (by_argument, [of_variable(v) for v in variables]) if variables else by_argument
-        return answer, [g for g, t in zip(by_capture, captures, strict=True) if tf_internal.is_trainable(t)]
+            values = list(library.custom_gradient_barrier(values, upstream))
+        num_inputs = len(tensors) + len(captures)
+        gradients = self.replay.backward(values[:num_inputs], values[num_inputs:], upstream)
+        unanswered = _Unanswered()
+        for source, gradient in zip((*tensors, *captures, *handles), gradients, strict=True):
+            unanswered.add(source, gradient)
+        by_leaf = [unanswered.take_leaf(leaf) for leaf in leaves]
+        by_variable = [unanswered.take(*handles_of(variable)) for variable in variables]
+        unreported = [handle for handle, _ in self.unreported_reads(leaves)]
+        by_capture = [unanswered.take(source) for source in (*self.differentiable_captures, *unreported)]
+        return (by_leaf, by_variable) if variables else by_leaf, by_capture
 
     @classmethod
     def of(
@@ -184,26 +204,59 @@ class _RecomputedCall:
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: dict[str, Any],
+        traced_for: Callable[..., Any],
     ) -> "_RecomputedCall":
         """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
         if not tf.executing_eagerly():
             return cls(wording, keep, function, args, kwargs)
-        calls = traces.kept_with(function)
-        key = keep, traces.signature_of((list(args), kwargs))
-        if key not in calls:
+
+        def make() -> "_RecomputedCall":
             with explained(wording.api, function):
-                calls[key] = cls(wording, keep, function, args, kwargs)
-        return calls[key]
+                return cls(wording, keep, function, args, kwargs)
+
+        key = ("recompute_grad", keep, args, kwargs)
+        return traces.of(traced_for).find(wording.api, function, key, make)
 
 
-def _read_of(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+class _Unanswered:
+    """The gradients of Tensors and variables, each of which is the answer for one leaf.
+
+    A Tensor or variable that is passed in several places has its whole gradient in the first one.
+    """
+
+    def __init__(self) -> None:
+        self._gradients: dict[int, list[Any]] = {}
+
+    def add(self, source: Any, gradient: Any) -> None:
+        if gradient is not None:
+            self._gradients.setdefault(id(source), []).append(gradient)
+
+    def take(self, *sources: Any) -> Any:
+        """The sum of the gradients with respect to these sources; None if there is none, or none is left."""
+        gradients = [gradient for source in sources for gradient in self._gradients.pop(id(source), [])]
+        if len(gradients) <= 1:
+            return gradients[0] if gradients else None
+        return tf.add_n([slices.to_dense(gradient) for gradient in gradients])
+
+    def take_leaf(self, leaf: Any) -> Any:
+        """The gradient with respect to a leaf of the arguments."""
+        variable = as_variable(leaf)
+        if variable is not None:
+            return self.take(*handles_of(variable))
+        parts = pytree.tensors_for_gradients(leaf)
+        found = [self.take(part) for part in parts]
+        if len(found) <= 1 or all(gradient is None for gradient in found):
+            return found[0] if found else None
+        return pytree.replace_tensors([leaf], [parts], found)[0]
+
+
+def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _read_of(variable: tf.Variable | None, handle: Any, value: tf.Tensor) -> tf.Tensor:
     """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return value
-    return embed_gradient(value, tf.ones([], value.dtype), tf.convert_to_tensor(variable))
-
-
-def _sum(gradients: list[Any]) -> Any:
-    if len(gradients) <= 1:
-        return gradients[0] if gradients else None
-    return tf.add_n([slices.to_dense(gradient) for gradient in gradients])
+    read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)
+    return embed_gradient(value, tf.ones([], value.dtype), read)

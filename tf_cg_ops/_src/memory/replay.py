@@ -3,6 +3,7 @@
 The gradient computes everything else again.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +55,12 @@ class Replay:
         self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, self._inputs))
         # The handles of the variables that the kept values were read from.
         handle_of = {id(value): handle for handle, value in forward_pass.reads}
-        self.read_handles = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
+        residuals = [*self._residuals, *self._kept]
+        self.read_handles = [handle_of.get(id(residual)) for residual in residuals]
+        pairs = zip(self.read_handles, residuals, strict=True)
+        self.reads = [(handle, residual.dtype) for handle, residual in pairs if handle is not None]
         self._backward: Any = None
+        self._lock = threading.Lock()
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The outputs, and the residuals: what `backward` needs beside the arguments."""
@@ -64,8 +69,9 @@ class Replay:
 
     def backward(self, tensors: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
         """The gradients with respect to the arguments, the captures and the residuals; None where there is none."""
-        if self._backward is None:
-            self._trace_backward()
+        with self._lock:  # In eager mode several threads share one trace.
+            if self._backward is None:
+                self._trace_backward()
         return self._backward(*tensors, *residuals, *dys)
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:

@@ -90,23 +90,26 @@ class _Override:
     def __init__(self, f: Callable[..., Any], table: RuleTable) -> None:
         self._f = f
         self._table = table
-        self._traces: dict[Any, _OverriddenCall] = {}
+        self._traces = traces.Traces()
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The value of a function, some of whose ops have other gradients."""
-        call = self._traced(function, args, kwargs)
-        return call.pack(call.compute(*pytree.tensors_in((list(args), kwargs))))
+        if not tf.executing_eagerly():
+            call = _OverriddenCall(self._table, function, args, kwargs)
+        else:
+            args, kwargs = traces.arrays_to_tensors((args, kwargs))
+            call = self._traced(function, args, kwargs)
+        return call.pack(call.compute(*pytree.tensors_in((args, kwargs))))
 
     def _traced(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_OverriddenCall":
-        """A new trace in a graph; in eager mode the same one for the same signature."""
-        if not tf.executing_eagerly():
-            return _OverriddenCall(self._table, function, args, kwargs)
-        kept = self._traces if function is self._f else traces.kept_with(function)
-        key = traces.Identity(self._table), traces.signature_of((list(args), kwargs))
-        if key not in kept:
+        """In eager mode the same trace for the same signature."""
+
+        def make() -> "_OverriddenCall":
             with explained(_API, function):
-                kept[key] = _OverriddenCall(self._table, function, args, kwargs)
-        return kept[key]
+                return _OverriddenCall(self._table, function, args, kwargs)
+
+        found = self._traces if function is self._f else traces.of(function)
+        return found.find(_API, function, (self._table, args, kwargs), make)
 
 
 class _OverriddenCall:

@@ -50,12 +50,12 @@ def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
     """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
     try:
         yield
-    except (tf.errors.OperatorNotAllowedInGraphError, AttributeError, NotImplementedError) as error:
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        # Such as "unsupported format string passed to SymbolicTensor.__format__".
         if not re.search("symbolic", str(error), re.IGNORECASE):
             raise
         raise TypeError(
-            f"{api}: '{text.name_of(function)}' cannot be traced, as the gradient needs it; expected a function of "
-            f"TensorFlow ops, got one that needs the numbers in a Tensor ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}). Decorate it with tf.function if it branches on a Tensor, and with "
-            "numpy_function if it computes in Python."
+            f"{api}: '{text.name_of(function)}' needs the numbers in a Tensor, but it is traced into a graph, where they "
+            f"are not known yet ({type(error).__name__}: {str(error).splitlines()[0]}). Compute with TensorFlow ops, "
+            "decorate it with tf.function if it branches on a Tensor, or use numpy_function if it computes in Python."
         ) from error

@@ -1,78 +1,148 @@
-"""The traces of eager mode: how long they live, and which may be used again."""
+"""The traces of eager mode: `tf.function` decides which one a call may use again.
 
-import contextlib
+A `tf.function` without ops stands for each function that is traced here. It compares the arguments of a call with those
+of earlier calls, locks, and warns when it retraces too often; what was made for a signature hangs on its graph.
+"""
+
+import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
 from tf_cg_ops._src.keras import scopes
 
-_traces: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+# The attribute of a graph that holds what was made for its signature.
+_SLOT = "_tf_cg_ops_slot"
+# Values of these types are compared with their types, and by what they print: -0.0 is not 0.0, nan is nan.
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = (str, bytes, np.str_, np.bytes_, type(None), tf.DType, tf.TensorShape, range, type(Ellipsis))
+
+_traces = WeakIdentityDict()
+_lock = threading.RLock()
 
 
-def kept_with(function: Callable[..., Any]) -> dict[Any, Any]:
-    """The traces of a function, kept as long as the function, or as the object of a method.
-
-    They must not refer to it. A function without weak references or a hash has a new, empty dictionary each time. A
-    function may say by its attribute `traces_of` for which other one its traces are kept.
-    """
-    function, kind = getattr(function, "traces_of", function), type(function)
-    with contextlib.suppress(TypeError):
-        if isinstance(function, types.MethodType):
-            return _traces.setdefault(function.__self__, {}).setdefault((function.__func__, kind), {})
-        return _traces.setdefault(function, {}).setdefault(kind, {})
-    return {}
+def of(function: Callable[..., Any]) -> "Traces":
+    """The traces of a function; of a method, for its object. They live as long as both, and must not refer to them."""
+    owners = (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
+    found: Any = _traces
+    with _lock:
+        for owner in owners:
+            found = found.setdefault(owner, lambda: Traces() if owner is owners[-1] else WeakIdentityDict())
+    return found
 
 
-def signature_of(arguments: Any) -> Any:
-    """A key of everything that changes a trace.
+class Traces:
+    """What was made of one function, for each signature of its arguments."""
 
-    These are the structure of the arguments, the specs of Tensors, all other values, the scopes of Keras, the arguments
-    that Keras forwards, and the replica of a strategy.
-    """
-    # A Tensor that Keras forwards is captured, with its value.
-    forwarded = [
-        (name, Identity(value) if tf.is_tensor(value) else _key_of_leaf(value))
-        for name, value in scopes.forwarded_arguments()
-    ]
-    structure = repr(tf.nest.map_structure(lambda _: 0, arguments))
-    return structure, scopes.of_trace(), tuple(forwarded), _replica(), *map(_key_of_leaf, tf.nest.flatten(arguments))
+    def __init__(self) -> None:
+        self._signatures = tf.function(_keep_slot, autograph=False)
 
+    def find(self, api: str, function: Callable[..., Any], key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, or what it returned for the same signature.
 
-def _key_of_leaf(leaf: Any) -> Any:
-    variable = as_variable(leaf)
-    if variable is not None:
-        return "variable", Identity(leaf)
-    if tf.is_tensor(leaf):
-        return tf.type_spec_from_value(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return "array", str(leaf.dtype), leaf.shape, leaf.tobytes()
-    if isinstance(leaf, (str, bytes, int, float, complex, bool, type(None))):
-        return type(leaf), leaf
-    return Identity(leaf)
-
-
-def _replica() -> Any:
-    """The replica that calls: each has its own variables."""
-    if not tf.distribute.has_strategy():
-        return None
-    context = tf.distribute.get_replica_context()
-    return Identity(tf.distribute.get_strategy()), None if context is None else int(context.replica_id_in_sync_group)
+        The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
+        Keras, the arguments that Keras forwards, and the replica of a strategy. Objects count by identity. When one of
+        them dies, what was made for it goes, too.
+        """
+        slot = _Slot()
+        arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
+        scope = _Static(tuple(_key(value, slot) for value in _scope()), slot)
+        graph = self._signatures.get_concrete_function(scope, arguments).graph
+        found = getattr(graph, _SLOT)
+        # get_concrete_function warns of nothing: only a call does.
+        if found is slot:
+            tf_internal.frequent_tracing.called_with_tracing(self, f"{api} of '{text.name_of(function)}'", False)
+        else:
+            tf_internal.frequent_tracing.called_without_tracing(self)
+        with found.lock:
+            if found.made is None:
+                found.made = make()
+            return found.made
 
 
-class Identity:
-    """Equal for the same object only, which it keeps."""
+def arrays_to_tensors(structure: Any) -> Any:
+    """The structure with Tensors for its NumPy arrays and numbers, which are inputs of a trace as in a tf.function."""
+    return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf) if _is_array(leaf) else leaf, structure)
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc"
+
+
+class _Slot:
+    """What was made for a signature."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.made: Any = None
+
+    def empty(self, _: Any) -> None:
+        """Drops it: an object of the signature has died."""
+        self.made = None
+
+
+def _keep_slot(scope: "_Static", arguments: Any) -> None:
+    setattr(tf.compat.v1.get_default_graph(), _SLOT, scope.slot)
+
+
+class _Static(tf.types.experimental.TraceType):
+    """An argument that is no Tensor, by a key that keeps no object alive."""
+
+    def __init__(self, key: Any, slot: _Slot | None = None) -> None:
+        self._key = key
+        self.slot = slot
+
+    def __tf_tracing_type__(self, context: Any) -> "_Static":
+        return self
+
+    def is_subtype_of(self, other: Any) -> bool:
+        return self == other
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> "_Static | None":
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: Any = None) -> "_Static":
+        return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
+        return isinstance(other, _Static) and self._key == other._key
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return hash(self._key)
+
+
+def _argument(leaf: Any, slot: _Slot) -> Any:
+    """The leaf as tf.function gets it: Tensors are inputs, all else is part of the signature."""
+    return leaf if tf.is_tensor(leaf) and as_variable(leaf) is None else _Static(_key(leaf, slot))
+
+
+def _key(value: Any, slot: _Slot) -> Any:
+    """A key of a value that is no input of the trace."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return kind, repr(value)
+    if kind in _PLAIN or isinstance(value, tf.TypeSpec):
+        return kind, value
+    if kind is slice:
+        return kind, *(_key(part, slot) for part in (value.start, value.stop, value.step))
+    if kind is tuple:
+        return kind, *(_key(part, slot) for part in value)
+    if kind is types.MethodType:  # A new object each time.
+        return kind, _key(value.__self__, slot), _key(value.__func__, slot)
+    return Identity(value, slot.empty)
+
+
+def _scope() -> tuple[Any, ...]:
+    """Everything around a call that changes a trace. A Tensor that Keras forwards is captured, with its value."""
+    strategy = replica = None
+    if tf.distribute.has_strategy():  # Each replica has its own variables.
+        strategy, context = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
+        replica = None if context is None else int(context.replica_id_in_sync_group)
+    return *scopes.of_trace(), tuple(scopes.forwarded_arguments()), strategy, replica
