@@ -74,7 +74,7 @@ def test_a_stateful_op_with_a_gradient(mode):
     ids=["numpy", "array", "branch"],
 )
 def test_a_function_that_needs_the_numbers(function):
-    message = "recompute_grad: '<lambda>' cannot be traced, as the gradient needs it; .* Decorate it with tf.function"
+    message = "recompute_grad: '<lambda>' needs the numbers in a Tensor, .* Compute with TensorFlow ops; decorate it"
     with pytest.raises(TypeError, match=message):
         gradient(function)
 

@@ -134,8 +134,10 @@ def test_an_error_of_a_rule_comes_unchanged():
 
 def test_a_function_that_needs_numbers():
     message = (
-        "override_gradients: 'branch' cannot be traced, as the gradient needs it; expected a function of TensorFlow "
-        "ops, got one that needs the numbers in a Tensor (OperatorNotAllowedInGraphError: "
+        "override_gradients: 'branch' needs the numbers in a Tensor, which has none while the function is traced into a "
+        "graph (OperatorNotAllowedInGraphError: Using a symbolic `tf.Tensor` as a Python `bool` is not allowed). Compute "
+        "with TensorFlow ops; decorate it with tf.function if it branches on a Tensor, or use numpy_function if it "
+        "computes in Python."
     )
 
     def branch(x):
@@ -150,7 +152,7 @@ def test_only_the_first_line_of_a_long_error_is_quoted():
     def long_error(x):
         raise NotImplementedError("no symbolic tensors\nand a page about them")
 
-    message = "needs the numbers in a Tensor (NotImplementedError: no symbolic tensors). Decorate it with tf.function"
+    message = "while the function is traced into a graph (NotImplementedError: no symbolic tensors). Compute with"
     with pytest.raises(TypeError, match=re.escape(message)):
         cg.override_gradients(long_error, {"Relu": keep})(tf.constant(X))
 

@@ -1,17 +1,24 @@
 """The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
 
-from collections.abc import Callable, Sequence
+import collections
+import contextlib
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
 from tf_cg_ops._src.rewrite import traces
+from tf_cg_ops._src.rewrite.traced_call import SharedCall, explained
 
 
 def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
@@ -37,14 +44,34 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
     return tf.nest.pack_sequence_as(structure, leaves)
 
 
+@contextlib.contextmanager
+def whole_numbers_explained(api: str, argument: str, structure: Any) -> Iterator[None]:
+    """Says why a step fails that computes with floats, if the first carry has an int such as `0`."""
+    leaves = tf.nest.flatten(structure)
+    names = tf.nest.flatten(pytree.paths(argument, structure))
+    ints = [name for name, leaf in zip(names, leaves, strict=False) if type(leaf) is int]
+    try:
+        yield
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        if not ints or "int32" not in str(error) or str(error).startswith(api):
+            raise
+        raise TypeError(
+            f"{api}: the step fails with a carry that is int32, {text.quoted(ints)} ({str(error).splitlines()[0]}) "
+            "Begin with a float such as 0.0 where the step computes with floats."
+        ) from error
+
+
 class Carry:
     """The values that a step gets from the step before, as leaves and in the user's structure."""
 
     def __init__(self, api: str, argument: str, structure: Any, function: str) -> None:
         self._api = api
         self._function = function
-        self._structure = structure
-        self.leaves: list[tf.Tensor] = tf.nest.flatten(structure, expand_composites=True)
+        # Without the values, which would live as long as the trace.
+        self._structure = tf.nest.map_structure(
+            lambda leaf: leaf if leaf is None else tf.type_spec_from_value(leaf), structure
+        )
+        self.leaves = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure, expand_composites=True)]
         names = tf.nest.flatten(pytree.paths(argument, structure))
         # The Tensors of a composite have no names of their own.
         self._names = names if len(names) == len(self.leaves) else [argument] * len(self.leaves)
@@ -66,7 +93,7 @@ class Carry:
         new = tf.nest.flatten(value, expand_composites=True)
         return [self._checked(*triple) for triple in zip(self._names, self.leaves, new, strict=True)]
 
-    def _checked(self, name: str, old: tf.Tensor, new: Any) -> tf.Tensor:
+    def _checked(self, name: str, old: tf.TensorSpec, new: Any) -> tf.Tensor:
         if not tf.is_tensor(new):
             new = tf.convert_to_tensor(new, old.dtype)
         new = tf.convert_to_tensor(new)
@@ -105,10 +132,10 @@ class Loop:
 
     Args:
       api: The name of the public function.
-      name: The name of the user's function.
-      function: A step, from the leaves of the carry and of the inputs to the new leaves of the carry and outputs.
-      carry: The leaves before the first step.
-      inputs: The leaves, stacked along their first dimension.
+      user_function: The user's function.
+      function: A step that calls it, from the leaves of the carry and of the inputs to the new leaves of the carry and outputs.
+      carry: The specs of the leaves before the first step.
+      inputs: The specs of the leaves, stacked along their first dimension.
       checkpoint: How to cut the loop into segments.
       reverse: Whether the steps take the inputs from the last to the first.
       keeps_going: Whether there is a next step, from the carry; None for always.
@@ -117,36 +144,40 @@ class Loop:
     def __init__(
         self,
         api: str,
-        name: str,
+        user_function: Callable[..., Any],
         function: Callable[..., list[tf.Tensor]],
-        carry: Sequence[tf.Tensor],
-        inputs: Sequence[tf.Tensor],
+        carry: Sequence[tf.TensorSpec],
+        inputs: Sequence[Any],
         checkpoint: Checkpoint,
         *,
         reverse: bool = False,
         keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
     ) -> None:
         self._wording = WordingWithoutGradientFunction(api)
-        self._name = name
+        self._name = text.name_of(user_function)
         self._num_carried = len(carry)
         self._checkpoint = checkpoint
         self._reverse = reverse
         self._keeps_going = keeps_going
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in carry]
-        specs += [tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs]
+        specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
         self._step = LoopStep(self._wording, function, specs)
-        self._traced: Any = None
+        self._traced = self._find_run(user_function) if tf.executing_eagerly() else None
 
     def __call__(
         self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The carry after the steps, and the stacked outputs of the function."""
         arguments = carry, inputs, self._step.values(), num_steps
-        if not tf.executing_eagerly():
-            return self._run(*arguments)
-        if self._traced is None:
-            self._traced = tf.function(self._run, autograph=False)
-        return self._traced(*arguments)
+        return self._run(*arguments) if self._traced is None else self._traced(*arguments)
+
+    def _find_run(self, user_function: Callable[..., Any]) -> Callable[..., Any]:
+        if not isinstance(user_function, types.FunctionType):
+            return _traced(self._run)
+
+        def fingerprint() -> Any:
+            return self._wording.api, self._checkpoint, self._reverse, self._num_carried, self._step.fingerprint()
+
+        return _runs.setdefault(user_function.__code__, _Runs).find(user_function, fingerprint, self._run)
 
     def _run(
         self,
@@ -179,18 +210,59 @@ class Loop:
             return [tf.identity(value) for value in carried[:num_carried]], outputs
 
 
-def made_once(
-    make: Callable[..., Any], functions: Sequence[Callable[..., Any]], options: tuple[Any, ...], structures: Any
-) -> Any:
-    """`make(functions, options, structures)`: in eager mode, the same one for the same signature.
+def translated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as AutoGraph translates it, in a graph whose code it translates."""
+    return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
 
-    It is kept as long as the last one of the functions, to which it must not refer.
+
+def made_once(api: str, key: Any, functions: Sequence[Callable[..., Any]], make: Callable[[], Any]) -> Any:
+    """`make()`: in eager mode the same one for the same key, which holds the length, and the same functions.
+
+    It is kept as long as the last one of the functions; it must refer to none of them.
     """
     if not tf.executing_eagerly():
-        return make([tf_internal.converted_by_autograph(function) for function in functions], options, structures)
+        return make()
     *others, last = functions
-    kept = traces.kept_with(last)
-    key = make, options, traces.signature_of(structures), *map(traces.Identity, others)
-    if key not in kept:
-        kept[key] = make(functions, options, structures)
-    return kept[key]
+
+    def explained_make() -> Any:
+        with explained(api, last):
+            return make()
+
+    return traces.of(last).find(api, last, (key, others), explained_make)
+
+
+class _Runs:
+    """The loops of functions that one piece of code made, such as a lambda in a training step.
+
+    Such a function is new in each call. Its step is traced each time, and the loop, which takes most of the time, is
+    that of an earlier function whose step computes the same.
+    """
+
+    _MOST = 4
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._by_fingerprint: collections.OrderedDict[Any, Callable[..., Any]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, function: Callable[..., Any], fingerprint: Callable[[], Any], run: Callable[..., Any]) -> Any:
+        """A `tf.function` that runs the loop. That of the first function goes with it."""
+        with self._lock:
+            self._first = self._first or Identity(function)
+            if self._first == Identity(function):
+                return _traced(run)
+            key = fingerprint()
+            if key not in self._by_fingerprint:
+                self._by_fingerprint[key] = _traced(run)
+            self._by_fingerprint.move_to_end(key)
+            if len(self._by_fingerprint) > self._MOST:
+                self._by_fingerprint.popitem(last=False)
+            return self._by_fingerprint[key]
+
+
+_runs = WeakIdentityDict()
+
+
+def _traced(run: Callable[..., Any]) -> Callable[..., Any]:
+    # TensorFlow counts the traces of all functions with one code, and a partial function has none.
+    return SharedCall(tf.function(functools.partial(run), autograph=False))

@@ -13,7 +13,7 @@ from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.forward_pass import gather
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite import control_flow, fingerprint
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
@@ -90,6 +90,13 @@ class LoopStep:
         copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *captured, *self._handles], replace)
         copy.operations([op for op in self._graph.get_operations() if op.op_def.is_stateful])
         return copy.tensors(self._graph.outputs), [written[id(variable.handle)] for variable in self._written]
+
+    def fingerprint(self) -> Any:
+        """Equal for steps that compute the same from their inputs and values, and write the same variables."""
+        replaced = {id(variable.handle) for variable in self._variables if not variable.is_written}
+        others = [id(outside) for _, outside in self._handles if id(outside) not in replaced]
+        inputs = [*self._inputs, *(inside for _, inside in self._captures), *(inside for inside, _ in self._handles)]
+        return fingerprint.of(self._graph, inputs, self._graph.outputs), tuple(others)
 
     def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Writes the variables after the loop."""

@@ -256,7 +256,8 @@ def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
 
 def _read_of(variable: tf.Variable | None, handle: Any, value: tf.Tensor) -> tf.Tensor:
     """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
-    if tf.executing_eagerly() and not tf_internal.could_possibly_record():
+    is_recorded = not tf.executing_eagerly() or tf_internal.could_possibly_record()
+    if not is_recorded or not tf_internal.is_trainable(value):
         return value
     read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)
     return embed_gradient(value, tf.ones([], value.dtype), read)

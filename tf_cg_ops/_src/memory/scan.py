@@ -96,22 +96,21 @@ def scan(
             f"{text.describe_type(f)}. Pass the function first."
         )
     check_checkpoint(_API, checkpoint)
+    given = init
     init = checkpointed_loop.to_tensors(_API, "init", init, "Return what else a step computes as its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack what the steps get.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    loop = checkpointed_loop.made_once(_Scan, [f], (reverse, checkpoint), (init, xs))
+    key = "scan", reverse, checkpoint, num_steps, init, xs
+    f = checkpointed_loop.translated(f)
+    with checkpointed_loop.whole_numbers_explained(_API, "init", given):
+        loop = checkpointed_loop.made_once(_API, key, [f], lambda: _Scan(f, init, xs, reverse, checkpoint))
     return loop(init, xs, num_steps)
 
 
 class _Scan:
     """A loop for arguments of one signature."""
 
-    def __init__(
-        self, functions: Sequence[Callable[..., Any]], options: tuple[bool, Checkpoint], structures: tuple[Any, Any]
-    ) -> None:
-        (f,) = functions
-        reverse, checkpoint = options
-        init, xs = structures
+    def __init__(self, f: Callable[..., Any], init: Any, xs: Any, reverse: bool, checkpoint: Checkpoint) -> None:
         name = text.name_of(f)
         carry = Carry(_API, "init", init, name)
         self._structure_of_y: Any = None
@@ -130,7 +129,7 @@ class _Scan:
             self._structure_of_y = tf.nest.map_structure(lambda leaf: None if leaf is None else 0, y)
             return [*carry.leaves_of(new_carry), *ys]
 
-        self._loop = Loop(_API, name, step, carry.leaves, _leaves(xs), checkpoint, reverse=reverse)
+        self._loop = Loop(_API, f, step, carry.leaves, _leaves(xs), checkpoint, reverse=reverse)
 
     def __call__(self, init: Any, xs: Any, num_steps: int | tf.Tensor) -> tuple[Any, Any]:
         leaves = tf.nest.flatten(init, expand_composites=True)

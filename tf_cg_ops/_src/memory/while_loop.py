@@ -75,44 +75,47 @@ def while_loop(
             f"{_API}: loop_vars are the arguments of body; expected a list or tuple of at least one, got "
             f"{text.describe(loop_vars)}. Write (x,) for a single one."
         )
+    given = loop_vars
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Let scan stack the values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
-    loop = checkpointed_loop.made_once(_WhileLoop, [cond, body], (checkpoint,), loop_vars)
-    return loop(loop_vars, num_steps)
+    cond, body = map(checkpointed_loop.translated, (cond, body))
+    key = "while_loop", checkpoint, num_steps, loop_vars
+    with checkpointed_loop.whole_numbers_explained(_API, "loop_vars", given):
+        loop = checkpointed_loop.made_once(
+            _API, key, [cond, body], lambda: _WhileLoop(cond, body, loop_vars, checkpoint)
+        )
+    return loop(cond, loop_vars, num_steps)
 
 
 class _WhileLoop:
     """A loop for loop variables of one signature. Its carry begins with whether there is a next step."""
 
     def __init__(
-        self, functions: Sequence[Callable[..., Any]], options: tuple[Checkpoint], loop_vars: Sequence[Any]
+        self, cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Sequence[Any], checkpoint: Checkpoint
     ) -> None:
-        cond, body = functions
-        (checkpoint,) = options
         name = text.name_of(body)
         carry = Carry(_API, "loop_vars", loop_vars, name)
 
-        def step(_: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
+        def step(goes_on: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
             value = body(*carry.pack(leaves))
             if len(loop_vars) == 1 and not isinstance(value, (list, tuple)):
                 value = (value,)
             new = carry.leaves_of(value)
             return [_goes_on(cond, carry.pack(new)), *new]
 
-        self._cond = cond
         self._loop = Loop(
             _API,
-            name,
+            body,
             step,
-            [tf.constant(True), *carry.leaves],
+            [tf.TensorSpec([], tf.bool), *carry.leaves],
             [],
             checkpoint,
             keeps_going=lambda values: values[0],
         )
 
-    def __call__(self, loop_vars: Sequence[Any], num_steps: int | tf.Tensor) -> Any:
+    def __call__(self, cond: Callable[..., Any], loop_vars: Sequence[Any], num_steps: int | tf.Tensor) -> Any:
         leaves = tf.nest.flatten(loop_vars, expand_composites=True)
-        last, _ = self._loop([_goes_on(self._cond, loop_vars), *leaves], [], num_steps)
+        last, _ = self._loop([_goes_on(cond, loop_vars), *leaves], [], num_steps)
         return tf.nest.pack_sequence_as(loop_vars, last[1:], expand_composites=True)
 
 

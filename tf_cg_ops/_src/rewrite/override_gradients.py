@@ -13,7 +13,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import TracedCall, explained
+from tf_cg_ops._src.rewrite.traced_call import SharedCall, TracedCall, explained
 
 _API = "override_gradients"
 _WORDING = WordingWithoutGradientFunction(_API)
@@ -134,7 +134,7 @@ class _OverriddenCall:
             return [tf.identity(output) for output in copy.tensors(trace.graph.outputs)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = tf.function(flat_function, autograph=False).get_concrete_function(*specs)
+        self.compute = SharedCall(tf.function(flat_function, autograph=False).get_concrete_function(*specs))
         matching.check_all_matched(f"'{text.name_of(function)}'")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,6 +46,29 @@ class TracedCall:
         return pytree.map_tensors(self._value, lambda _: outputs)
 
 
+class SharedCall:
+    """Calls a `tf.function` that several threads share in eager mode.
+
+    TensorFlow builds the gradient of a call in the first one that is recorded, without a lock: this one waits its turn.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._lock = threading.RLock()
+        self._built: set[Any] = set()
+
+    def __call__(self, *args: Any) -> Any:
+        tensors = [tensor for tensor in tf.nest.flatten(args) if tf.is_tensor(tensor)]
+        # Each order of derivative has functions of its own, and so has each trace.
+        key = tf_internal.possible_gradient_types(tensors), *(tensor.shape for tensor in tensors)
+        if key in self._built:
+            return self._function(*args)
+        with self._lock:
+            results = self._function(*args)
+        self._built.add(key)
+        return results
+
+
 @contextlib.contextmanager
 def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
     """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
@@ -54,8 +78,9 @@ def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
         # Such as "unsupported format string passed to SymbolicTensor.__format__".
         if not re.search("symbolic", str(error), re.IGNORECASE):
             raise
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise TypeError(
-            f"{api}: '{text.name_of(function)}' needs the numbers in a Tensor, but it is traced into a graph, where they "
-            f"are not known yet ({type(error).__name__}: {str(error).splitlines()[0]}). Compute with TensorFlow ops, "
-            "decorate it with tf.function if it branches on a Tensor, or use numpy_function if it computes in Python."
+            f"{api}: '{text.name_of(function)}' needs the numbers in a Tensor, which has none while the function is "
+            f"traced into a graph ({type(error).__name__}: {reason}). Compute with TensorFlow ops; decorate it with "
+            "tf.function if it branches on a Tensor, or use numpy_function if it computes in Python."
         ) from error
