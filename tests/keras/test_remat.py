@@ -52,6 +52,14 @@ def test_eager_fit_traces_each_layer_once(policy, remat, traces):
         keras.mixed_precision.set_global_policy("float32")
 
 
+def test_layers_inside_of_a_recomputed_layer_are_recomputed_with_it(remat, traces):
+    with keras.RematScope("full"):
+        block = keras.Sequential([keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(3)])
+    block(X)
+    value_and_gradients(block, X)
+    assert len(traces) == 1
+
+
 def test_scopes_in_scopes(remat, traces):
     with keras.RematScope("full"):
         outer = keras.layers.Dense(3)

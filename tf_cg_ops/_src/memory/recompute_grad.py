@@ -50,9 +50,13 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     Loops and branches may draw random numbers and read variables. Other stateful ops in them are an error if the value
     depends on what they return, as is an op with state and a gradient, such as that of `tf.py_function`.
 
-    `f` is traced, in eager mode once for each signature of its arguments, as by `tf.function`: it sees Tensors without
-    values, Python code runs once, and values that it reads from outside stay those of the first call. In eager mode
-    outside of tapes `f` itself is called.
+    `f` is traced. In eager mode `tf.function` decides when to trace it again: Tensors and NumPy arrays are inputs, so a
+    new batch runs the same trace; a Python number is a constant, so each new number is a new trace, and TensorFlow
+    warns if there are many; other objects count by identity and aren't kept alive. Inside, `f` sees Tensors without
+    values, and values that it reads from outside stay those of the first call. Without a tape, `f` itself is called.
+
+    A recomputed function inside another one is recomputed once more in the backward pass. Layers in a
+    `keras.RematScope` aren't: the outermost one counts.
 
     `f` may close over Tensors: they have gradients, too.
 

@@ -1,0 +1,83 @@
+"""recompute_grad of arguments that are used in several places, and of variables that TensorFlow does not report."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.recomputation import MODES
+
+pytestmark = pytest.mark.core
+
+X, DY = tf.constant([0.3, 0.4]), tf.constant([1.0, 10.0])
+
+
+def gradients_of(function, mode, sources, *args):
+    """The gradients of the function's value, weighted by an upstream that is not uniform."""
+
+    def derive():
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            y = function(*args)
+        return [tf.convert_to_tensor(g) for g in tape.gradient(y, sources, output_gradients=DY)]
+
+    return [gradient.numpy() for gradient in MODES[mode](derive)()]
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "tensor"])
+def test_one_gradient_for_each_use(make, mode):
+    w = make([3.0, 5.0])
+    w_value, dy, x = np.array([3.0, 5.0]), DY.numpy(), X.numpy()
+    twice = cg.recompute_grad(lambda a, b: a * b)
+    np.testing.assert_allclose(gradients_of(twice, mode, [w], w, w)[0], 2 * w_value * dy, rtol=1e-6)
+    attention = cg.recompute_grad(lambda x, w, *, more: x * w["q"] * w["k"] ** 2 * more[0])
+    (gradient,) = gradients_of(lambda: attention(X, {"q": w, "k": w}, more=[w]), mode, [w])
+    np.testing.assert_allclose(gradient, 4 * x * w_value**3 * dy, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_variable_that_is_passed_and_closed_over(mode):
+    w = tf.Variable([3.0, 5.0])
+    recomputed = cg.recompute_grad(lambda a: a * w**2)
+    np.testing.assert_allclose(gradients_of(recomputed, mode, [w], w)[0], 3 * w.numpy() ** 2 * DY.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_a_ragged_tensor_passed_twice(mode):
+    values = tf.constant([2.0, 3.0])
+
+    def function(values):
+        ragged = tf.RaggedTensor.from_row_lengths(values, [1, 1])
+        return cg.recompute_grad(lambda a, b: a.flat_values * b.flat_values**2)(ragged, ragged)
+
+    (gradient,) = gradients_of(functools.partial(function, values), mode, [values])
+    np.testing.assert_allclose(gradient, 3 * values.numpy() ** 2 * DY.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["tape inside", "tape outside"])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_watched_variable_that_is_not_trainable(mode, outside):
+    v = tf.Variable([2.0, 3.0], trainable=False)
+    recomputed = cg.recompute_grad(lambda x: tf.sin(x) * v**3)
+    function = MODES[mode](recomputed) if outside else recomputed
+    gradients = gradients_of(function, "eager" if outside else mode, [v, X], X)
+    v_value, x, dy = v.numpy(), X.numpy(), DY.numpy()
+    np.testing.assert_allclose(gradients[0], 3 * v_value**2 * np.sin(x) * dy, rtol=1e-6)
+    np.testing.assert_allclose(gradients[1], v_value**3 * np.cos(x) * dy, rtol=1e-6)
+
+
+def test_the_second_derivative_by_a_watched_variable_that_is_not_trainable():
+    v = tf.Variable([2.0, 3.0], trainable=False)
+    recomputed = cg.recompute_grad(lambda x: x * v**3)
+    with tf.GradientTape() as outer:
+        outer.watch(v)
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            y = recomputed(X)
+        first = tape.gradient(y, v, output_gradients=DY)
+    second = outer.gradient(first, v)
+    np.testing.assert_allclose(second, 6 * v.numpy() * X.numpy() * DY.numpy(), rtol=1e-6)
