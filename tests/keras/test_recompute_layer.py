@@ -348,5 +348,7 @@ def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
         def call(self, x):
             return x * float(np.sum(x.numpy()))
 
-    with pytest.raises(TypeError, match="recompute_grad: 'summed' needs the numbers in a Tensor, which has none while "):
+    with pytest.raises(
+        TypeError, match="recompute_grad: 'summed' needs the numbers in a Tensor, which has none while "
+    ):
         value_and_gradients(layers_of(library).Recompute(Summed(name="summed")), X)

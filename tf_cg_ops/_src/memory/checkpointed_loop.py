@@ -133,7 +133,8 @@ class Loop:
     Args:
       api: The name of the public function.
       user_function: The user's function.
-      function: A step that calls it, from the leaves of the carry and of the inputs to the new leaves of the carry and outputs.
+      function: A step that calls it, from the leaves of the carry and of the inputs to the new leaves of the carry and
+        outputs.
       carry: The specs of the leaves before the first step.
       inputs: The specs of the leaves, stacked along their first dimension.
       checkpoint: How to cut the loop into segments.

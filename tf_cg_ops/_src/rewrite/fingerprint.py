@@ -26,8 +26,11 @@ def of(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) ->
             continue
         for name, attribute in sorted(op.node_def.attr.items()):
             called = [function.name for function in (attribute.func, *attribute.list.func) if function.name]
-            parts = [_of_function(graph, other) for other in called] or [attribute.SerializeToString(deterministic=True)]
-            digest.update(b"".join([name.encode(), *parts]))
+            digest.update(name.encode())
+            if not called:
+                digest.update(attribute.SerializeToString(deterministic=True))
+            for other in called:
+                digest.update(_of_function(graph, other))
     digest.update(repr([_places(tensors, place_of) for tensors in (inputs, outputs)]).encode())
     return digest.digest()
 

@@ -6,7 +6,6 @@ of earlier calls, locks, and warns when it retraces too often; what was made for
 
 import threading
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,18 +23,17 @@ _SLOT = "_tf_cg_ops_slot"
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = (str, bytes, np.str_, np.bytes_, type(None), tf.DType, tf.TensorShape, range, type(Ellipsis))
 
-_traces = WeakIdentityDict()
+_of_functions = WeakIdentityDict()
+_of_methods = WeakIdentityDict()  # By the object, then by its function.
 _lock = threading.RLock()
 
 
 def of(function: Callable[..., Any]) -> "Traces":
     """The traces of a function; of a method, for its object. They live as long as both, and must not refer to them."""
-    owners = (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
-    found: Any = _traces
     with _lock:
-        for owner in owners:
-            found = found.setdefault(owner, lambda: Traces() if owner is owners[-1] else WeakIdentityDict())
-    return found
+        if isinstance(function, types.MethodType):
+            return _of_methods.setdefault(function.__self__, WeakIdentityDict).setdefault(function.__func__, Traces)
+        return _of_functions.setdefault(function, Traces)
 
 
 class Traces:
