@@ -11,6 +11,7 @@ import tf_cg_ops as cg
 from ..support.inference import COUNTS, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
 from ..support.sources import ROOT
+from ..support.without_python import calling, in_functions
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])
@@ -109,6 +110,16 @@ def test_nothing_is_computed_for_gradients(function, around, monkeypatch):
     kept = tf.function(wrapped)(X)
     assert COUNTS["gx"] == times
     assert bits(value) == bits(kept)
+
+
+def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
+    """The longer path is read first; there the op stays."""
+    called = calling(embedded)
+    longer = in_functions(called, 64)
+    start_counting()
+    value = tf.function(lambda x: longer(x) + called(x), autograph=False)(X)
+    np.testing.assert_allclose(value, 2 * np.sin(X), rtol=1e-15)
+    assert COUNTS["gx"] == 1
 
 
 @every_case

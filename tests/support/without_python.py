@@ -167,6 +167,25 @@ def loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
 
+def in_functions(function, depth):
+    """Called by a function that another one calls, and so on."""
+    for _ in range(depth):
+        function = calling(function)
+        function.get_concrete_function(tf.TensorSpec([3], tf.float64))  # Or Python would nest too many traces.
+    return function
+
+
+def calling(function):
+    return tf.function(lambda x: function(x), autograph=False)
+
+
+def in_functions_of_two_depths(function):
+    """The path that is read first is the longer one."""
+    called = in_functions(function, 10)
+    longer = in_functions(called, 56)
+    return lambda x: longer(x) + called(x)
+
+
 def derivative(function):
     """The gradient as the value, which is differentiated once more; the upstream of the first depends on x, too."""
 
@@ -274,6 +293,8 @@ FAILURES = {
     "embed_in_while_loop": (Case(loop(lambda y: embed(tf.sign(y), f64(4.0), y)), None), LOST),
     "cond": (Case(lambda x: tf.cond(x[0] > 0.0, lambda: plain(x), lambda: x), None), LOST),
     "loop_in_nested_function": (Case(lambda x: tf.function(loop(plain), autograph=False)(x), None), LOST),
+    "loop_in_many_nested_functions": (Case(in_functions(loop(plain), 66), None), LOST),
+    "loop_in_functions_of_two_depths": (Case(in_functions_of_two_depths(loop(plain)), None), LOST),
     "map_fn": (Case(lambda x: tf.map_fn(plain, x), None), LOST),
     "wrong_shape": (Case(lambda x: wrong_shape(x), None, known_shape=False), RULE_SHAPE),
 }
