@@ -222,7 +222,7 @@ class Pruner {
 
   // The name of the pruned copy of the function, or of the function itself if there is nothing to prune.
   std::string Pruned(const std::string& function, int depth) {
-    if (depth >= kMaxFunctionDepth) return function;  // Another chain may be shorter.
+    if (depth >= kMaxFunctionDepth && pruned_.count(function) == 0) return function;  // Another chain may be shorter.
     const auto [known, is_new] = pruned_.emplace(function, function);
     if (is_new && search_.FindsOpIn(function)) {
       std::string copy;
