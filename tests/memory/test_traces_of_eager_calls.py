@@ -345,28 +345,34 @@ def assert_cubes(loop, step, factor, sources=(X,)):
 @loops
 def test_a_new_function_that_closes_over_the_same_objects(loop):
     w = variable(2.0)
-    for _ in range(10):
+    for _ in range(3):
         assert_cubes(loop, lambda y: y * w, 2.0, [X, w])
 
 
 @loops
 def test_a_new_function_that_closes_over_another_number(loop):
-    for k in (2.0, 5.0, -0.5, 2.0, 2, 0.0, -0.0):
-        assert_cubes(loop, lambda y, /: y * k, k)
+    for k in (2.0, -0.5, 2.0):
+        assert_cubes(loop, lambda y: y * k, k)
         assert_cubes(loop, lambda y, k=k: y * k, k)
         assert_cubes(loop, lambda y, *, k=k: y * k, k)
 
 
 @loops
+def test_a_new_function_that_closes_over_equal_numbers(loop):
+    for k in (0.0, -0.0, False):
+        assert_cubes(loop, lambda y: y * factor_of(k), factor_of(k))
+
+
+@loops
 def test_a_new_function_that_closes_over_another_tensor(loop):
-    for k in (2.0, 5.0, -0.5):
+    for k in (2.0, -0.5):
         w = tf.constant(k, tf.float64)
         assert_cubes(loop, lambda y: y * w, k, [X, w])
 
 
 @loops
 def test_a_new_function_that_closes_over_another_variable(loop):
-    for k in (2.0, 5.0, -0.5):
+    for k in (2.0, -0.5):
         w = variable(k)
         assert_cubes(loop, lambda y: y * w, k, [X, w])
 
@@ -374,7 +380,7 @@ def test_a_new_function_that_closes_over_another_variable(loop):
 @loops
 def test_a_new_function_that_closes_over_a_variable_that_changes(loop):
     w = variable(0.0)
-    for k in (2.0, 5.0, -0.5):
+    for k in (2.0, -0.5):
         w.assign(k)
         assert_cubes(loop, lambda y: y * w, k, [X, w])
 
@@ -405,7 +411,7 @@ CHANGING = {
 @pytest.mark.parametrize("kind", CHANGING)
 def test_a_new_function_that_closes_over_something_that_changed(loop, kind):
     change, make, state = CHANGING[kind]
-    for k in (2.0, 5.0, -0.5):
+    for k in (2.0, -0.5):
         change(state, k)
         assert_cubes(loop, make(state), k)
 
