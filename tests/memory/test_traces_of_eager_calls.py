@@ -149,7 +149,9 @@ def geometric(w, xs):
 
 def test_methods_of_equal_objects_in_scan():
     for layer in [Layer(3, variable(2.0)), Layer(3, variable(5.0))] * 2:
-        found = vjp(lambda xs, layer=layer: cg.scan(layer.step, tf.constant(1.0, tf.float64), xs)[1], X, sources=[X, layer.w])
+        found = vjp(
+            lambda xs, layer=layer: cg.scan(layer.step, tf.constant(1.0, tf.float64), xs)[1], X, sources=[X, layer.w]
+        )
         assert_equal(found, geometric(layer.w.numpy(), X.numpy()))
 
 
@@ -210,7 +212,9 @@ class Config:
 
 
 @both
-@pytest.mark.parametrize("make", [lambda w: Layer(1, w), Config, lambda w: [Config(w)]], ids=["frozen", "plain", "list"])
+@pytest.mark.parametrize(
+    "make", [lambda w: Layer(1, w), Config, lambda w: [Config(w)]], ids=["frozen", "plain", "list"]
+)
 def test_objects_that_were_arguments_are_not_kept_alive(wrap, make):
     def function(x, config):
         (config,) = config if isinstance(config, list) else [config]
@@ -269,13 +273,33 @@ def test_new_tensors_and_the_same_variables_do_not_retrace(wrap):
         sine = np.sin(x)
         assert_equal(
             found,
-            [(i + 3) * (i + 1) * sine, DY * (i + 3) * (i + 1) * np.cos(x), np.sum(DY * sine) * (i + 1), np.sum(DY * sine) * (i + 3)],
+            [
+                (i + 3) * (i + 1) * sine,
+                DY * (i + 3) * (i + 1) * np.cos(x),
+                np.sum(DY * sine) * (i + 1),
+                np.sum(DY * sine) * (i + 3),
+            ],
         )
     assert len(traces) == 1
 
 
 # Equal for Python, and yet not the same for a function.
-CONSTANTS = [0.0, -0.0, False, 0, 1, True, 1.0, "1", b"1", None, math.nan, 1 + 0j, complex(0.0, -0.0), complex(-0.0, 0.0)]
+CONSTANTS = [
+    0.0,
+    -0.0,
+    False,
+    0,
+    1,
+    True,
+    1.0,
+    "1",
+    b"1",
+    None,
+    math.nan,
+    1 + 0j,
+    complex(0.0, -0.0),
+    complex(-0.0, 0.0),
+]
 
 
 def factor_of(constant):
@@ -332,7 +356,9 @@ def by_recompute_grad(step):
     return lambda x: cg.recompute_grad(lambda x: step(step(step(x))))(x)
 
 
-loops = pytest.mark.parametrize("loop", [by_scan, by_while_loop, by_recompute_grad], ids=["scan", "while_loop", "recompute_grad"])
+loops = pytest.mark.parametrize(
+    "loop", [by_scan, by_while_loop, by_recompute_grad], ids=["scan", "while_loop", "recompute_grad"]
+)
 
 
 def assert_cubes(loop, step, factor, sources=(X,)):
