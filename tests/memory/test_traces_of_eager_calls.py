@@ -368,39 +368,48 @@ def assert_cubes(loop, step, factor, sources=(X,)):
     assert_equal(found, expected[: 1 + len(sources)])
 
 
+def times(factor):
+    """A new function with each call."""
+    return lambda y: y * factor
+
+
 @loops
 def test_a_new_function_that_closes_over_the_same_objects(loop):
     w = variable(2.0)
     for _ in range(3):
-        assert_cubes(loop, lambda y: y * w, 2.0, [X, w])
+        assert_cubes(loop, times(w), 2.0, [X, w])
 
 
 @loops
 def test_a_new_function_that_closes_over_another_number(loop):
     for k in (2.0, -0.5, 2.0):
-        assert_cubes(loop, lambda y: y * k, k)
+        assert_cubes(loop, times(k), k)
         assert_cubes(loop, lambda y, k=k: y * k, k)
         assert_cubes(loop, lambda y, *, k=k: y * k, k)
+
+
+def times_factor_of(constant):
+    return lambda y: y * factor_of(constant)
 
 
 @loops
 def test_a_new_function_that_closes_over_equal_numbers(loop):
     for k in (0.0, -0.0, False):
-        assert_cubes(loop, lambda y: y * factor_of(k), factor_of(k))
+        assert_cubes(loop, times_factor_of(k), factor_of(k))
 
 
 @loops
 def test_a_new_function_that_closes_over_another_tensor(loop):
     for k in (2.0, -0.5):
         w = tf.constant(k, tf.float64)
-        assert_cubes(loop, lambda y: y * w, k, [X, w])
+        assert_cubes(loop, times(w), k, [X, w])
 
 
 @loops
 def test_a_new_function_that_closes_over_another_variable(loop):
     for k in (2.0, -0.5):
         w = variable(k)
-        assert_cubes(loop, lambda y: y * w, k, [X, w])
+        assert_cubes(loop, times(w), k, [X, w])
 
 
 @loops
@@ -408,7 +417,7 @@ def test_a_new_function_that_closes_over_a_variable_that_changes(loop):
     w = variable(0.0)
     for k in (2.0, -0.5):
         w.assign(k)
-        assert_cubes(loop, lambda y: y * w, k, [X, w])
+        assert_cubes(loop, times(w), k, [X, w])
 
 
 class Number:
@@ -442,11 +451,14 @@ def test_a_new_function_that_closes_over_something_that_changed(loop, kind):
         assert_cubes(loop, make(state), k)
 
 
+def calling(function):
+    return lambda y: function(y)
+
+
 @loops
 def test_a_new_function_that_calls_another_new_one(loop):
     for k in (2.0, 5.0):
-        inner = functools.partial(operator.mul, k)
-        assert_cubes(loop, lambda y: inner(y), k)
+        assert_cubes(loop, calling(functools.partial(operator.mul, k)), k)
 
 
 @loops
@@ -467,7 +479,7 @@ NEEDS_NUMBERS = {
     "numpy()": lambda x: x * float(x.numpy()[0]),
     "if": lambda x: x if x[0] > 0 else -x,
     "and": lambda x: x * (2.0 if x[0] > 0 and x[1] > 0 else 3.0),
-    "list": lambda x: x * list(x)[0],
+    "list": lambda x: x * next(iter(x)),
 }
 
 

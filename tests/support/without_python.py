@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .functions import calling_function, outer
+from .nested_functions import in_functions
 
 X, X2 = np.array([0.5, -1.0, 2.0]), np.array([3.0, 0.25, -2.0])
 DY, DY2 = np.array([1.0, 10.0, 100.0]), np.array([-2.0, 0.5, 7.0])
@@ -165,18 +166,6 @@ def checked(x):
 
 def loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
-
-
-def in_functions(function, depth):
-    """Called by a function that another one calls, and so on."""
-    for _ in range(depth):
-        function = calling(function)
-        function.get_concrete_function(tf.TensorSpec([3], tf.float64))  # Or Python would nest too many traces.
-    return function
-
-
-def calling(function):
-    return tf.function(lambda x: function(x), autograph=False)
 
 
 def in_functions_of_two_depths(function):
