@@ -1,16 +1,22 @@
 #include "cc/passes/op_search.h"
 
+#include <string>
+#include <vector>
+
 #include "cc/lib/op_names.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_cg_ops {
 
-// Reads the variable each time, since a running process may set it.
 bool PassesAreDisabled() {
-  bool are_disabled = false;
-  const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_DISABLE_PASSES", false, &are_disabled);
-  if (!status.ok()) LOG_FIRST_N(WARNING, 1) << "tf_cg_ops: " << status.message() << ". It counts as not set.";
+  // Once: the program may set variables while threads of TensorFlow prepare graphs.
+  static const bool are_disabled = [] {
+    bool is_set = false;
+    const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_DISABLE_PASSES", false, &is_set);
+    if (!status.ok()) LOG(WARNING) << "tf_cg_ops: " << status.message() << ". It counts as not set.";
+    return is_set;
+  }();
   return are_disabled;
 }
 
@@ -21,24 +27,49 @@ bool IsLoopOrConditional(const std::string& op) {
          op == "StatelessCase";
 }
 
-bool OpSearch::Finds(const std::string& function, bool counts, int depth) {
-  const auto [known, is_new] = found_.emplace(std::make_pair(function, counts), false);
-  if (!is_new || depth >= kMaxFunctionDepth) return known->second;
+bool OpSearch::Finds(const Key& key) {
+  std::map<Key, std::vector<Key>> callers;
+  std::vector<Key> unread = {key}, with_op;
+  while (!unread.empty()) {
+    const Key function = unread.back();
+    unread.pop_back();
+    if (!found_.emplace(function, false).second) continue;
+    std::vector<Key> runs;
+    if (HasOp(function, &runs)) with_op.push_back(function);
+    for (const Key& one : runs) {
+      const auto known = found_.find(one);
+      if (known != found_.end() && known->second) with_op.push_back(function);
+      callers[one].push_back(function);
+      unread.push_back(one);
+    }
+  }
+  // Only once all of them are read: an answer must not depend on the order.
+  while (!with_op.empty()) {
+    const Key function = with_op.back();
+    with_op.pop_back();
+    bool& found = found_[function];
+    if (found) continue;
+    found = true;
+    for (const Key& caller : callers[function]) with_op.push_back(caller);
+  }
+  return found_[key];
+}
+
+bool OpSearch::HasOp(const Key& key, std::vector<Key>* runs) const {
+  const auto& [function, counts] = key;
   const auto record = library_.FindRecord(function);
   if (record == nullptr) return false;
-  bool found = false;
+  bool has_op = false;
   for (const tensorflow::NodeDef& node : record->fdef().node_def()) {
-    if (HasCustomGradient(node.op())) found = found || counts;  // The functions that it names are rules.
+    if (HasCustomGradient(node.op())) has_op = has_op || counts;  // The functions that it names are rules.
     const bool is_control_flow = IsLoopOrConditional(node.op());
     if (!is_control_flow && !IsFunctionCall(node.op())) continue;
     for (const auto& [name, value] : node.attr()) {
-      if (value.has_func()) found = found || Finds(value.func().name(), counts || is_control_flow, depth + 1);
-      for (const auto& one : value.list().func()) {
-        found = found || Finds(one.name(), counts || is_control_flow, depth + 1);
-      }
+      if (value.has_func()) runs->emplace_back(value.func().name(), counts || is_control_flow);
+      for (const auto& one : value.list().func()) runs->emplace_back(one.name(), counts || is_control_flow);
     }
   }
-  return known->second = found;
+  return has_op;
 }
 
 }  // namespace tf_cg_ops

@@ -4,37 +4,42 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/function.h"
 
 namespace tf_cg_ops {
 
-// A limit for graphs from malformed files, whose functions may call each other without end.
-constexpr int kMaxFunctionDepth = 64;
-
-// Whether TF_CG_OPS_DISABLE_PASSES switches the graph passes off. An invalid value counts as not set.
+// Whether TF_CG_OPS_DISABLE_PASSES switches the graph passes off, as it was set before the first graph. An invalid
+// value counts as not set.
 bool PassesAreDisabled();
 
 bool IsFunctionCall(const std::string& op);
 bool IsLoopOrConditional(const std::string& op);
 
-// Searches the functions of a library for ops with custom gradients, each function once.
+// Searches the functions of a library for ops with custom gradients, each function once. Functions from malformed files
+// may call each other in rings, and in chains of any length.
 class OpSearch {
  public:
   explicit OpSearch(const tensorflow::FunctionLibraryDefinition& library) : library_(library) {}
 
   // Whether the function or one that it runs has such an op.
-  bool FindsOpIn(const std::string& function) { return Finds(function, /*counts=*/true, 0); }
+  bool FindsOpIn(const std::string& function) { return Finds({function, /*counts=*/true}); }
 
   // Whether a loop or conditional that the function runs has such an op.
-  bool FindsOpInControlFlowOf(const std::string& function) { return Finds(function, /*counts=*/false, 0); }
+  bool FindsOpInControlFlowOf(const std::string& function) { return Finds({function, /*counts=*/false}); }
 
  private:
-  bool Finds(const std::string& function, bool counts, int depth);
+  // A function, and whether an op outside of control flow counts.
+  using Key = std::pair<std::string, bool>;
+
+  bool Finds(const Key& key);
+
+  // Whether the function itself has an op that counts. Appends what it runs.
+  bool HasOp(const Key& key, std::vector<Key>* runs) const;
 
   const tensorflow::FunctionLibraryDefinition& library_;
-  std::map<std::pair<std::string, bool>, bool>
-      found_;  // By function, and whether an op outside of control flow counts.
+  std::map<Key, bool> found_;
 };
 
 }  // namespace tf_cg_ops

@@ -43,6 +43,9 @@ using ::tensorflow::NodeDef;
 // A limit on the steps for all ops of a graph. A control edge costs TensorFlow more than a step here.
 constexpr int64_t kMaxSteps = 10'000'000, kStepsOfEdge = 100;
 
+// A limit for functions from malformed files, which may call each other in long chains.
+constexpr int kMaxFunctionDepth = 64;
+
 bool TakesOrReturnsReference(const Node& node) {
   const auto is_ref = [](const tensorflow::OpDef::ArgDef& argument) { return argument.is_ref(); };
   const auto &inputs = node.op_def().input_arg(), &outputs = node.op_def().output_arg();
@@ -202,7 +205,7 @@ class Pruner {
       AttrValue with_pruned = value;
       bool is_changed = false;
       const auto prune = [&](tensorflow::NameAttrList* function) {
-        const std::string& pruned = Pruned(function->name(), depth);
+        const std::string pruned = Pruned(function->name(), depth);
         is_changed = is_changed || pruned != function->name();
         function->set_name(pruned);
       };
@@ -218,9 +221,10 @@ class Pruner {
   }
 
   // The name of the pruned copy of the function, or of the function itself if there is nothing to prune.
-  const std::string& Pruned(const std::string& function, int depth) {
+  std::string Pruned(const std::string& function, int depth) {
+    if (depth >= kMaxFunctionDepth && pruned_.count(function) == 0) return function;  // Another chain may be shorter.
     const auto [known, is_new] = pruned_.emplace(function, function);
-    if (is_new && depth < kMaxFunctionDepth && search_.FindsOpIn(function)) {
+    if (is_new && search_.FindsOpIn(function)) {
       std::string copy;
       const absl::Status status = MakePruned(function, depth, &copy);
       if (!status.ok()) VLOG(1) << "tf_cg_ops: function " << function << " stays as it is: " << status;

@@ -269,8 +269,8 @@ FAULTS = (
     Fault(
         "without Python: gradients are refused where there is no loop",
         "cc/passes/op_search.h",
-        "Finds(function, /*counts=*/false, 0)",
-        "Finds(function, /*counts=*/true, 0)",
+        "Finds({function, /*counts=*/false})",
+        "Finds({function, /*counts=*/true})",
         LOST,
     ),
     Fault(

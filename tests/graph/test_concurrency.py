@@ -1,5 +1,8 @@
 """Many threads at once that trace, run, differentiate, save and load: the same bits each time, and no deadlock."""
 
+import json
+
+import numpy as np
 import pytest
 
 from ..support.processes import run_python
@@ -106,3 +109,169 @@ def alone(tmp_path_factory):
 )
 def test_the_same_bits_from_many_threads(alone, inter_op, intra_op, tmp_path):
     assert results(tmp_path, inter_op, intra_op, 6, 1) == alone
+
+
+# For each public function, a new function of x, which all threads share. Each has the value W sin(x) and its derivatives.
+FIRST_CALLS = """
+import json, sys, threading, traceback
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+name, threads, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+W = tf.Variable(1.5, dtype=tf.float64)
+
+def plain(x):
+    return W * tf.sin(x)
+
+def custom_gradient():
+    def function(x):
+        return plain(x), lambda dy, variables: (dy * W * tf.cos(x), [tf.reduce_sum(dy * tf.sin(x))])
+    return cg.custom_gradient(function)
+
+def embed_gradient():
+    return lambda x: W * cg.embed_gradient(tf.sin(x), tf.cos(x), x)
+
+def recompute_grad():
+    return cg.recompute_grad(lambda x: plain(x))
+
+def override_gradients():
+    return cg.override_gradients(lambda x: plain(x), {"Sin": cg.rules.built_in})
+
+def scan():
+    def step(carry, x):
+        return carry + plain(x), plain(x)
+    return lambda x: cg.scan(step, tf.zeros([], tf.float64), x)[1]
+
+def while_loop():
+    def body(t, x, total):
+        return t + 1, x, total + plain(x) / 3.0
+    return lambda x: cg.while_loop(lambda t, x, total: t < 3, body, (0, x, tf.zeros_like(x)), maximum_iterations=5)[2]
+
+def custom_jvp():
+    function = cg.custom_jvp(lambda x, w: w * tf.sin(x))
+    function.defjvp(lambda primals, tangents: (
+        function(*primals),
+        tangents[0] * primals[1] * tf.cos(primals[0]) + tangents[1] * tf.sin(primals[0]),
+    ))
+    return lambda x: function(x, tf.convert_to_tensor(W))
+
+def custom_vjp():
+    forward = lambda x, w: (w * tf.sin(x), (x, w))
+    backward = lambda residuals, dy: (dy * residuals[1] * tf.cos(residuals[0]), tf.reduce_sum(dy * tf.sin(residuals[0])))
+    function = cg.custom_vjp(forward, backward)
+    return lambda x: function(x, tf.convert_to_tensor(W))
+
+def numpy_function():
+    function = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)))
+    return lambda x: W * function(x)
+
+def numpy_function_with_a_vjp():
+    function = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)), vjp=lambda cosine, dy: cosine * dy)
+    return lambda x: W * function(x)
+
+def implicit_root():
+    # y = sin(x), by y**3 + y = sin(x)**3 + sin(x).
+    def residual(y, x):
+        return y**3 + y - tf.sin(x) ** 3 - tf.sin(x)
+    function = cg.implicit_root(residual)(lambda x: tf.sin(x))
+    return lambda x: W * function(x)
+
+def straight_through():
+    function = cg.straight_through(tf.sin, surrogate=tf.cos)
+    return lambda x: W * function(x)
+
+def grad_pass_through():
+    function = cg.grad_pass_through(lambda x: 3.0 * x)
+    return lambda x: W * (function(tf.sin(x)) - 2.0 * tf.stop_gradient(tf.sin(x)))
+
+def Recompute():
+    import keras
+
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return plain(x)
+
+    layer = cg.layers.Recompute(Layer(dtype="float64"), dtype="float64")
+    layer.build([3])
+    return layer
+
+def Recompute_of_tf_keras():
+    import tf_keras
+    import tf_cg_ops.layers.tf_keras as layers
+
+    class Layer(tf_keras.layers.Layer):
+        def call(self, x):
+            return plain(x)
+
+    layer = layers.Recompute(Layer(dtype="float64"), dtype="float64")
+    layer.build([3])
+    return layer
+
+def vjp(function, x, dy):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return [t.numpy().tolist() for t in [y, *map(tf.convert_to_tensor, tape.gradient(y, [x, W], dy))]]
+
+results, errors, ready = [], [], threading.Barrier(threads)
+
+def work(number):
+    x = tf.constant([0.1 * number, 1.0, 2.0 - number], tf.float64)
+    dy = tf.constant([1.0, 10.0 + number, 100.0], tf.float64)
+    for round in range(rounds):
+        ready.wait()
+        try:
+            if number == 0:
+                functions.append(globals()[name]())
+            ready.wait()  # All threads make the first call at once.
+            for _ in range(2):
+                results.append([x.numpy().tolist(), dy.numpy().tolist(), *vjp(functions[round], x, dy)])
+        except threading.BrokenBarrierError:
+            return
+        except BaseException as error:
+            errors.append("".join(traceback.format_exception(error))[-1500:])
+            ready.abort()
+            return
+
+functions = []
+running = [threading.Thread(target=work, args=[number]) for number in range(threads)]
+for thread in running:
+    thread.start()
+for thread in running:
+    thread.join()
+print(json.dumps({"results": results, "errors": errors, "W": float(W)}))
+"""
+
+FUNCTIONS = [
+    "custom_gradient",
+    "embed_gradient",
+    "recompute_grad",
+    "override_gradients",
+    "scan",
+    "while_loop",
+    "custom_jvp",
+    "custom_vjp",
+    "numpy_function",
+    "numpy_function_with_a_vjp",
+    "implicit_root",
+    "straight_through",
+    "grad_pass_through",
+    "Recompute",
+    "Recompute_of_tf_keras",
+]
+THREADS_OF_FIRST_CALLS, ROUNDS = 8, 2
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_calls_from_many_threads(name, tmp_path):
+    output = run_python(FIRST_CALLS, name, THREADS_OF_FIRST_CALLS, ROUNDS, cwd=tmp_path).stdout
+    answer = json.loads(output.splitlines()[-1])
+    assert answer["errors"] == []
+    assert len(answer["results"]) == THREADS_OF_FIRST_CALLS * ROUNDS * 2
+    w = answer["W"]
+    for x, dy, *found in answer["results"]:
+        x, dy = np.array(x), np.array(dy)
+        expected = [w * np.sin(x), dy * w * np.cos(x), np.sum(dy * np.sin(x))]
+        for actual, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.inference import COUNTS, OURS, bits, counted, ops_of, ops_that_ran, start_counting
+from ..support.nested_functions import calling, in_functions
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -98,17 +99,66 @@ def around_function(function, around):
     return lambda x: AROUND[around][0](function, x)
 
 
-@every_case
-def test_nothing_is_computed_for_gradients(function, around, monkeypatch):
-    wrapped, (_, times, _) = around_function(function, around), AROUND[around]
+def run_traced(function, around):
+    """The bits of the value, and how often something was computed for gradients."""
     start_counting()
-    value = tf.function(wrapped)(X)
-    assert not COUNTS
+    value = tf.function(around_function(function, around))(X)
+    return text_of_bits(value), COUNTS["gx"]
+
+
+def text_of_bits(tensors):
+    return [one.hex() for one in bits(tensors)]
+
+
+# In a process without the pass: the variable is read once.
+WITHOUT_THE_PASS = """
+import json, pathlib, sys
+import tensorflow as tf
+from tests.graph import test_pruning as tests
+
+tf1, answers = tf.compat.v1, {}
+for name, function in tests.FUNCTIONS.items():
+    for around in tests.AROUND:
+        answers[f"{name} {around}"] = tests.run_traced(function, around)
+for is_v2 in (False, True):
+    (tf1.enable_control_flow_v2 if is_v2 else tf1.disable_control_flow_v2)()
+    for name in tests.FUNCTIONS:
+        for around in tests.IN_SESSIONS:
+            answers[f"{name} {around} {is_v2}"] = tests.run_in_a_session(name, around, with_gradient=False)[:2]
+ops = tests.ops_that_ran(pathlib.Path(sys.argv[1]), tests.embedded, tf.constant(tests.X))
+print(json.dumps({**answers, "ops": sorted(ops)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def without_the_pass(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("without_the_pass")
+    (folder / "summary").mkdir()
+    environment = {"PYTHONPATH": str(ROOT), DISABLE: "true"}
+    result = run_python(WITHOUT_THE_PASS, folder / "summary", cwd=folder, environment=environment)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def name_of(function):
+    return next(name for name, one in FUNCTIONS.items() if one is function)
+
+
+@every_case
+def test_nothing_is_computed_for_gradients(function, around, without_the_pass):
+    value, count = run_traced(function, around)
+    assert count == 0
     # Without the pass it is, and the value has the same bits.
-    monkeypatch.setenv(DISABLE, "1")
-    kept = tf.function(wrapped)(X)
-    assert COUNTS["gx"] == times
-    assert bits(value) == bits(kept)
+    assert without_the_pass[f"{name_of(function)} {around}"] == [value, AROUND[around][1]]
+
+
+def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
+    """The longer path is read first; there the op stays."""
+    called = calling(embedded)
+    longer = in_functions(called, 64)
+    start_counting()
+    value = tf.function(lambda x: longer(x) + called(2.0 * x), autograph=False)(X)
+    np.testing.assert_allclose(value, np.sin(X) + np.sin(2.0 * X), rtol=1e-15)
+    assert COUNTS["gx"] == 1
 
 
 @every_case
@@ -140,11 +190,18 @@ def test_no_op_is_left(function, around, tmp_path):
     assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
 
 
-def test_without_the_pass_the_ops_are_there(tmp_path, monkeypatch):
+def test_without_the_pass_the_ops_are_there(without_the_pass):
     """So the test above can fail."""
-    monkeypatch.setenv(DISABLE, "true")
-    ops = ops_that_ran(tmp_path, embedded, tf.constant(X))
-    assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(ops)
+    assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(without_the_pass["ops"])
+
+
+def test_the_variable_is_read_before_the_first_graph_and_not_again(monkeypatch):
+    start_counting()
+    tf.function(embedded)(X)
+    assert not COUNTS
+    monkeypatch.setenv(DISABLE, "1")
+    tf.function(embedded)(X)
+    assert not COUNTS
 
 
 NO_TRUTH_VALUE = """
@@ -205,33 +262,35 @@ STAYS_IN_TENSORFLOW_1 |= {
 }
 
 
-@pytest.mark.parametrize("around", [name for name in AROUND if name not in ("map_fn", "switch_case")])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_in_a_session(function, around, control_flow, monkeypatch):
-    def run(with_gradient):
-        with tf1.Graph().as_default(), tf1.Session() as session:
-            x = tf1.placeholder(tf.float64, [3])
-            y = around_function(FUNCTIONS[function], around)(x)
-            fetches = [y, tf.gradients(y, x)] if with_gradient else [y]
-            run_metadata = tf1.RunMetadata()
-            start_counting()
-            [value, *_] = session.run(fetches, {x: X}, tf1.RunOptions(output_partition_graphs=True), run_metadata)
-            return value, COUNTS["gx"], set(ops_of(run_metadata))
+IN_SESSIONS = [name for name in AROUND if name not in ("map_fn", "switch_case")]
 
+
+def run_in_a_session(function, around, with_gradient):
+    """The bits of the value, how often something was computed for gradients, and the types of the ops that ran."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float64, [3])
+        y = around_function(FUNCTIONS[function], around)(x)
+        fetches = [y, tf.gradients(y, x)] if with_gradient else [y]
+        run_metadata = tf1.RunMetadata()
+        start_counting()
+        [value, *_] = session.run(fetches, {x: X}, tf1.RunOptions(output_partition_graphs=True), run_metadata)
+        return text_of_bits(value), COUNTS["gx"], set(ops_of(run_metadata))
+
+
+@pytest.mark.parametrize("around", IN_SESSIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_in_a_session(function, around, control_flow, without_the_pass):
     _, times, times_with_gradient = AROUND[around]
-    value, count, ops = run(with_gradient=False)
+    value, count, ops = run_in_a_session(function, around, with_gradient=False)
     assert "_Retval" in ops
     if not tf1.control_flow_v2_enabled() and (function, around) in STAYS_IN_TENSORFLOW_1:
         assert OURS & ops
-        assert max(count, run(with_gradient=True)[1]) <= times
+        assert max(count, run_in_a_session(function, around, with_gradient=True)[1]) <= times
     else:
         assert count == 0
         assert not (OURS | {"PyFuncStateless", "Cos"}) & ops
-        assert run(with_gradient=True)[1] == times_with_gradient
-    monkeypatch.setenv(DISABLE, "1")
-    kept, count, _ = run(with_gradient=False)
-    assert count == times
-    assert bits(value) == bits(kept)
+        assert run_in_a_session(function, around, with_gradient=True)[1] == times_with_gradient
+    assert without_the_pass[f"{function} {around} {tf1.control_flow_v2_enabled()}"] == [value, times]
 
 
 SAVE = """

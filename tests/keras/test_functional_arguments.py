@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import threading
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.keras import dispatch
 
 from ..support.kerases import register
 
@@ -185,3 +187,23 @@ def test_recomputing_with_a_variable_of_keras_as_an_argument():
     with tf.GradientTape() as tape:
         y = cg.recompute_grad(lambda v: tf.convert_to_tensor(v) ** 2)(variable)
     assert tape.gradient(y, variable.value).numpy() == 6.0
+
+
+def test_a_thread_sees_the_kind_of_a_keras_tensor_while_another_finds_it_out():
+    asked = []
+
+    class Slow(type):
+        """Another thread asks while the bases of the type are read for the first time."""
+
+        @property
+        def __mro__(cls):
+            if not asked:
+                asked.append(threading.Thread(target=lambda: asked.append(dispatch.package_of_keras_tensors([value]))))
+                asked[0].start()
+                asked[0].join()
+            return type.mro(cls)
+
+    value = Slow("KerasTensor", (), {"__module__": "keras.src.backend"})()
+    assert dispatch.package_of_keras_tensors([value]) == "keras"
+    assert asked[1:] == ["keras"]
+    assert dispatch.package_of_keras_tensors([value]) == "keras"

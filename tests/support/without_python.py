@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from .functions import calling_function, outer
+from .nested_functions import in_functions
 
 X, X2 = np.array([0.5, -1.0, 2.0]), np.array([3.0, 0.25, -2.0])
 DY, DY2 = np.array([1.0, 10.0, 100.0]), np.array([-2.0, 0.5, 7.0])
@@ -167,6 +168,13 @@ def loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
 
+def in_functions_of_two_depths(function):
+    """The path that is read first is the longer one."""
+    called = in_functions(function, 10)
+    longer = in_functions(called, 56)
+    return lambda x: longer(x) + called(x)
+
+
 def derivative(function):
     """The gradient as the value, which is differentiated once more; the upstream of the first depends on x, too."""
 
@@ -274,6 +282,8 @@ FAILURES = {
     "embed_in_while_loop": (Case(loop(lambda y: embed(tf.sign(y), f64(4.0), y)), None), LOST),
     "cond": (Case(lambda x: tf.cond(x[0] > 0.0, lambda: plain(x), lambda: x), None), LOST),
     "loop_in_nested_function": (Case(lambda x: tf.function(loop(plain), autograph=False)(x), None), LOST),
+    "loop_in_many_nested_functions": (Case(in_functions(loop(plain), 66), None), LOST),
+    "loop_in_functions_of_two_depths": (Case(in_functions_of_two_depths(loop(plain)), None), LOST),
     "map_fn": (Case(lambda x: tf.map_fn(plain, x), None), LOST),
     "wrong_shape": (Case(lambda x: wrong_shape(x), None, known_shape=False), RULE_SHAPE),
 }

@@ -63,10 +63,6 @@ def _package_of(value: Any) -> str:
         return package_of_keras_tensors(value)
     if isinstance(value, Mapping):
         return package_of_keras_tensors(value.values())
-    leaf_type = type(value)
-    _PACKAGES[leaf_type] = ""
-    for base in leaf_type.__mro__:
-        package = base.__module__.partition(".")[0]
-        if base.__name__ == "KerasTensor" and package in registration.MODULES:
-            _PACKAGES[leaf_type] = package
-    return _PACKAGES[leaf_type]
+    names = [base.__module__.partition(".")[0] for base in type(value).__mro__ if base.__name__ == "KerasTensor"]
+    # In one step, since other threads read it.
+    return _PACKAGES.setdefault(type(value), next((name for name in names if name in registration.MODULES), ""))
