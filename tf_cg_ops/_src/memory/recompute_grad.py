@@ -162,10 +162,16 @@ class _RecomputedCall:
             found = [gradient for handle, gradient in by_handle if id(handle) in handles]
             return _sum([gradient for gradient in found if gradient is not None])
 
+        given: set[int] = set()
+
         def of_leaf(leaf: Any) -> Any:
             variable = as_variable(leaf)
             if variable is not None:
-                return of_variable(variable)
+                # A variable that comes twice has its whole gradient once.
+                handles = set(map(id, handles_of(variable)))
+                is_first = given.isdisjoint(handles)
+                given.update(handles)
+                return of_variable(variable) if is_first else None
             parts = pytree.tensors_for_gradients(leaf)
             found = [by_tensor[id(part)].pop(0) if id(part) in by_tensor else None for part in parts]
             if len(found) <= 1 or all(gradient is None for gradient in found):
