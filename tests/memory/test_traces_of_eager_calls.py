@@ -468,7 +468,7 @@ def test_functions_of_the_same_text_at_another_place(loop):
         assert_cubes(loop, step, k)
 
 
-# What needs the numbers in a Tensor.
+# Functions that need the numbers in a Tensor.
 NEEDS_NUMBERS = {
     "float": lambda x: x * float(x[0]),
     "int": lambda x: x * int(x[0]),
