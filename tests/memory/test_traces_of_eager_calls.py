@@ -1,4 +1,4 @@
-"""Which eager calls share a trace: the same value as the plain function each time, and nothing that outlives its use."""
+"""Eager calls share traces where that changes no number, and leave nothing that outlives its use."""
 
 import dataclasses
 import functools
