@@ -1,6 +1,6 @@
 """Makes calls one after the other in a process of its own, because a call may end it.
 
-Reports on a pipe which call begins, and how it ended.
+The library reads once whether its passes are switched off, so a process makes the calls of one kind alone. Reports on a pipe which call begins, and how it ended.
 """
 
 import argparse
@@ -45,9 +45,12 @@ def main():
     def say(**what):
         os.write(arguments.pipe, json.dumps(what).encode() + b"\n")
 
+    keeps_ops = os.environ.get("TF_CG_OPS_DISABLE_PASSES") == "1"
     for number in range(arguments.first, arguments.stop):
-        say(begins=number)
         call = make_call(number)
+        if call.keeps_ops != keeps_ops:
+            continue
+        say(begins=number)
         outcome, exception, failure = answer(call, *([injected[number]] if number in injected else []))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         about = {"call": call.describe(), "failure": failure} if failure else {}

@@ -4,7 +4,6 @@ Gradients are those of all differentiable outputs with respect to all differenti
 """
 
 import functools
-import os
 
 import tensorflow as tf
 
@@ -264,7 +263,6 @@ def pfor(call, upstreams):
 
 
 def make(call, upstreams):
-    os.environ["TF_CG_OPS_DISABLE_PASSES"] = str(int(call.keeps_ops))  # Read whenever a graph is about to run.
     return _MODES[call.mode](call, upstreams)
 
 

@@ -52,17 +52,22 @@ class Summary:
 
 
 class _Child:
-    """A process that makes the calls from `first` up to `stop`."""
+    """A process that makes the calls from `first` up to `stop`: those that keep the ops in graphs, or the others."""
 
-    def __init__(self, first, stop, inject):
-        self.stop, self.current, self.ended, self.text = stop, first, False, b""
+    def __init__(self, first, stop, keeps_ops, inject):
+        self.stop, self.keeps_ops, self.current, self.ended, self.text = stop, keeps_ops, first, True, b""
         self.pipe, writing = os.pipe()
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (close() closes it)
         options = [option for text in inject for option in ("--inject", text)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.raw_child", str(first), str(stop), str(writing), *options],
             cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"},
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "TF_ENABLE_ONEDNN_OPTS": "0",
+                "TF_CG_OPS_DISABLE_PASSES": str(int(keeps_ops)),
+            },
             pass_fds=[writing],
             stdout=subprocess.DEVNULL,
             stderr=self.stderr,
@@ -103,7 +108,8 @@ def run(first, count, processes=1, inject=(), time_limit=TIME_LIMIT, progress=No
     end = time.monotonic() + (seconds or math.inf)
     summary = Summary()
     size = max(1, min(CALLS_OF_A_CHILD, -(-count // processes)))
-    waiting = [(start, min(start + size, first + count)) for start in range(first, first + count, size)]
+    starts = range(first, first + count, size)
+    waiting = [(start, min(start + size, first + count), keeps) for start in starts for keeps in (False, True)]
     running = {}
     with selectors.DefaultSelector() as selector:
         try:
@@ -137,8 +143,8 @@ def run(first, count, processes=1, inject=(), time_limit=TIME_LIMIT, progress=No
 def _rest(child, what, summary):
     """Notes the call in which the child ended, if it did not make all of its calls; returns those after it."""
     how, written = child.close()
-    if child.current >= child.stop and how == "exit status 0":
+    if child.ended and how == "exit status 0":
         return []
     summary.calls += 1
     summary.failures.append({"seed": child.current, "failure": f"{what} ({how})", "stderr": written})
-    return [(child.current + 1, child.stop)] if child.current + 1 < child.stop else []
+    return [(child.current + 1, child.stop, child.keeps_ops)] if child.current + 1 < child.stop else []

@@ -260,7 +260,7 @@ FUNCTIONS = [
     "Recompute",
     "Recompute_of_tf_keras",
 ]
-THREADS_OF_FIRST_CALLS, ROUNDS = 8, 2
+THREADS_OF_FIRST_CALLS, ROUNDS = 4, 2
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -279,3 +279,15 @@ print([d.numpy().tolist() for d in tape.gradient(y, [x, w], output_gradients=tf.
     dx, dw = eval(run_python(code, tmp_path / "model", cwd=tmp_path).stdout)
     np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
     np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_variable_that_is_passed_twice_has_its_gradient_once(mode):
+    w = tf.Variable([2.0, 3.0])
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = cg.recompute_grad(lambda x, a, more: a * more["b"] * w * tf.sin(x))(X, w, {"b": w})
+        return tape.gradient(y, w, output_gradients=DY)
+
+    np.testing.assert_allclose(MODES[mode](run)(), 3.0 * DY * np.square([2.0, 3.0]) * np.sin(X), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Which eager calls share a trace: the same value as the plain function each time, and nothing that outlives its use."""
+"""Eager calls share traces where that changes no number, and leave nothing that outlives its use."""
 
 import dataclasses
 import functools
@@ -468,7 +468,7 @@ def test_functions_of_the_same_text_at_another_place(loop):
         assert_cubes(loop, step, k)
 
 
-# What needs the numbers in a Tensor.
+# Functions that need the numbers in a Tensor.
 NEEDS_NUMBERS = {
     "float": lambda x: x * float(x[0]),
     "int": lambda x: x * int(x[0]),

@@ -147,6 +147,15 @@ PLANS = strategies.recursive(
 ARGUMENTS = strategies.lists(PLANS, min_size=1, max_size=3)
 
 
+# The same leaf twice, and equal objects.
+ALWAYS = [
+    [("variable", 0), ("list", [("variable", 0)])],
+    [("tensor", 1), ("dict", {"a": ("tensor", 1)})],
+    [("variable", 0), ("Frozen", 0)],
+    [("list", [("AlwaysEqual", 0), ("AlwaysEqual", 1), ("AlwaysEqual", 0)])],
+]
+
+
 def leaves_of(argument):
     if isinstance(argument, dict):
         argument = [argument[name] for name in sorted(argument)]
@@ -231,13 +240,23 @@ def random_arguments(number):
     """Some of them by default."""
     settings = hypothesis.settings(
         max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", number)),
-        phases=[hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if "TF_CG_OPS_PROGRAMS" in os.environ else [])],
+        phases=[
+            hypothesis.Phase.explicit,
+            hypothesis.Phase.generate,
+            *([hypothesis.Phase.shrink] if "TF_CG_OPS_PROGRAMS" in os.environ else []),
+        ],
         deadline=None,
         database=None,
         derandomize="TF_CG_OPS_PROGRAMS" not in os.environ,
     )
     given = hypothesis.given(plans=ARGUMENTS, as_keyword=strategies.booleans())
-    return lambda test: settings(given(test))
+
+    def decorate(test):
+        for plans in ALWAYS:
+            test = hypothesis.example(plans=plans, as_keyword=False)(test)
+        return settings(given(test))
+
+    return decorate
 
 
 def traces_of_calls(name, traced, plans, as_keyword, seeds, new_seed):

@@ -37,7 +37,8 @@ def test_calls_that_failed_once_pass(case, tmp_path):
     call = make_call(case["seed"])
     assert call.describe() == case["call"], "the seed means another call now: find one for the same fault"
     if case["seed"] >= CALLS:  # The others are among the random calls below.
-        run_python(ONE_CALL, case["seed"], cwd=tmp_path, environment={"PYTHONPATH": str(raw_ops.ROOT)})
+        environment = {"PYTHONPATH": str(raw_ops.ROOT), "TF_CG_OPS_DISABLE_PASSES": str(int(call.keeps_ops))}
+        run_python(ONE_CALL, case["seed"], cwd=tmp_path, environment=environment)
 
 
 def test_random_calls():
@@ -69,7 +70,7 @@ def test_faults_of_every_kind_are_found_and_the_calls_after_them_made():
     assert found[accepted[1]] == "no answer in 30 s (SIGKILL)"
     assert found[accepted[2]].startswith("accepted, where the reference refuses (injected)")
     assert summary.calls == 60
-    assert summary.children == 3
+    assert 4 <= summary.children <= 5  # Of each kind one, and one more after each that ended; the last need not be.
 
 
 def wrong_value(verdict):
@@ -99,9 +100,9 @@ def other_exceptions(verdict):
 
 
 def first_call(op, mode, fits):
-    return next(
-        call for call in map(make_call, range(10**6)) if (call.op, call.mode) == (op, mode) and fits(judge(call), call)
-    )
+    """That this process can make, with the passes."""
+    calls = (call for call in map(make_call, range(10**6)) if (call.op, call.mode) == (op, mode) and not call.keeps_ops)
+    return next(call for call in calls if fits(judge(call), call))
 
 
 def has_gradient(verdict, call):
