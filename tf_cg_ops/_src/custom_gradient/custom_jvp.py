@@ -18,8 +18,9 @@ from tf_cg_ops._src.core.signature import (
     signature_of,
 )
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
@@ -197,7 +198,7 @@ class _Tangents:
                 f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self._rule)}{signature}. Write "
                 f"rule({', '.join(['primals', 'tangents', *options])})."
             ) from error
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
                 f"{_API}: the tangent rule of '{self._name}' did not return the value with its tangent; expected a "
                 f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
@@ -249,23 +250,47 @@ class _Tangents:
                 f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
                 f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
             ) from None
-        checked: list[tf.Tensor | None] = []
-        for tangent, output in zip(leaves, self._outputs, strict=True):
-            if tangent is None or not (tf.is_tensor(output) and tf_internal.is_trainable(output)):
-                checked.append(None)
-                continue
-            tangent = tangent if tf.is_tensor(tangent) else tf.convert_to_tensor(tangent, output.dtype)
-            for what, got, wanted, fits in (
-                ("dtype", tangent.dtype.name, output.dtype.name, tangent.dtype == output.dtype),
-                ("shape", tangent.shape, output.shape, tangent.shape.is_compatible_with(output.shape)),
-            ):
-                if not fits:
-                    raise ValueError(
-                        f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong {what}; expected "
-                        f"{wanted}, got {got}. Return one of the {what} of the value."
-                    )
-            checked.append(tangent)
-        return checked
+        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, self._outputs, strict=True)]
+
+    def _checked_tangent(self, tangent: Any, output: Any) -> Any:
+        """The tangent of a leaf of the value, or None."""
+        targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
+        if tangent is None or not targets:
+            return None
+        if not pytree.is_composite(output):
+            return self._fitting(tangent, targets[0])
+        parts = pytree.tensors_for_gradients(tangent)
+        if type(tangent) is not type(output) or len(parts) != len(targets):
+            raise ValueError(
+                f"{_API}: the tangent rule of '{self._name}' must return a tangent that is "
+                f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
+            )
+        pairs = zip(parts, targets, strict=True)
+        return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
+
+    def _fitting(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
+        """The tangent in the dtype of the output, checked."""
+        if not tf.is_tensor(tangent):
+            try:
+                tangent = tf.convert_to_tensor(tangent, output.dtype)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"{_API}: the tangent rule of '{self._name}' must return Tensors as tangents, got "
+                    f"{text.describe(tangent)}. Return None for an output that has no tangent."
+                ) from None
+        if tangent.dtype != output.dtype:
+            if not can_cast(tangent.dtype, output.dtype):
+                raise TypeError(
+                    f"{_API}: the tangent rule of '{self._name}' must return a tangent of dtype {output.dtype.name}, "
+                    f"got {tangent.dtype.name}. {how_to_cast(tangent.dtype, output.dtype)}"
+                )
+            tangent = tf.cast(tangent, output.dtype)
+        if not tangent.shape.is_compatible_with(output.shape):
+            raise ValueError(
+                f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong shape; expected "
+                f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
+            )
+        return tangent
 
 
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:

@@ -87,7 +87,7 @@ def custom_vjp(
 
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
-            if not isinstance(answer, tuple) or len(answer) != 2:
+            if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 return answer  # It is refused with the words of `_Wording`.
             value, residuals = answer
             return value, functools.partial(backward, residuals, **nondiff)
