@@ -65,6 +65,7 @@ def test_every_name_is_there():
         "record_operation",
         "recording_init_scope",
         "replace_flat_tensors_for_gradients",
+        "reported_accesses",
         "script_ops",
         "set_attribute",
         "shape_and_dtype",
@@ -321,6 +322,14 @@ def test_a_function_is_translated_where_the_code_that_passes_it_is(is_translated
     else:
         with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
             run(tf.constant(3.0))
+
+
+def test_a_read_in_cpp_is_reported_for_the_variables_that_are_named():
+    x, frozen, other = tf.constant(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0, trainable=False)
+    with tf_internal.VariableWatcher() as watcher, tf_internal.reported_accesses([frozen]):
+        x * frozen * other
+    assert [id(v) for v in watcher.watched_variables()] == [id(frozen)]
+    assert not frozen.trainable
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -160,7 +160,7 @@ def recording_init_scope() -> Iterator[None]:
         yield
 
 
-# VariableWatcher knows only trainable variables, but a tape may watch any. TensorFlow reports each access to the default
+# VariableWatcher knows only trainable variables, but a tape may watch any. TensorFlow reports accesses to the default
 # graph: to its method `watch_variable`, which that of eager mode does not have, and from inner graphs to the set.
 @contextlib.contextmanager
 def variable_accesses(accessed: list[Any]) -> Iterator[None]:
@@ -187,6 +187,20 @@ def variable_accesses(accessed: list[Any]) -> Iterator[None]:
             graph.watch_variable = outer
             for variable in accessed:
                 outer(variable)
+
+
+# In eager mode, ops read their variables in C++, which reports trainable ones alone (pywrap_tfe_src.cc).
+@contextlib.contextmanager
+def reported_accesses(variables: list[Any]) -> Iterator[None]:
+    """A context in which VariableWatcher reports these variables, too: they count as trainable."""
+    variables = [variable for variable in variables if not variable.trainable]
+    for variable in variables:
+        variable._trainable = True
+    try:
+        yield
+    finally:
+        for variable in variables:
+            variable._trainable = False
 
 
 # VariableWatcher sorts variables by the numbers of their handles.

@@ -1,7 +1,9 @@
 """Variables of TensorFlow and Keras: which ones a function gets, reads or must not read."""
 
+import contextlib
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,31 +24,51 @@ def as_variable(value: Any) -> tf.Variable | None:
 
 
 class ReadVariables:
-    """Notes the variables that are read and can have gradients.
+    """Notes the variables that a function reads and that can have gradients.
 
     These are the trainable ones, and those that a tape or an accumulator watches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
         self._watcher = tf_internal.VariableWatcher()
         self._accessed: list[tf.Variable] = []
 
     def __enter__(self) -> "ReadVariables":
-        # If nothing records, nothing watches.
-        self._all = tf_internal.variable_accesses(self._accessed) if tf_internal.could_possibly_record() else None
-        if self._all is not None:
-            self._all.__enter__()
+        self._contexts = contextlib.ExitStack()
+        if tf_internal.could_possibly_record():  # Otherwise nothing watches.
+            self._contexts.enter_context(tf_internal.variable_accesses(self._accessed))
+            if tf.executing_eagerly():
+                watched = [v for v in _variables_near(self._function) if _is_only_watched(v)]
+                self._contexts.enter_context(tf_internal.reported_accesses(watched))
         self._watcher.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self._watcher.__exit__(*exception)
-        if self._all is not None:
-            self._all.__exit__(*exception)
+        self._contexts.close()
 
     def found(self) -> list[tf.Variable]:
         """The variables, in the order of their creation."""
         return merged(self._watcher.watched_variables(), [v for v in self._accessed if _is_only_watched(v)])
+
+
+def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
+    """The variables that a function closes over, finds in its module or has in its `self`."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    near = list(getattr(getattr(function, "__self__", None), "__dict__", {}).values())
+    function = getattr(function, "__func__", function)
+    code, namespace = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    if code is not None:
+        near += [namespace[name] for name in code.co_names if name in namespace]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # A cell may be empty.
+                near.append(cell.cell_contents)
+    items: list[Any] = []
+    for value in near:
+        is_structure = isinstance(value, (list, tuple, dict))
+        items += (value.values() if isinstance(value, dict) else value) if is_structure else [value]
+    return [variable for variable in map(as_variable, items) if variable is not None]
 
 
 def _is_only_watched(variable: tf.Variable) -> bool:

@@ -110,12 +110,13 @@ def _by_name(
                 missing += [single.name] if holds_tensors(single.value) else []
     if parts:
         raise WrongAnswerError(
-            f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the inputs "
-            "as keys, or return a tuple with one gradient for each input."
+            f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the "
+            "inputs as keys, or return a tuple with one gradient for each input."
         )
     if missing:
         raise WrongAnswerError(
-            f"returned a dict without a gradient for {text.quoted(missing)}. Use None for an input that has no gradient."
+            f"returned a dict without a gradient for {text.quoted(missing)}. Use None for an input that has no "
+            "gradient."
         )
     return entries
 

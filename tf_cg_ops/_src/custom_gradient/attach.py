@@ -126,7 +126,7 @@ def _call(
     session_graph = None if tf.executing_eagerly() else _session_graph()
     num_operations = len(session_graph.get_operations()) if session_graph is not None else 0
     try:
-        with ReadVariables() as read:
+        with ReadVariables(user_function) as read:
             result = function(*args, **kwargs)
     except TypeError:
         check_arguments(wording.api, user_function, args, kwargs)

@@ -121,8 +121,8 @@ class Wording:
     def not_a_gradient(self, function: str, argument: str, got: Any) -> str:
         """A gradient is not a Tensor, an array or a number."""
         return (
-            f"{self.api}: {self.subject(function)} must return a Tensor for {argument}, got {text.describe(got)}. Return "
-            "None for an input that has no gradient."
+            f"{self.api}: {self.subject(function)} must return a Tensor for {argument}, got {text.describe(got)}. "
+            "Return None for an input that has no gradient."
         )
 
     def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
