@@ -113,7 +113,7 @@ CASES = {
         "gradient for each input, in their order.",
     ),
     "objects": (
-        returning(lambda dy: np.array([dy, None], dtype=object)),
+        returning(lambda dy: np.array([None, 1.0], dtype=object)),
         TypeError,
         "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a NumPy array of "
         "objects. Return one gradient for each input, in their order.",
