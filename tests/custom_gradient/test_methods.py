@@ -65,12 +65,12 @@ class Base:
 
     @LaterClassMethod
     @cg.custom_gradient
-    def of_class_later(cls, x):
+    def of_class_later(cls, x):  # noqa: N805
         return x, lambda dy: cls.factor * dy
 
     @LaterClassMethod
     @cg.custom_jvp
-    def tangent_of_class(cls, x):
+    def tangent_of_class(cls, x):  # noqa: N805
         return tf.identity(x)
 
     tangent_of_class.__func__.defjvp(lambda cls, primals, tangents: (primals[0], cls.factor * tangents[0]))

@@ -95,13 +95,19 @@ class GradientChecks:
 
         The decorated function then does not know that it is a method, as in `types.MethodType(decorated, instance)`.
         """
-        num_inputs = len(self._inputs)
-        if not num_inputs or self._inputs[0] or self._arguments.names[0] not in ("self", "cls"):
+        if not self._inputs or self._inputs[0] or self._arguments.names[0] not in ("self", "cls"):
             return False
-        after, including = self._inputs[1 + len(entries) :], self._inputs[len(entries) :]
-        can_leave_out = len(entries) < num_inputs and not any(after)
-        can_include = len(entries) <= num_inputs and not any(including) and (not entries or entries[0] is None)
+        can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
+        if can_leave_out and can_include and any(entry is not None for entry in entries):
+            raise ValueError(self._wording.wrong_number(self._function, len(entries), self._arguments.names))
         return can_leave_out and not can_include
+
+    def _fit(self, entries: list[Any], first: int) -> bool:
+        """Whether the entries fit the leaves from the first one on: all that hold Tensors, and no others."""
+        inputs = self._inputs[first:]
+        has_rest = any(inputs[len(entries) :])
+        pairs = zip(entries, inputs, strict=False)
+        return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
 
     def _flat(self, answer: Any) -> list[Any]:
         try:

@@ -176,7 +176,6 @@ class _Tangents:
         self._rule = rule
         self._primals = primals
         self._nondiff = nondiff
-        self._outputs: list[Any] = []
         self._value: Any = None
 
     def __call__(
@@ -208,7 +207,6 @@ class _Tangents:
     def transpose_for(self, value: Any) -> Callable[..., Any]:
         """The function `grad_fn` of a call with this value."""
         self._value = value
-        self._outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
         values = tf.nest.flatten(self._primals)
         takes_variables = has_parameter(self._rule, "variable_tangents")
 
@@ -250,7 +248,9 @@ class _Tangents:
                 f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
                 f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
             ) from None
-        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, self._outputs, strict=True)]
+        # Only now: the function does not read a variable that it only returns.
+        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self._value)]
+        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
 
     def _checked_tangent(self, tangent: Any, output: Any) -> Any:
         """The tangent of a leaf of the value, or None."""
