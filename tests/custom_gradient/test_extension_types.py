@@ -1,11 +1,11 @@
 """Extension types, and objects that stand for a Tensor: arguments and results whose floating-point parts have gradients."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 import tf_cg_ops as cg
 
@@ -158,7 +158,14 @@ def test_a_gradient_of_another_type_is_an_error():
 
 
 @pytest.fixture
-def transformed():
+def tfp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Its import brings one about distutils.
+        return pytest.importorskip("tensorflow_probability")
+
+
+@pytest.fixture
+def transformed(tfp):
     return tfp.util.TransformedVariable([1.0, 2.0], tfp.bijectors.Exp())
 
 
@@ -190,7 +197,7 @@ def test_the_gradient_of_a_transformed_variable_goes_on_to_its_variable(name, tr
     np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
 
 
-def test_a_distribution_and_a_dataset_may_be_arguments(mode):
+def test_a_distribution_and_a_dataset_may_be_arguments(tfp, mode):
     distribution, dataset = tfp.distributions.Normal(X, 1.0), tf.data.Dataset.range(3)
 
     @cg.custom_gradient

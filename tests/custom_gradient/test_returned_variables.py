@@ -1,6 +1,7 @@
 """Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
 
 import json
+import types
 
 import keras
 import numpy as np
@@ -223,6 +224,45 @@ def test_a_watched_variable_is_an_error_for_a_grad_fn_that_takes_none(mode):
     with pytest.raises(TypeError, match=r"reads variables that are not among its arguments \('frozen:0'\)"):
         mode(run)()
     np.testing.assert_allclose(function(X), [3.0, 8.0])
+
+
+def test_a_function_that_was_traced_before_a_variable_was_watched():
+    """A trace does not know the tapes of later calls. Traced under the tape, it has the gradient."""
+    v = tf.Variable([3.0, 4.0], trainable=False)
+
+    def gradient(function):
+        with tf.GradientTape() as tape:
+            tape.watch([X, v])
+            y = function(X)
+        return tape.gradient(y, v, output_gradients=DY)
+
+    product = cg.custom_gradient(lambda x: (x * v, lambda dy, variables=(): (dy, [5.0 * dy]) if variables else dy))
+    traced_now = tf.function(product)
+    np.testing.assert_allclose(gradient(traced_now), 5.0 * DY)
+    traced_before = tf.function(product)
+    traced_before(X)
+    assert gradient(traced_before) is None
+
+
+class Elsewhere:
+    held = types.SimpleNamespace()
+
+
+def test_a_watched_variable_that_only_another_object_holds():
+    """In eager mode TensorFlow's C++ reads the variables of an op, and does not report those that are not trainable."""
+    v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
+
+    def gradient(value):
+        def grad_fn(dy, variables=()):
+            return (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy
+
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            y = cg.custom_gradient(lambda x: (value(x), grad_fn))(X)
+        return tape.gradient(y, v, output_gradients=DY)
+
+    assert gradient(lambda x: x * Elsewhere.held.v) is None
+    np.testing.assert_allclose(gradient(lambda x: Elsewhere.held.v * x), 5.0 * DY)
 
 
 def test_grad_pass_through_of_a_function_that_reads_a_watched_variable(mode):

@@ -49,7 +49,7 @@ def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection
     `tf.function` transposes it once more. Second derivatives are those of the operations in the rule.
 
     If `f` reads trainable variables that are not among its arguments, the rule takes the keyword arguments `variables`
-    and `variable_tangents`, two lists.
+    and `variable_tangents`, two lists. Variables that a tape or an accumulator watches count, too.
 
     A rule that is not linear in the tangents, such as `dy = t**2`, has no transpose: reverse mode then gives the
     derivative by `t` at zero. `tf_cg_ops.testing.check_gradient` finds that.
@@ -85,10 +85,10 @@ def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection
       A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` names no arguments of `f`. When a derivative is asked for: the tangents have
-        another structure, dtype or shape than the value.
-      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When a
-        derivative is asked for: the rule does not return a pair.
+      ValueError: `nondiff_argnames` names no arguments of `f`. When you compute a derivative: the tangents have
+        another structure or shape than the value.
+      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When you
+        compute a derivative: the rule does not return a pair, or a tangent is complex where the value is real.
     """
     if f is None:
         return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames)

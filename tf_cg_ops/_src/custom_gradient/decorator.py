@@ -29,6 +29,11 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     nested structures and may hold values that are not tensors. An entry may be `None`, for no gradient. You may leave
     out the last entries if their arguments hold no Tensor, such as `training=True`.
 
+    `grad_fn` may also return a dict with the names of the arguments as keys, `{"x": dx, "y": dy}`, or an iterator. A
+    gradient of another floating-point dtype is cast to the dtype of its input. A `tf.experimental.ExtensionType` is one
+    argument, and its gradient is of the same type. TensorFlow does not look into other objects, such as dataclasses:
+    pass their Tensors as arguments.
+
     `grad_fn` is called when a gradient is asked for. In a graph it is also traced, together with the value, into a
     function of the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
     conditionals, other functions and a SavedModel that a fresh process loads. The results share the buffers of `y`.
@@ -40,7 +45,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
-    the variables)`.
+    the variables)`. Other variables count, too, if a tape watches them when you call the function. A variable that `f`
+    only returns also counts if `grad_fn` takes `variables`; otherwise its upstream gradient passes to it unchanged.
 
     Memory. Tensors that `grad_fn` closes over are kept for the backward pass. A graph computes them only if a gradient
     is taken, eager mode always does: compute inside `grad_fn` what is expensive and not needed for `y`.
@@ -74,8 +80,10 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     Raises:
       TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
         them.
-      ValueError: When a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
-        dtype or shape. An exception inside `grad_fn` is raised then, too, unchanged.
+      TypeError: When you compute a gradient: `grad_fn` returned complex numbers for a real input, integers or text.
+      ValueError: When you compute a gradient: `grad_fn` returned a wrong number of gradients, one of the wrong shape,
+        one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
+        too, unchanged.
       RuntimeError: When a gradient of a loaded SavedModel is asked for: its `grad_fn` could not be traced, or the
         derivative is of an order above the third.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and its shape is known at run time only.
