@@ -1,4 +1,4 @@
-"""What grad_fn may return: gradients by name, in iterators, of other dtypes; and what is never dropped or guessed."""
+"""Gradients by name, in iterators and of other dtypes; no answer of grad_fn is dropped or guessed."""
 
 import dataclasses
 import functools

@@ -81,7 +81,7 @@ def _arguments(
         arguments += [Argument(name, kwargs[name]) for name in sorted(kwargs)]
     else:
         bound = bind(api, function, signature, args, kwargs).arguments
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         arguments = [
             Argument(name, value, stars.get(signature.parameters[name].kind, "")) for name, value in bound.items()
         ]

@@ -15,7 +15,7 @@ def as_variable(value: Any) -> tf.Variable | None:
     """The tf.Variable behind a Variable of TensorFlow or Keras."""
     if isinstance(value, tf.Variable):
         return value
-    # Whoever has a Variable of Keras has imported Keras.
+    # A program that has a Variable of Keras has imported Keras.
     keras_variable = getattr(sys.modules.get("keras"), "Variable", None)
     if keras_variable is None or not isinstance(value, keras_variable):
         return None

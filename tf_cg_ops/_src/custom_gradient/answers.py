@@ -1,4 +1,4 @@
-"""What a gradient function returned, as one entry for each leaf of the arguments: nothing is dropped or guessed."""
+"""The answer of a gradient function as one entry for each leaf of the arguments: nothing is dropped or guessed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any

@@ -149,7 +149,9 @@ class GradientChecks:
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
         """The gradient with respect to `target`, a tensor or variable, whose dtype and shape it must have."""
         knows_contents = tf_internal.supports_default_grad(target)  # The target may be a handle.
-        shape, dtype = tf_internal.shape_and_dtype(target) if knows_contents else (None, target.dtype.base_dtype)
+        shape, dtype = tf.TensorShape(None), target.dtype.base_dtype
+        if knows_contents:
+            shape, dtype = tf_internal.shape_and_dtype(target)
         if not tf.is_tensor(gradient):
             gradient = self._converted(gradient, argument, dtype)
         if not knows_contents:

@@ -102,7 +102,7 @@ def not_a_function(api: str, value: Any) -> TypeError:
 
 
 def _held_by(attribute: Any) -> list[Any]:
-    """What a classmethod, a property, a cached_property or a partialmethod calls."""
+    """The function that a classmethod, a property, a cached_property or a partialmethod calls, among others."""
     return [getattr(attribute, name, None) for name in ("__func__", "fget", "func")]
 
 
