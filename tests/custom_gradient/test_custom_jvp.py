@@ -307,10 +307,16 @@ ERRORS = {
         "a Tensor of dtype float32. Return one tangent for each Tensor of the value.",
     ),
     "dtype": (
-        lambda: gradient(with_rule(lambda p, t: (p[0], tf.cast(t[0], tf.float64)))),
-        ValueError,
-        "custom_jvp: the tangent rule of 'sine' returned a tangent of the wrong dtype; expected float32, got float64. Return "
-        "one of the dtype of the value.",
+        lambda: gradient(with_rule(lambda p, t: (p[0], tf.cast(t[0], tf.complex64)))),
+        TypeError,
+        "custom_jvp: the tangent rule of 'sine' must return a tangent of dtype float32, got complex64. Take its real part "
+        "with tf.math.real.",
+    ),
+    "text": (
+        lambda: gradient(with_rule(lambda p, t: (p[0], "no"))),
+        TypeError,
+        "custom_jvp: the tangent rule of 'sine' must return Tensors as tangents, got 'no'. Return None for an output that "
+        "has no tangent.",
     ),
     "shape": (
         lambda: jvp(with_rule(lambda p, t: (p[0], t[0][:1])), [X], [X]),

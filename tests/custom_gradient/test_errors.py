@@ -65,10 +65,76 @@ CASES = {
         "for an input that has no gradient.",
     ),
     "dtype": (
-        returning(lambda dy: (tf.cast(dy, tf.float64), None)),
+        returning(lambda dy: (tf.cast(dy, tf.complex64), None)),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got complex64. Take its "
+        "real part with tf.math.real.",
+    ),
+    "integers": (
+        returning(lambda dy: (None, tf.cast(dy, tf.int32))),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'y', got int32. Cast it with "
+        "tf.cast.",
+    ),
+    "complex_array": (
+        returning(lambda dy: (np.array([1j, 2j]), None)),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got complex128. Take its "
+        "real part with tf.math.real.",
+    ),
+    "text": (
+        returning(lambda dy: ("no", None)),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return a Tensor for 'x', got 'no'. Return None for an input that has "
+        "no gradient.",
+    ),
+    "text_tensor": (
+        returning(lambda dy: (tf.constant(["a", "b"]), None)),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got string. Return "
+        "numbers.",
+    ),
+    "variable_dtype": (
+        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [tf.cast(dy, tf.int32)])),
+        TypeError,
+        "custom_gradient: grad_fn of '<lambda>' must return a gradient of dtype float32 for variable 'w:0', got int32. "
+        "Cast it with tf.cast.",
+    ),
+    "variable_dict": (
+        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), {"w": dy})),
         ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong dtype for 'x'; expected float32, got "
-        "float64. Cast it with tf.cast.",
+        "custom_gradient: grad_fn of '<lambda>' must return the gradients of the variables in a list, got a dict. Return "
+        "one gradient for each variable, in the order of 'variables'.",
+    ),
+    "set": (
+        returning(lambda dy: {None, 1.0}),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a set. Return one "
+        "gradient for each input, in their order.",
+    ),
+    "objects": (
+        returning(lambda dy: np.array([None, 1.0], dtype=object)),
+        TypeError,
+        "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a NumPy array of "
+        "objects. Return one gradient for each input, in their order.",
+    ),
+    "unknown_name": (
+        returning(lambda dy: {"x": dy, "z": dy}),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the "
+        "names of the inputs as keys, or return a tuple with one gradient for each input.",
+    ),
+    "missing_name": (
+        returning(lambda dy: {"y": dy}),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned a dict without a gradient for 'x'. Use None for an input that has "
+        "no gradient.",
+    ),
+    "dict_for_a_tensor": (
+        returning(lambda dy: ({"a": dy}, dy)),
+        ValueError,
+        "custom_gradient: grad_fn of 'log1pexp' returned a dict for 'x', which is {kind}. Return a gradient with the "
+        "structure of the input.",
     ),
     "shape": (
         returning(lambda dy: (None, tf.ones([7]))),
@@ -154,7 +220,8 @@ def test_messages(case, mode):
         }[case]
         assert any(kind + article in str(caught.value) for article in ("a ", "an ")), str(caught.value)
     else:
-        assert message in str(caught.value)
+        kind = "an EagerTensor" if mode == "eager" else "a SymbolicTensor"
+        assert message.replace("{kind}", kind) in str(caught.value)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])

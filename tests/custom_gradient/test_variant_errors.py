@@ -68,6 +68,10 @@ def to_double(x):
     return tf.cast(x, tf.float64)
 
 
+def to_complex(x):
+    return tf.cast(x, tf.complex64)
+
+
 def total(x):
     return tf.reduce_sum(x)
 
@@ -104,11 +108,25 @@ CASES = {
         "got (7,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
     ),
     "custom_vjp with a gradient of another dtype": (
-        lambda: cg.custom_vjp(lambda x: (x, x), lambda x, dy: tf.cast(dy, tf.float64)),
+        lambda: cg.custom_vjp(lambda x: (x, x), lambda x, dy: tf.cast(dy, tf.complex64)),
         1,
+        TypeError,
+        "custom_vjp: backward '<lambda>' of '<lambda>' must return a gradient of dtype float32 for 'x', got complex64. Take "
+        "its real part with tf.math.real.",
+    ),
+    "custom_vjp with text for a gradient": (
+        lambda: cg.custom_vjp(lambda x: (x, x), lambda x, dy: "no"),
+        1,
+        TypeError,
+        "custom_vjp: backward '<lambda>' of '<lambda>' must return a Tensor for 'x', got 'no'. Return None for an input "
+        "that has no gradient.",
+    ),
+    "custom_vjp with a gradient of another name": (
+        lambda: cg.custom_vjp(fwd, lambda residuals, dy: {"x": dy, "z": dy}),
+        2,
         ValueError,
-        "custom_vjp: backward '<lambda>' of '<lambda>' returned a gradient of the wrong dtype for 'x'; expected float32, "
-        "got float64. Cast it with tf.cast.",
+        "custom_vjp: backward '<lambda>' of 'fwd' returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the "
+        "names of the inputs as keys, or return a tuple with one gradient for each input.",
     ),
     "custom_vjp whose backward takes no residuals": (
         lambda: cg.custom_vjp(lambda x: (x, x), lambda dy: dy),
@@ -158,11 +176,11 @@ CASES = {
         "function that changes shapes.",
     ),
     "grad_pass_through of another dtype": (
-        lambda: cg.grad_pass_through(to_double),
+        lambda: lambda x: tf.math.real(cg.grad_pass_through(to_complex)(x)),
         1,
-        ValueError,
-        "grad_pass_through: 'to_double' does not keep the dtype of 'x'; expected float32, got float64. Cast its value "
-        "with tf.cast, or use custom_gradient.",
+        TypeError,
+        "grad_pass_through: 'to_complex' must return a value that is real where 'x' is real, got complex64 for float32. Cast "
+        "its value with tf.cast, or use custom_gradient.",
     ),
     "grad_pass_through of another number": (
         lambda: cg.grad_pass_through(add),

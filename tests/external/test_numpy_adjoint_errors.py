@@ -186,8 +186,9 @@ def test_gradients_of_tensors_are_checked():
     def function(vjp):
         return cg.numpy_function(lambda x, y: (x.numpy() if tf.is_tensor(x) else x, None), spec, vjp=tf.function(vjp))
 
-    with pytest.raises(ValueError, match=re.escape("wrong dtype for 'y'; expected float32, got float64")):
-        gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.float64))))
+    with pytest.raises(TypeError, match=re.escape("must return a gradient of dtype float32 for 'y', got int32")):
+        gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.int32))))
+    assert gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.float64))))[1].dtype == tf.float32
     with pytest.raises(ValueError, match=re.escape("wrong shape for 'x'; expected (2,), got (1,)")):
         gradient(function(lambda inputs, dy: (dy[:1], dy)))
     with pytest.raises(ValueError, match=re.escape("expected 2 (one for each differentiable input: 'x', 'y'), got 3")):

@@ -42,6 +42,7 @@ def test_every_name_is_there():
         "core",
         "could_possibly_record",
         "create_op",
+        "creation_order",
         "decode_proto",
         "execute",
         "execute_unrecorded",
@@ -64,6 +65,7 @@ def test_every_name_is_there():
         "record_operation",
         "recording_init_scope",
         "replace_flat_tensors_for_gradients",
+        "reported_accesses",
         "script_ops",
         "set_attribute",
         "shape_and_dtype",
@@ -72,6 +74,7 @@ def test_every_name_is_there():
         "stop_recording",
         "supports_default_grad",
         "tf",
+        "variable_accesses",
         "weakref",
         "while_v2",
         "wrap_for_pfor",
@@ -319,3 +322,33 @@ def test_a_function_is_translated_where_the_code_that_passes_it_is(is_translated
     else:
         with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
             run(tf.constant(3.0))
+
+
+def test_a_read_in_cpp_is_reported_for_the_variables_that_are_named():
+    x, frozen, other = tf.constant(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0, trainable=False)
+    with tf_internal.VariableWatcher() as watcher, tf_internal.reported_accesses([frozen]):
+        x * frozen * other
+    assert [id(v) for v in watcher.watched_variables()] == [id(frozen)]
+    assert not frozen.trainable
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_accesses_of_variables_are_noted_also_those_of_inner_calls_and_branches(traced):
+    frozen, branched, called, v = (tf.Variable(1.0, trainable=trainable) for trainable in (False, False, False, True))
+    inner = tf.function(lambda: called + 1.0)
+
+    def run():
+        noted, outside = [], []
+        with tf_internal.variable_accesses(outside):
+            with tf_internal.variable_accesses(noted):
+                frozen + v + inner() + tf.cond(v > 0.0, lambda: branched + 0.0, lambda: 0.0)
+            with tf_internal.variable_accesses([]):
+                pass
+        found = {id(variable) for variable in noted}
+        assert found == {id(frozen), id(branched), id(called), id(v)}
+        assert found == {id(variable) for variable in outside}
+        assert traced or not hasattr(tf.compat.v1.get_default_graph(), "watch_variable")
+        assert sorted([v, frozen], key=tf_internal.creation_order)[0] is frozen
+        return tf.constant(0.0)
+
+    (tf.function(run, autograph=False) if traced else run)()

@@ -96,10 +96,10 @@ WRONG_RULES = [
         "(2,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
     ),
     (
-        lambda op, dy: tf.cast(dy, tf.float32),
-        ValueError,
-        f"the rule '<lambda>' for {OP} returned a gradient of the wrong dtype for 'op.inputs[0]'; expected float64, "
-        "got float32. Cast it with tf.cast.",
+        lambda op, dy: tf.cast(dy, tf.int32),
+        TypeError,
+        f"the rule '<lambda>' for {OP} must return a gradient of dtype float64 for 'op.inputs[0]', got int32. Cast it "
+        "with tf.cast.",
     ),
     (
         lambda dy: dy,

@@ -191,7 +191,7 @@ OP = r"the op Sin \(Sin\) in the function '__inference_<?lambda>?_\d+'"
 WRONG_RULES = {
     "number": (lambda op, dy: [dy, dy], ValueError, f"for {OP} returned 2 gradients; expected 1 "),
     "shape": (lambda op, dy: dy[:2], ValueError, f"for {OP} returned a gradient of the wrong shape for 'op.inputs.0.'"),
-    "dtype": (lambda op, dy: tf.cast(dy, tf.float32), ValueError, f"for {OP} returned a gradient of the wrong dtype "),
+    "dtype": (lambda op, dy: tf.cast(dy, tf.int32), TypeError, f"for {OP} must return a gradient of dtype float64 "),
     "parameters": (lambda dy: dy, TypeError, f"for {OP} does not take the op and its upstream gradients; "),
 }
 

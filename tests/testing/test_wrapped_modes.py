@@ -90,10 +90,10 @@ def test_faults_of_half_precision():
 
     @cg.custom_gradient
     def written(x):
-        return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * tf.cast(x, tf.float64)
+        return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * x
 
     check_gradient(written, [X])
-    with pytest.raises(AssertionError, match=r"mode 'mixed_float16'; .* wrong dtype for 'x'; expected float16"):
+    with pytest.raises(AssertionError, match=r"mode 'mixed_float16'; .*float16"):
         check_gradient(written, [X], modes=["eager", "mixed_float16"])
 
     @cg.custom_gradient

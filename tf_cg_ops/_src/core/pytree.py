@@ -1,7 +1,9 @@
 """Arguments and results of a decorated function as flat lists of leaves, and their Tensors that have gradients."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,42 @@ from tf_cg_ops._src.core.signature import bind, signature_of
 from tf_cg_ops._src.core.variables import as_variable
 
 
-class Leaves:
-    """Flattened values and their names as the user writes them: `x`, `x[0]`, `options['rate']`."""
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """One argument of a call, by the name of its parameter: `star` is "*" for `*args`, and "**" for `**kwargs`."""
 
-    def __init__(self, values: list[Any], find_names: Callable[[], list[str]]) -> None:
+    name: str
+    value: Any
+    star: str = ""
+
+
+class Leaves:
+    """Flattened values and their names as the user writes them: `x`, `x[0]`, `options['rate']`.
+
+    Without `find_arguments`, each value is an argument.
+    """
+
+    def __init__(
+        self,
+        values: list[Any],
+        find_names: Callable[[], list[str]],
+        find_arguments: Callable[[], list[Argument]] | None = None,
+    ) -> None:
         self.values = values
         self._find_names = find_names
+        self._find_arguments = find_arguments
 
     @functools.cached_property
     def names(self) -> list[str]:
         """The names, computed when a message first needs them: that takes longer than a call."""
         return self._find_names()
+
+    @functools.cached_property
+    def arguments(self) -> list[Argument]:
+        """The arguments in their structure, also computed when they are first needed."""
+        if self._find_arguments is not None:
+            return self._find_arguments()
+        return [Argument(name, value) for name, value in zip(self.names, self.values, strict=True)]
 
 
 def flatten_arguments(
@@ -38,29 +65,37 @@ def flatten_arguments(
     compared with it: if calling the function then fails, `signature.check_arguments` has the message.
     """
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
-        return Leaves(list(args), lambda: _flatten(api, function, args, kwargs, constants)[1])
-    values, names = _flatten(api, function, args, kwargs, constants)
-    return Leaves(values, lambda: names)
+        find_arguments = functools.partial(_arguments, api, function, args, kwargs, constants)
+        return Leaves(list(args), lambda: _flatten(find_arguments())[1], find_arguments)
+    arguments = _arguments(api, function, args, kwargs, constants)
+    values, names = _flatten(arguments)
+    return Leaves(values, lambda: names, lambda: arguments)
 
 
-def _flatten(
+def _arguments(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
-) -> tuple[list[Any], list[str]]:
+) -> list[Argument]:
     signature = signature_of(function)
     if signature is None:
-        named: list[tuple[str, Any]] = [(f"argument {i}", arg) for i, arg in enumerate(args)]
-        named += sorted(kwargs.items())
+        arguments = [Argument(f"argument {i}", arg) for i, arg in enumerate(args)]
+        arguments += [Argument(name, kwargs[name]) for name in sorted(kwargs)]
     else:
-        named = list(bind(api, function, signature, args, kwargs).arguments.items())
+        bound = bind(api, function, signature, args, kwargs).arguments
+        stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        arguments = [
+            Argument(name, value, stars.get(signature.parameters[name].kind, "")) for name, value in bound.items()
+        ]
+    return [argument for argument in arguments if argument.name not in constants]
+
+
+def _flatten(arguments: list[Argument]) -> tuple[list[Any], list[str]]:
     all_values: list[Any] = []
     all_names: list[str] = []
-    for name, value in named:
-        if name in constants:
-            continue
-        values = tf.nest.flatten(value)
-        names = tf.nest.flatten(paths(name, value))
+    for argument in arguments:
+        values = tf.nest.flatten(argument.value)
+        names = tf.nest.flatten(paths(argument.name, argument.value))
         if len(names) != len(values):  # Only tf.nest knows the inside of this structure.
-            names = [f"{name}[{i}]" for i in range(len(values))]
+            names = [f"{argument.name}[{i}]" for i in range(len(values))]
         all_values.extend(values)
         all_names.extend(names)
     return all_values, all_names
@@ -68,7 +103,7 @@ def _flatten(
 
 def paths(name: str, value: Any) -> Any:
     """Replaces each leaf of a structure by its name."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: paths(f"{name}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [paths(f"{name}.{field}", item) for field, item in zip(value._fields, value, strict=True)]
@@ -82,8 +117,8 @@ def flatten_up_to(structure: Any, value: Any) -> list[Any]:
 
     A part may be a list of numbers, which stands for an array.
     """
-    if isinstance(structure, dict):
-        if not isinstance(value, dict) or set(value) != set(structure):
+    if isinstance(structure, Mapping):
+        if not isinstance(value, Mapping) or set(value) != set(structure):
             raise ValueError
         return [part for key in sorted(structure) for part in flatten_up_to(structure[key], value[key])]
     if isinstance(structure, (list, tuple)):
@@ -101,9 +136,61 @@ def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
         return [tf.convert_to_tensor(value)]
     if isinstance(value, (tf.SparseTensor, tf.IndexedSlices)):
         return [value.values]  # The indices have no gradient.
-    if not tf.is_tensor(value) and not isinstance(value, tf.experimental.ExtensionType):
+    if not is_composite(value):
         return []
-    return tf_internal.get_flat_tensors_for_gradients([value])
+    if hasattr(type(value), "__composite_gradient__"):
+        return tf_internal.get_flat_tensors_for_gradients([value])
+    tensor = _as_tensor(value)
+    if tensor is not None:
+        return [tensor]
+    parts = tf.nest.flatten(value, expand_composites=True)
+    return [tf.convert_to_tensor(part) for part in parts if _is_inexact(part)]
+
+
+def is_composite(value: Any) -> bool:
+    """Whether a value holds Tensors, and TensorFlow knows which: a RaggedTensor, an ExtensionType, a distribution."""
+    if isinstance(value, tf.Tensor) or as_variable(value) is not None:
+        return False
+    return tf.is_tensor(value) or isinstance(value, tf.experimental.ExtensionType)
+
+
+def _as_tensor(value: Any) -> tf.Tensor | None:
+    """The Tensor that a composite stands for, as a `tfp.util.TransformedVariable` does; None for other composites."""
+    if isinstance(value, tf.experimental.ExtensionType) or not (hasattr(value, "dtype") and hasattr(value, "shape")):
+        return None
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def is_read_as_tensor(leaf: Any) -> bool:
+    """Whether a leaf is read when it is converted to a Tensor: a Variable, or a composite that stands for a Tensor."""
+    if as_variable(leaf) is not None:
+        return True
+    known = isinstance(leaf, (tf.SparseTensor, tf.IndexedSlices)) or hasattr(type(leaf), "__composite_gradient__")
+    return is_composite(leaf) and not known and _as_tensor(leaf) is not None
+
+
+def _is_inexact(part: Any) -> bool:
+    dtype = getattr(part, "dtype", None)
+    return dtype is not None and (dtype.is_floating or dtype.is_complex)
+
+
+def _replace_components(value: Any, tensors: Sequence[Any]) -> Any:
+    """The composite with new Tensors for those of `tensors_for_gradients`."""
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensor(value.indices, tensors[0], value.dense_shape)
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(tensors[0], value.indices, value.dense_shape)
+    if hasattr(type(value), "__composite_gradient__"):
+        return tf_internal.replace_flat_tensors_for_gradients([value], list(tensors))[0]
+    if is_read_as_tensor(value):
+        return tensors[0]
+    remaining = iter(tensors)
+    parts = tf.nest.flatten(value, expand_composites=True)
+    parts = [next(remaining) if _is_inexact(part) else part for part in parts]
+    return tf.nest.pack_sequence_as(value, parts, expand_composites=True)
 
 
 def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> list[Any]:
@@ -123,29 +210,28 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
         new = [next(remaining) for _ in parts]
         if not parts:
             replaced.append(value)
-        elif isinstance(value, tf.Tensor):
-            replaced.append(new[0])
-        elif isinstance(value, tf.SparseTensor):
-            replaced.append(tf.SparseTensor(value.indices, new[0], value.dense_shape))
-        elif isinstance(value, tf.IndexedSlices):
-            replaced.append(tf.IndexedSlices(new[0], value.indices, value.dense_shape))
         else:
-            replaced.extend(tf_internal.replace_flat_tensors_for_gradients([value], new))
+            replaced.append(new[0] if isinstance(value, tf.Tensor) else _replace_components(value, new))
     return replaced
 
 
 def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
-    """Each value with new Tensors instead of its components; None for a value that has none, or none that is new."""
+    """Each value with new Tensors instead of its components; None for a value that has none, or none that is new.
+
+    If only some of the components of a value are new, the others are zeros.
+    """
     remaining = iter(tensors)
     regrouped: list[Any] = []
     for value, parts in zip(values, components, strict=True):
         new = [next(remaining) for _ in parts]
-        if not parts or any(tensor is None for tensor in new):
+        if all(tensor is None for tensor in new):
             regrouped.append(None)
         elif isinstance(value, tf.Tensor) or as_variable(value) is not None:
             regrouped.append(new[0])
         else:
-            regrouped.extend(replace_tensors([value], [parts], new))
+            pairs = zip(new, parts, strict=True)
+            new = [tf.zeros_like(part) if tensor is None else tensor for tensor, part in pairs]
+            regrouped.append(_replace_components(value, new))
     return regrouped
 
 
@@ -153,9 +239,9 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
     """The part of a gradient for each Tensor of its input. A sparse gradient of a dense input stays whole."""
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values if isinstance(value, tf.IndexedSlices) else gradient]
-    if len(tensors) == 1 and not isinstance(gradient, (tf.RaggedTensor, tf.SparseTensor)):
-        return [gradient]
-    return tensors_for_gradients(gradient)
+    if is_composite(gradient):
+        return tensors_for_gradients(gradient)
+    return [gradient]
 
 
 def to_output(leaf: Any) -> Any:
@@ -163,7 +249,7 @@ def to_output(leaf: Any) -> Any:
     if isinstance(leaf, tf.Tensor):
         return leaf
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
-    return tf.convert_to_tensor(leaf) if is_number or as_variable(leaf) is not None else leaf
+    return tf.convert_to_tensor(leaf) if is_number or is_read_as_tensor(leaf) else leaf
 
 
 def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:

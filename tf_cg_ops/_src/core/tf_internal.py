@@ -165,6 +165,55 @@ def recording_init_scope() -> Iterator[None]:
         yield
 
 
+# VariableWatcher knows only trainable variables, but a tape may watch any. TensorFlow reports accesses to the default
+# graph: to its method `watch_variable`, which that of eager mode does not have, and from inner graphs to the set.
+@contextlib.contextmanager
+def variable_accesses(accessed: list[Any]) -> Iterator[None]:
+    """A context that adds to a list each variable that is read in it, trainable or not."""
+    graph = ops.get_default_graph()
+    if isinstance(graph, FuncGraph):
+        before = graph._watched_variables
+        graph._watched_variables = type(before)()
+        try:
+            yield
+        finally:
+            accessed.extend(graph._watched_variables)
+            graph._watched_variables = before
+            for variable in accessed:
+                before.add(variable)
+        return
+    outer = getattr(graph, "watch_variable", None)
+    graph.watch_variable = accessed.append
+    try:
+        yield
+    finally:
+        del graph.watch_variable
+        if outer is not None:
+            graph.watch_variable = outer
+            for variable in accessed:
+                outer(variable)
+
+
+# In eager mode, ops read their variables in C++, which reports trainable ones alone (pywrap_tfe_src.cc).
+@contextlib.contextmanager
+def reported_accesses(variables: list[Any]) -> Iterator[None]:
+    """A context in which VariableWatcher reports these variables, too: they count as trainable."""
+    variables = [variable for variable in variables if not variable.trainable]
+    for variable in variables:
+        variable._trainable = True
+    try:
+        yield
+    finally:
+        for variable in variables:
+            variable._trainable = False
+
+
+# VariableWatcher sorts variables by the numbers of their handles.
+def creation_order(variable: Any) -> int:
+    """A number that is larger for a variable that was made later; 0 if it cannot be told."""
+    return getattr(getattr(variable, "_handle", None), "_id", 0)
+
+
 # The public interface adds a function to a graph only by calling it.
 def add_function(graph: Any, function: Any) -> None:
     """Adds a function, and all that it calls, to a graph."""

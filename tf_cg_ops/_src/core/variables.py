@@ -1,25 +1,115 @@
 """Variables of TensorFlow and Keras: which ones a function gets, reads or must not read."""
 
-from collections.abc import Sequence
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
 
 
 def as_variable(value: Any) -> tf.Variable | None:
     """The tf.Variable behind a Variable of TensorFlow or Keras."""
     if isinstance(value, tf.Variable):
         return value
-    inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras") else None
+    # A program that has a Variable of Keras has imported Keras.
+    keras_variable = getattr(sys.modules.get("keras"), "Variable", None)
+    if keras_variable is None or not isinstance(value, keras_variable):
+        return None
+    inner = getattr(value, "_value", None)
     return inner if isinstance(inner, tf.Variable) else None
+
+
+class ReadVariables:
+    """Notes the variables that a function reads and that can have gradients.
+
+    These are the trainable ones, and those that a tape or an accumulator watches.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._watcher = tf_internal.VariableWatcher()
+        self._accessed: list[tf.Variable] = []
+
+    def __enter__(self) -> "ReadVariables":
+        self._contexts = contextlib.ExitStack()
+        if tf_internal.could_possibly_record():  # Otherwise nothing watches.
+            self._contexts.enter_context(tf_internal.variable_accesses(self._accessed))
+            if tf.executing_eagerly():
+                watched = [v for v in _variables_near(self._function) if _is_only_watched(v)]
+                self._contexts.enter_context(tf_internal.reported_accesses(watched))
+        self._watcher.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._watcher.__exit__(*exception)
+        self._contexts.close()
+
+    def found(self) -> list[tf.Variable]:
+        """The variables, in the order of their creation."""
+        return merged(self._watcher.watched_variables(), [v for v in self._accessed if _is_only_watched(v)])
+
+
+def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
+    """The variables that a function closes over, finds in its module or has in its `self`."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    near = list(getattr(getattr(function, "__self__", None), "__dict__", {}).values())
+    function = getattr(function, "__func__", function)
+    code, namespace = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    if code is not None:
+        near += [namespace[name] for name in code.co_names if name in namespace]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # A cell may be empty.
+                near.append(cell.cell_contents)
+    items: list[Any] = []
+    for value in near:
+        is_structure = isinstance(value, (list, tuple, dict))
+        items += (value.values() if isinstance(value, dict) else value) if is_structure else [value]
+    return [variable for variable in map(as_variable, items) if variable is not None]
+
+
+def _is_only_watched(variable: tf.Variable) -> bool:
+    return not variable.trainable and bool(tf_internal.possible_gradient_types(handles_of(variable)))
+
+
+def can_have_gradient(variable: tf.Variable) -> bool:
+    """Whether a variable is trainable, or a tape or an accumulator watches it."""
+    return variable.trainable or _is_only_watched(variable)
+
+
+def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """The variables and the others, each once, in the order of their creation; the first list is in that order."""
+    if not others:
+        return list(variables)
+    known: set[int] = set()
+    unique = []
+    for variable in (*variables, *others):
+        identities = _identities(variable)
+        if not identities & known:
+            unique.append(variable)
+        known |= identities
+    return sorted(unique, key=tf_internal.creation_order)
 
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
     """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
     if not watched:
         return []
-    passed = {i for variable in map(as_variable, arguments) if variable is not None for i in _identities(variable)}
+    passed = {i for argument in arguments for variable in variables_in(argument) for i in _identities(variable)}
     return [variable for variable in watched if not passed & _identities(variable)]
+
+
+def variables_in(leaf: Any) -> list[tf.Variable]:
+    """The variable that a leaf is, or those that a composite holds, such as a `tfp.util.TransformedVariable`."""
+    variable = as_variable(leaf)
+    if variable is not None:
+        return [variable]
+    if isinstance(leaf, tf.Tensor) or not (tf.is_tensor(leaf) or isinstance(leaf, tf.experimental.ExtensionType)):
+        return []
+    return [part for part in tf.nest.flatten(leaf, expand_composites=True) if isinstance(part, tf.Variable)]
 
 
 def _identities(variable: tf.Variable) -> set[int]:

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import check_arguments
-from tf_cg_ops._src.core.variables import captured_variables
-from tf_cg_ops._src.custom_gradient import graph_rule, unused_outputs
+from tf_cg_ops._src.core.variables import ReadVariables, captured_variables
+from tf_cg_ops._src.custom_gradient import graph_rule, returned_variables, unused_outputs
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks, refuse_reference_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, scopes
@@ -70,19 +70,28 @@ def call_with_gradient(
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
     value, grad_fn, variables = _call(function, args, kwargs, wording, user_function, arguments)
+    leaves = _leaves_of_value(wording.api, name, value)
+    returned = returned_variables.of_value(leaves, variables, arguments.values)
 
     checks = GradientChecks(wording, name, arguments, inputs, variables)
     checks.check_takes_variables(grad_fn)
+    if returned and not isinstance(grad_fn, GradFnWithCaptures) and checks.takes_variables(grad_fn):
+        variables, returned = returned_variables.counted(variables, returned, leaves)
+        checks = GradientChecks(wording, name, arguments, inputs, variables)
     captures = grad_fn.captures if isinstance(grad_fn, GradFnWithCaptures) else []
     flat_inputs = [*_concatenated(inputs), *(tf.convert_to_tensor(variable) for variable in variables), *captures]
 
-    outputs = [pytree.to_output(leaf) for leaf in _leaves_of_value(wording.api, name, value)]
+    outputs = [pytree.to_output(leaf) for leaf in leaves]
     components = [pytree.tensors_for_gradients(output) for output in outputs]
     flat_outputs = _concatenated(components)
     if not flat_outputs:
         return value
 
     backward = _backward(grad_fn, checks, variables, outputs, components)
+    if returned:
+        positions = returned_variables.positions(returned, components)
+        flat_inputs += [flat_outputs[position] for position in positions]
+        backward = returned_variables.passing(backward, positions)
     marks = None if materialize else unused_outputs.Marks()
     if marks is not None:
         backward = marks.before(backward)
@@ -95,6 +104,8 @@ def call_with_gradient(
     tangents = None
     if tangents_of is not None:
         tangents = _tangents(tangents_of, arguments.values, inputs, variables, components)
+        if returned:
+            tangents = returned_variables.passing_tangents(tangents, positions)
     flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
     if marks is not None:
         flat_outputs = marks.put_on(name, flat_outputs)
@@ -115,19 +126,19 @@ def _call(
     session_graph = None if tf.executing_eagerly() else _session_graph()
     num_operations = len(session_graph.get_operations()) if session_graph is not None else 0
     try:
-        with tf_internal.VariableWatcher() as watcher:
+        with ReadVariables(user_function) as read:
             result = function(*args, **kwargs)
     except TypeError:
         check_arguments(wording.api, user_function, args, kwargs)
         raise
-    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[1]):
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not callable(result[1]):
         check_arguments(wording.api, user_function, args, kwargs)
         raise TypeError(wording.not_a_pair(text.name_of(user_function), result))
     if session_graph is not None:
         operations = session_graph.get_operations()[num_operations:]
         refuse_reference_variables(wording.api, text.name_of(user_function), operations, arguments)
     value, grad_fn = result
-    watched = grad_fn.variables if isinstance(grad_fn, GradFnWithCaptures) else watcher.watched_variables()
+    watched = grad_fn.variables if isinstance(grad_fn, GradFnWithCaptures) else read.found()
     return value, grad_fn, captured_variables(watched, arguments.values)
 
 

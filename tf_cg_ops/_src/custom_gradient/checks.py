@@ -1,15 +1,17 @@
 """Checks of the gradients that a gradient function returns, in every mode."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
 from tf_cg_ops._src.core.variables import reference_variables
+from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 
@@ -30,13 +32,16 @@ class GradientChecks:
         self._inputs = inputs
         self._variables = variables
 
+    def takes_variables(self, grad_fn: Callable[..., Any]) -> bool:
+        """Whether grad_fn takes variables."""
+        parameters = inspect.signature(self._wording.user_call(grad_fn, (), {})[0]).parameters
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        return takes_any or "variables" in parameters
+
     def check_takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
-        if not self._variables:
-            return
-        signature = inspect.signature(self._wording.user_call(grad_fn, (), {})[0])
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-        if not takes_any and "variables" not in signature.parameters:
+        if self._variables and not self.takes_variables(grad_fn):
+            signature = inspect.signature(self._wording.user_call(grad_fn, (), {})[0])
             raise TypeError(self._wording.takes_no_variables(self._function, self._variables, signature))
 
     def check_takes_upstream(
@@ -52,21 +57,14 @@ class GradientChecks:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
         if not self._variables:
             return self._of_arguments(answer)
+        answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise ValueError(self._wording.no_gradients_of_variables(self._function, answer))
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
 
     def _of_arguments(self, answer: Any) -> list[Any]:
-        gradients = [answer] if isinstance(answer, tf.Tensor) else tf.nest.flatten(answer)
-        if len(gradients) < len(self._inputs) and not any(self._inputs[len(gradients) :]):
-            # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
-            gradients = gradients + [None] * (len(self._inputs) - len(gradients))
-        if len(gradients) != len(self._inputs):
-            raise ValueError(self._wording.wrong_number(self._function, len(gradients), self._arguments.names))
         checked: list[Any] = []
-        for i, (gradient, tensors) in enumerate(zip(gradients, self._inputs, strict=True)):
-            if not tensors:
-                continue  # An argument without tensors has no gradient, even if grad_fn returned one.
+        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self._inputs, strict=True)):
             if gradient is None:
                 checked.extend([None] * len(tensors))
             elif len(tensors) == 1 and _fits(gradient, tensors[0]):
@@ -75,14 +73,71 @@ class GradientChecks:
                 checked.extend(self._of_argument(i, gradient))
         return checked
 
+    def _entries(self, answer: Any) -> list[Any]:
+        """One entry for each leaf of the arguments."""
+        if isinstance(answer, tf.Tensor):
+            entries = [answer]
+        elif answer is None and not self._inputs:
+            entries = []
+        else:
+            entries = self._flat(answer)
+        if self._leaves_out_self(entries):
+            entries = [None, *entries]
+        if len(entries) < len(self._inputs) and not any(self._inputs[len(entries) :]):
+            # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
+            entries = entries + [None] * (len(self._inputs) - len(entries))
+        if len(entries) != len(self._inputs):
+            raise ValueError(self._wording.wrong_number(self._function, len(entries), self._arguments.names))
+        return entries
+
+    def _leaves_out_self(self, entries: list[Any]) -> bool:
+        """Whether the first argument is an object `self` or `cls`, and the entries begin after it.
+
+        The decorated function then does not know that it is a method, as in `types.MethodType(decorated, instance)`.
+        """
+        if not self._inputs or self._inputs[0] or self._arguments.names[0] not in ("self", "cls"):
+            return False
+        can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
+        if can_leave_out and can_include and any(entry is not None for entry in entries):
+            raise ValueError(self._wording.wrong_number(self._function, len(entries), self._arguments.names))
+        return can_leave_out and not can_include
+
+    def _fit(self, entries: list[Any], first: int) -> bool:
+        """Whether the entries fit the leaves from the first one on: all that hold Tensors, and no others."""
+        inputs = self._inputs[first:]
+        has_rest = any(inputs[len(entries) :])
+        pairs = zip(entries, inputs, strict=False)
+        return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
+
+    def _flat(self, answer: Any) -> list[Any]:
+        try:
+            return answers.flat_entries(answer, self._arguments, _holds_tensors)
+        except answers.WrongAnswerError as error:
+            raise ValueError(self._wording.wrong_answer(self._function, str(error))) from None
+        except answers.WrongContainerError as error:
+            raise TypeError(self._wording.wrong_container(self._function, str(error))) from None
+
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
-        argument, tensors = repr(self._arguments.names[i]), self._inputs[i]
-        components = pytree.gradient_components(gradient, self._arguments.values[i], tensors)
-        if len(components) != len(tensors):
+        argument, tensors, value = repr(self._arguments.names[i]), self._inputs[i], self._arguments.values[i]
+        if not tensors:
+            # Integer inputs in a rule for an op; and constants, which a tf.function may get as Tensors: one grad_fn
+            # serves both, and the derivative by a constant is nobody's.
+            if isinstance(value, tf.Tensor) or _is_inexact_constant(value):
+                return []
+            raise ValueError(self._wording.no_tensors(self._function, argument, value))
+        components = pytree.gradient_components(gradient, value, tensors)
+        is_other_type = pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value)
+        if len(components) != len(tensors) or is_other_type:
             raise ValueError(self._wording.wrong_structure(self._function, argument, len(tensors), len(components)))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
     def _of_variables(self, answer: Any) -> list[Any]:
+        try:
+            answer = answers.opened(answer)
+        except answers.WrongContainerError as error:
+            raise TypeError(self._wording.wrong_container(self._function, str(error))) from None
+        if answers.has_mapping(answer):
+            raise ValueError(self._wording.dict_for_variables(self._function))
         gradients = tf.nest.flatten(answer)
         if len(gradients) != len(self._variables):
             raise ValueError(self._wording.wrong_number_for_variables(self._function, len(gradients), self._variables))
@@ -93,13 +148,18 @@ class GradientChecks:
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
         """The gradient with respect to `target`, a tensor or variable, whose dtype and shape it must have."""
+        knows_contents = tf_internal.supports_default_grad(target)  # The target may be a handle.
+        shape, dtype = tf.TensorShape(None), target.dtype.base_dtype
+        if knows_contents:
+            shape, dtype = tf_internal.shape_and_dtype(target)
         if not tf.is_tensor(gradient):
-            gradient = tf.convert_to_tensor(gradient, dtype=target.dtype)
-        if not tf_internal.supports_default_grad(target):
-            return gradient  # The target is a handle, and TensorFlow does not know what it holds.
-        shape, dtype = tf_internal.shape_and_dtype(target)
-        if gradient.dtype != dtype:
-            raise ValueError(self._wording.wrong_dtype(self._function, argument, dtype, gradient.dtype))
+            gradient = self._converted(gradient, argument, dtype)
+        if not knows_contents:
+            return gradient
+        if gradient.dtype.base_dtype != dtype:
+            if not can_cast(gradient.dtype, dtype):
+                raise TypeError(self._wording.wrong_dtype(self._function, argument, dtype, gradient.dtype))
+            gradient = tf.cast(gradient, dtype)
         if not gradient.shape.is_compatible_with(shape):
             raise ValueError(self._wording.wrong_shape(self._function, argument, shape, gradient.shape))
         if isinstance(gradient, tf.IndexedSlices):
@@ -109,6 +169,16 @@ class GradientChecks:
             return gradient
         message = self._wording.wrong_shape(self._function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
+
+    def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
+        """A number or an array as a Tensor of this dtype."""
+        if isinstance(gradient, (np.ndarray, np.generic)) and np.iscomplexobj(gradient) and not dtype.is_complex:
+            got = tf.as_dtype(gradient.dtype)
+            raise TypeError(self._wording.wrong_dtype(self._function, argument, dtype, got))
+        try:
+            return tf.convert_to_tensor(gradient, dtype=dtype)
+        except (TypeError, ValueError):
+            raise TypeError(self._wording.not_a_gradient(self._function, argument, gradient)) from None
 
     def _check_slices(
         self, gradient: tf.IndexedSlices, argument: str, target: Any, shape: tf.TensorShape
@@ -121,6 +191,26 @@ class GradientChecks:
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
+
+
+def _is_inexact_constant(value: Any) -> bool:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return (
+            value.dtype != object
+            and value.dtype.kind not in "SUMm"
+            and not np.issubdtype(value.dtype, np.integer)
+            and value.dtype != bool
+        )
+    return isinstance(value, (float, complex))
+
+
+def can_cast(got: tf.DType, dtype: tf.DType) -> bool:
+    """Whether a gradient may be cast: between floating-point dtypes, and to complex ones."""
+    return (got.is_floating and (dtype.is_floating or dtype.is_complex)) or (got.is_complex and dtype.is_complex)
 
 
 def _fits(gradient: Any, target: tf.Tensor) -> bool:

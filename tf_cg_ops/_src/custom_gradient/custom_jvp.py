@@ -18,8 +18,9 @@ from tf_cg_ops._src.core.signature import (
     signature_of,
 )
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
@@ -48,7 +49,7 @@ def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection
     `tf.function` transposes it once more. Second derivatives are those of the operations in the rule.
 
     If `f` reads trainable variables that are not among its arguments, the rule takes the keyword arguments `variables`
-    and `variable_tangents`, two lists.
+    and `variable_tangents`, two lists. Variables that a tape or an accumulator watches count, too.
 
     A rule that is not linear in the tangents, such as `dy = t**2`, has no transpose: reverse mode then gives the
     derivative by `t` at zero. `tf_cg_ops.testing.check_gradient` finds that.
@@ -84,10 +85,10 @@ def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection
       A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` names no arguments of `f`. When a derivative is asked for: the tangents have
-        another structure, dtype or shape than the value.
-      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When a
-        derivative is asked for: the rule does not return a pair.
+      ValueError: `nondiff_argnames` names no arguments of `f`. When you compute a derivative: the tangents have
+        another structure or shape than the value.
+      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When you
+        compute a derivative: the rule does not return a pair, or a tangent is complex where the value is real.
     """
     if f is None:
         return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames)
@@ -175,7 +176,6 @@ class _Tangents:
         self._rule = rule
         self._primals = primals
         self._nondiff = nondiff
-        self._outputs: list[Any] = []
         self._value: Any = None
 
     def __call__(
@@ -197,7 +197,7 @@ class _Tangents:
                 f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self._rule)}{signature}. Write "
                 f"rule({', '.join(['primals', 'tangents', *options])})."
             ) from error
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
                 f"{_API}: the tangent rule of '{self._name}' did not return the value with its tangent; expected a "
                 f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
@@ -207,7 +207,6 @@ class _Tangents:
     def transpose_for(self, value: Any) -> Callable[..., Any]:
         """The function `grad_fn` of a call with this value."""
         self._value = value
-        self._outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
         values = tf.nest.flatten(self._primals)
         takes_variables = has_parameter(self._rule, "variable_tangents")
 
@@ -249,23 +248,49 @@ class _Tangents:
                 f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
                 f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
             ) from None
-        checked: list[tf.Tensor | None] = []
-        for tangent, output in zip(leaves, self._outputs, strict=True):
-            if tangent is None or not (tf.is_tensor(output) and tf_internal.is_trainable(output)):
-                checked.append(None)
-                continue
-            tangent = tangent if tf.is_tensor(tangent) else tf.convert_to_tensor(tangent, output.dtype)
-            for what, got, wanted, fits in (
-                ("dtype", tangent.dtype.name, output.dtype.name, tangent.dtype == output.dtype),
-                ("shape", tangent.shape, output.shape, tangent.shape.is_compatible_with(output.shape)),
-            ):
-                if not fits:
-                    raise ValueError(
-                        f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong {what}; expected "
-                        f"{wanted}, got {got}. Return one of the {what} of the value."
-                    )
-            checked.append(tangent)
-        return checked
+        # Only now: the function does not read a variable that it only returns.
+        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self._value)]
+        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
+
+    def _checked_tangent(self, tangent: Any, output: Any) -> Any:
+        """The tangent of a leaf of the value, or None."""
+        targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
+        if tangent is None or not targets:
+            return None
+        if not pytree.is_composite(output):
+            return self._fitting(tangent, targets[0])
+        parts = pytree.tensors_for_gradients(tangent)
+        if type(tangent) is not type(output) or len(parts) != len(targets):
+            raise ValueError(
+                f"{_API}: the tangent rule of '{self._name}' must return a tangent that is "
+                f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
+            )
+        pairs = zip(parts, targets, strict=True)
+        return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
+
+    def _fitting(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
+        """The tangent in the dtype of the output, checked."""
+        if not tf.is_tensor(tangent):
+            try:
+                tangent = tf.convert_to_tensor(tangent, output.dtype)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"{_API}: the tangent rule of '{self._name}' must return Tensors as tangents, got "
+                    f"{text.describe(tangent)}. Return None for an output that has no tangent."
+                ) from None
+        if tangent.dtype != output.dtype:
+            if not can_cast(tangent.dtype, output.dtype):
+                raise TypeError(
+                    f"{_API}: the tangent rule of '{self._name}' must return a tangent of dtype {output.dtype.name}, "
+                    f"got {tangent.dtype.name}. {how_to_cast(tangent.dtype, output.dtype)}"
+                )
+            tangent = tf.cast(tangent, output.dtype)
+        if not tangent.shape.is_compatible_with(output.shape):
+            raise ValueError(
+                f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong shape; expected "
+                f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
+            )
+        return tangent
 
 
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:

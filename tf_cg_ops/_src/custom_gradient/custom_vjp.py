@@ -25,8 +25,8 @@ def custom_vjp(
 
         dx = backward(residuals, *dy, **nondiff)
 
-    with one entry for each differentiable argument. `nondiff` holds the arguments that `nondiff_argnames` names, as
-    they were passed.
+    with one entry for each differentiable argument, or a dict with their names as keys. `nondiff` holds the arguments
+    that `nondiff_argnames` names, as they were passed.
 
     If `backward` has a parameter `needed`, it gets a tuple of bools, one for each entry of `dx`: whether somebody can
     ask for that gradient. It need not compute the others, and returns `None` for them. In eager mode, and for a tape
@@ -87,7 +87,7 @@ def custom_vjp(
 
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
-            if not isinstance(answer, tuple) or len(answer) != 2:
+            if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 return answer  # It is refused with the words of `_Wording`.
             value, residuals = answer
             return value, functools.partial(backward, residuals, **nondiff)

@@ -29,6 +29,11 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     nested structures and may hold values that are not tensors. An entry may be `None`, for no gradient. You may leave
     out the last entries if their arguments hold no Tensor, such as `training=True`.
 
+    `grad_fn` may also return a dict with the names of the arguments as keys, `{"x": dx, "y": dy}`, or an iterator. A
+    gradient of another floating-point dtype is cast to the dtype of its input. A `tf.experimental.ExtensionType` is one
+    argument, and its gradient is of the same type. TensorFlow does not look into other objects, such as dataclasses:
+    pass their Tensors as arguments.
+
     `grad_fn` is called when a gradient is asked for. In a graph it is also traced, together with the value, into a
     function of the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
     conditionals, other functions and a SavedModel that a fresh process loads. The results share the buffers of `y`.
@@ -40,7 +45,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
-    the variables)`.
+    the variables)`. Other variables count, too, if a tape watches them when you call the function. A variable that `f`
+    only returns also counts if `grad_fn` takes `variables`; otherwise its upstream gradient passes to it unchanged.
 
     Memory. Tensors that `grad_fn` closes over are kept for the backward pass. A graph computes them only if a gradient
     is taken, eager mode always does: compute inside `grad_fn` what is expensive and not needed for `y`.
@@ -74,8 +80,10 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     Raises:
       TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
         them.
-      ValueError: When a gradient is asked for: `grad_fn` returned a wrong number of gradients, or one of the wrong
-        dtype or shape. An exception inside `grad_fn` is raised then, too, unchanged.
+      TypeError: When you compute a gradient: `grad_fn` returned complex numbers for a real input, integers or text.
+      ValueError: When you compute a gradient: `grad_fn` returned a wrong number of gradients, one of the wrong shape,
+        one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
+        too, unchanged.
       RuntimeError: When a gradient of a loaded SavedModel is asked for: its `grad_fn` could not be traced, or the
         derivative is of an order above the third.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and its shape is known at run time only.
@@ -93,6 +101,11 @@ def not_a_function(api: str, value: Any) -> TypeError:
     )
 
 
+def _held_by(attribute: Any) -> list[Any]:
+    """The function that a classmethod, a property, a cached_property or a partialmethod calls, among others."""
+    return [getattr(attribute, name, None) for name in ("__func__", "fget", "func")]
+
+
 # Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
@@ -101,24 +114,64 @@ class CustomGradient:
     def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
         if not callable(function):
             raise not_a_function(api, function)
+        self._wrap(function)
+        self.api = api
+        self._run = run
+        self._unbound: CustomGradient | None = None  # Of a bound method, the decorated function.
+        self._attributes = {self.__name__}  # Its names in classes.
+
+    def _wrap(self, function: Callable[..., Any]) -> None:
         # Some callables have no name, such as those of functools.partial.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
         functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
-        self.api = api
         self._function = function
-        self._run = run
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attributes.add(name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> "CustomGradient":
         """Binds a method, so that `self` is not an argument with a gradient."""
-        if instance is None or not hasattr(self._function, "__get__"):
+        if instance is None or self._unbound is not None or not hasattr(self._function, "__get__"):
             return self
-        return CustomGradient(self.api, self._function.__get__(instance, owner), self._run)
+        bound = object.__new__(type(self))
+        vars(bound).update(vars(self))
+        bound._wrap(self._function.__get__(instance, owner))
+        bound._unbound = self
+        return bound
+
+    def __eq__(self, other: object) -> bool:
+        """Bound methods are equal if the function and the instance are the same, as those of Python are."""
+        if self._unbound is None or not isinstance(other, CustomGradient) or other._unbound is None:
+            return self is other
+        return self._unbound is other._unbound and self._instance() is other._instance()
+
+    def __hash__(self) -> int:
+        """Equal for equal bound methods."""
+        return object.__hash__(self) if self._unbound is None else hash((id(self._unbound), id(self._instance())))
+
+    def _instance(self) -> Any:
+        return getattr(self._function, "__self__", self._function)
+
+    def _is_method_of(self, first: Any) -> bool:
+        """Whether the first argument is the `self` or `cls` of this method, which was called as `Base.method(self)`.
+
+        Since Python 3.13, a classmethod calls what it decorates so, too; properties always do.
+        """
+        if isinstance(first, tf.Tensor) or self._unbound is not None or not hasattr(self._function, "__get__"):
+            return False
+        namespaces = [vars(base) for base in type(first).__mro__]
+        if isinstance(first, type):
+            namespaces += [vars(base) for base in first.__mro__]
+        found = [space[name] for space in namespaces for name in self._attributes if name in space]
+        return any(self is held for attribute in found for held in (attribute, *_held_by(attribute)))
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args and self._is_method_of(args[0]):
+            return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
         package = dispatch.package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
         if package:
             return dispatch.call_symbolically(package, self, args, kwargs)

@@ -33,7 +33,9 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
       A function with the signature and the value of `f`.
 
     Raises:
-      ValueError: When a gradient is asked for: arguments and value differ in number, dtype or shape.
+      ValueError: When you compute a gradient: arguments and value differ in number or shape.
+      TypeError: When you compute a gradient: the value is complex where the argument is real. Between floating-point
+        dtypes the gradient is cast.
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -46,6 +48,9 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
                 if sum(has_gradient) == len(dy):
                     upstream = iter(dy)
                     passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
+                elif len(leaves) == len(dy):
+                    pairs = zip(dy, has_gradient, strict=True)
+                    passed = [gradient if differentiable else None for gradient, differentiable in pairs]
                 return (passed, [None] * len(variables)) if variables else passed
 
             return function(*args, **kwargs), grad_fn
@@ -72,8 +77,8 @@ class _Wording(WordingWithoutGradientFunction):
 
     def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
         return (
-            f"{self.api}: '{function}' does not keep the dtype of {argument}; expected {expected.name}, got "
-            f"{got.name}. Cast its value with tf.cast, or use custom_gradient."
+            f"{self.api}: '{function}' must return a value that is real where {argument} is real, got {got.name} for "
+            f"{expected.name}. Cast its value with tf.cast, or use custom_gradient."
         )
 
     def wrong_shape(self, function: str, argument: str, expected: Any, got: Any) -> str:

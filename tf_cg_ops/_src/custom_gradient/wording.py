@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
@@ -85,11 +86,50 @@ class Wording:
             "gradient with the structure of the input."
         )
 
-    def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
-        """A gradient does not have the dtype of its input."""
+    def wrong_answer(self, function: str, what: str) -> str:
+        """A dictionary in the answer does not fit the inputs: `what` says how and what to do."""
+        return f"{self.api}: {self.subject(function)} {what}"
+
+    def wrong_container(self, function: str, container: str) -> str:
+        """The answer is a container without an order."""
         return (
-            f"{self.api}: {self.subject(function)} returned a gradient of the wrong dtype for {argument}; expected "
-            f"{expected.name}, got {got.name}. Cast it with tf.cast."
+            f"{self.api}: {self.subject(function)} must return its gradients in a tuple or a list, got {container}. "
+            "Return one gradient for each input, in their order."
+        )
+
+    def dict_for_variables(self, function: str) -> str:
+        """The gradients of the variables are in a dictionary."""
+        return (
+            f"{self.api}: {self.subject(function)} must return the gradients of the variables in a list, got a dict. "
+            "Return one gradient for each variable, in the order of 'variables'."
+        )
+
+    def no_tensors(self, function: str, argument: str, value: Any) -> str:
+        """There is a gradient for a leaf of the arguments that holds no Tensor."""
+        remedy = "Return None for it, or pass it as a Tensor."
+        is_plain = isinstance(value, (str, bytes, bool, int, float, complex, np.ndarray, np.generic))
+        if not is_plain and value is not None and not callable(value):
+            remedy = (
+                "Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: "
+                "TensorFlow does not look into other objects."
+            )
+        return (
+            f"{self.api}: {self.subject(function)} must return None for {argument}, which is "
+            f"{'None' if value is None else text.describe_type(value)} and holds no Tensor. {remedy}"
+        )
+
+    def not_a_gradient(self, function: str, argument: str, got: Any) -> str:
+        """A gradient is not a Tensor, an array or a number."""
+        return (
+            f"{self.api}: {self.subject(function)} must return a Tensor for {argument}, got {text.describe(got)}. "
+            "Return None for an input that has no gradient."
+        )
+
+    def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
+        """A gradient has a dtype that is not cast to that of its input."""
+        return (
+            f"{self.api}: {self.subject(function)} must return a gradient of dtype {expected.name} for {argument}, got "
+            f"{got.name}. {how_to_cast(got, expected)}"
         )
 
     def wrong_shape(self, function: str, argument: str, expected: Any, got: Any) -> str:
@@ -130,6 +170,13 @@ class WordingWithoutGradientFunction(Wording):
 
 
 CUSTOM_GRADIENT = Wording("custom_gradient")
+
+
+def how_to_cast(got: tf.DType, expected: tf.DType) -> str:
+    """The advice for a dtype that is not cast."""
+    if got.is_complex and expected.is_floating:
+        return "Take its real part with tf.math.real."
+    return "Cast it with tf.cast." if got.is_integer or got.is_bool else "Return numbers."
 
 
 def names_of(variables: Sequence[tf.Variable]) -> str:

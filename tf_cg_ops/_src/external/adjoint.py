@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, library, python_op, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import bind, signature_of
 from tf_cg_ops._src.custom_gradient.attach import attach
+from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.external import residuals, results
@@ -197,11 +198,12 @@ def _gradients_of_tensors(
         [answer] if isinstance(answer, tf.Tensor) else results.one_for_each_input(subject, answer, call.arguments)
     )
     for gradient, spec in zip(gradients, call.arguments.x, strict=True):
-        if gradient is not None and gradient.dtype != spec.dtype:
-            raise ValueError(_WORDING.wrong_dtype(text.name_of(function), repr(spec.name), spec.dtype, gradient.dtype))
+        if gradient is not None and gradient.dtype != spec.dtype and not can_cast(gradient.dtype, spec.dtype):
+            raise TypeError(_WORDING.wrong_dtype(text.name_of(function), repr(spec.name), spec.dtype, gradient.dtype))
         if gradient is not None and not gradient.shape.is_compatible_with(spec.shape):
             raise ValueError(_WORDING.wrong_shape(text.name_of(function), repr(spec.name), spec.shape, gradient.shape))
-    return gradients
+    pairs = zip(gradients, call.arguments.x, strict=True)
+    return [None if gradient is None else tf.cast(gradient, spec.dtype) for gradient, spec in pairs]
 
 
 def _dense(vector: Any, dtype: tf.DType) -> tf.Tensor:

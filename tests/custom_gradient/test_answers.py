@@ -1,0 +1,279 @@
+"""Gradients by name, in iterators and of other dtypes; no answer of grad_fn is dropped or guessed."""
+
+import dataclasses
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.vjp_modes import eager, jit, traced
+
+pytestmark = pytest.mark.core
+
+X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
+MODES = {"eager": eager, "traced": traced, "jit": jit}
+
+
+def vjp(answer, variables=False):
+    return cg.custom_vjp(lambda x, y: (x * y, None), lambda residuals, dy: answer(dy))
+
+
+def gradient_decorated(answer):
+    return cg.custom_gradient(lambda x, y: (x * y, answer))
+
+
+DECORATORS = {"custom_gradient": gradient_decorated, "custom_vjp": vjp}
+
+# All mean 7 dy for x and 5 dy for y.
+ANSWERS = {
+    "by_name": lambda dy: {"y": 5.0 * dy, "x": 7.0 * dy},
+    "generator": lambda dy: (k * dy for k in (7.0, 5.0)),
+    "map": lambda dy: map(lambda k: k * dy, (7.0, 5.0)),
+    "zip": lambda dy: zip([7.0 * dy], [5.0 * dy], strict=True),
+    "dict_view": lambda dy: {"first": 7.0 * dy, "a": 5.0 * dy}.values(),
+    "single_precision": lambda dy: (tf.cast(7.0 * dy, tf.float32), tf.cast(5.0 * dy, tf.float16)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("decorator", DECORATORS)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_each_gradient_goes_to_its_argument(answer, decorator, mode):
+    _, (dx, dy) = MODES[mode](DECORATORS[decorator](ANSWERS[answer]), [X, Y], DY)
+    np.testing.assert_array_equal(dx, 7 * DY)
+    np.testing.assert_array_equal(dy, 5 * DY)
+    assert dx.dtype == dy.dtype == np.float64
+
+
+def test_a_generator_function_may_be_grad_fn(gradient):
+    @cg.custom_gradient
+    def function(x, y):
+        def grad_fn(dy):
+            yield 7.0 * dy
+            yield 5.0 * dy
+
+        return x * y, grad_fn
+
+    dx, dy = gradient(function, [X, Y], DY)
+    np.testing.assert_allclose((dx, dy), (7 * DY, 5 * DY))
+
+
+def call_of_a_dict(d, x):
+    return d["a"] * d["b"] * x
+
+
+# Calls with a of 7 dy, b of 5 dy and x of 3 dy, in any order of keys.
+STRUCTURES = {
+    "nested": lambda d, x: (call_of_a_dict(d, x), lambda dy: {"x": 3.0 * dy, "d": {"b": 5.0 * dy, "a": 7.0 * dy}}),
+    "nested_in_a_tuple": lambda d, x: (call_of_a_dict(d, x), lambda dy: ({"b": 5.0 * dy, "a": 7.0 * dy}, 3.0 * dy)),
+    "flat": lambda d, x: (call_of_a_dict(d, x), lambda dy: (7.0 * dy, 5.0 * dy, 3.0 * dy)),
+}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_dicts_inside_are_taken_by_key(gradient, structure):
+    function = cg.custom_gradient(STRUCTURES[structure])
+    da, db, dx = gradient(lambda a, b, x: function({"b": b, "a": a}, x), [X, Y, X], DY)
+    np.testing.assert_allclose((da, db, dx), (7 * DY, 5 * DY, 3 * DY))
+
+
+KEYWORDS = {
+    "expanded": lambda dy: {"b": 5.0 * dy, "x": 3.0 * dy, "a": 7.0 * dy},
+    "by_the_parameter": lambda dy: {"options": {"b": 5.0 * dy, "a": 7.0 * dy}, "x": 3.0 * dy},
+    "positions": lambda dy: (3.0 * dy, 7.0 * dy, 5.0 * dy),
+    "structure": lambda dy: (3.0 * dy, {"b": 5.0 * dy, "a": 7.0 * dy}),
+}
+
+
+@pytest.mark.parametrize("answer", KEYWORDS)
+def test_keywords_of_any_name_have_gradients_by_name(gradient, answer):
+    function = cg.custom_gradient(lambda x, **options: (x * options["a"] * options["b"], KEYWORDS[answer]))
+    da, db, dx = gradient(lambda a, b, x: function(x, b=b, a=a), [X, Y, X], DY)
+    np.testing.assert_allclose((da, db, dx), (7 * DY, 5 * DY, 3 * DY))
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), ("d", "e"), ("d", "k")])
+def test_the_gradient_of_the_only_dict_may_have_its_structure(gradient, keys):
+    """Also if one of its keys is the name of an argument."""
+    first, second = keys
+    function = cg.custom_gradient(
+        lambda d, k=None: (d[first] * d[second], lambda dy: {second: 5.0 * dy, first: 7.0 * dy})
+    )
+    da, db = gradient(lambda a, b: function({first: a, second: b}), [X, Y], DY)
+    np.testing.assert_allclose((da, db), (7 * DY, 5 * DY))
+
+
+def test_an_argument_without_tensors_may_be_missing_in_a_dict(gradient):
+    function = cg.custom_gradient(lambda name, x, k: (x * k, lambda dy: {"x": 7.0 * dy}))
+    (dx,) = gradient(lambda x: function("name", x, 3), [X], DY)
+    np.testing.assert_allclose(dx, 7 * DY)
+
+
+def test_a_dict_of_gradients_beside_those_of_variables(gradient):
+    v = tf.Variable(Y)
+
+    @cg.custom_gradient
+    def function(x, y):
+        return x * y * v, lambda dy, variables: ({"y": 5.0 * dy, "x": 7.0 * dy}, (3.0 * dy for _ in variables))
+
+    dx, dy, dv = gradient(lambda x, y, v: function(x, y), [X, Y, v], DY)
+    np.testing.assert_allclose((dx, dy, dv), (7 * DY, 5 * DY, 3 * DY))
+
+
+@dataclasses.dataclass
+class Params:
+    weight: object
+
+
+class Mode:
+    pass
+
+
+TENSORS = "Return None for it, or pass it as a Tensor."
+OBJECT = (
+    "Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: TensorFlow does "
+    "not look into other objects."
+)
+WITHOUT_TENSORS = {
+    "int": (3, "an int", TENSORS),
+    "text": ("fast", "a str", TENSORS),
+    "none": (None, "None", TENSORS),
+    "bool": (True, "a bool", TENSORS),
+    "integers": (np.array([1, 2]), "a ndarray", TENSORS),
+    "function": (tf.sin, "a function", TENSORS),
+    "dataclass": (Params(tf.constant(X)), "a Params", OBJECT),
+    "object": (Mode(), "a Mode", OBJECT),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("api", ["custom_gradient", "custom_vjp"])
+@pytest.mark.parametrize("leaf", WITHOUT_TENSORS)
+def test_a_gradient_for_what_holds_no_tensor_is_an_error(leaf, api, mode):
+    value, kind, remedy = WITHOUT_TENSORS[leaf]
+    if api == "custom_gradient":
+        function, subject = cg.custom_gradient(lambda x, p: (2.0 * x, lambda dy: (dy, dy))), "grad_fn"
+    else:
+        function = cg.custom_vjp(lambda x, p: (2.0 * x, None), lambda residuals, dy: (dy, dy))
+        subject = "backward '<lambda>'"
+    message = f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind} and holds no Tensor. {remedy}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        MODES[mode](lambda x: function(x, value), [X], DY)
+
+
+@pytest.mark.parametrize("constant", [2.0, np.float64(2.0), Y], ids=["float", "number", "array"])
+def test_a_constant_may_have_a_gradient_that_nobody_can_compute(gradient, constant):
+    """The same grad_fn serves Tensors, which a tf.function makes of arrays."""
+    function = cg.custom_gradient(lambda x, k: (x * k, lambda dy: (dy * k, dy * x)))
+    (dx,) = gradient(lambda x: function(x, constant), [X], DY)
+    np.testing.assert_allclose(dx, DY * constant)
+
+
+def test_nested_dicts_of_other_keys_are_an_error(gradient):
+    function = cg.custom_gradient(lambda d: (d["a"] * d["b"], lambda dy: ({"p": dy, "q": dy},)))
+    message = (
+        "custom_gradient: grad_fn of '<lambda>' returned a dict with the keys 'p', 'q' for 'd', which has the keys 'a', "
+        "'b'. Use the keys of the input."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gradient(lambda a, b: function({"a": a, "b": b}), [X, Y], DY)
+
+
+PAIRS = {
+    "custom_gradient": cg.custom_gradient(lambda x: [x, lambda dy: 7.0 * dy]),
+    "custom_vjp": cg.custom_vjp(lambda x: [x, None], lambda residuals, dy: 7.0 * dy),
+    "custom_jvp": cg.custom_jvp(tf.identity),
+}
+PAIRS["custom_jvp"].defjvp(lambda primals, tangents: [primals[0], 7.0 * tangents[0]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_list_is_a_pair_too(name, mode):
+    _, (dx,) = MODES[mode](PAIRS[name], [X], DY)
+    np.testing.assert_allclose(dx, 7 * DY)
+
+
+# Dtypes
+
+CASTS = {
+    "argument": lambda x: cg.custom_gradient(lambda x: (x, lambda dy: tf.cast(7 * dy, tf.float64)))(x),
+    "array": lambda x: cg.custom_gradient(lambda x: (x, lambda dy: np.array([7.0, 70.0])))(x),
+    "integers_of_python": lambda x: cg.custom_gradient(lambda x: (x[0] + 0 * x, lambda dy: np.array([7, 70])))(x),
+    "slices": lambda x: cg.custom_gradient(
+        lambda x: (x, lambda dy: tf.IndexedSlices(tf.cast(7 * dy, tf.float64), tf.constant([0, 1])))
+    )(x),
+    "half": lambda x: cg.custom_gradient(lambda x: (x, lambda dy: tf.cast(7 * dy, tf.bfloat16)))(x),
+    "backward": lambda x: cg.custom_vjp(lambda x: (x, x), lambda r, dy: tf.cast(7 * dy, tf.float64))(x),
+    "passed": lambda x: 7 * cg.grad_pass_through(lambda x: tf.cast(x, tf.float64))(x),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+@pytest.mark.parametrize("case", CASTS)
+def test_another_real_dtype_is_cast(case, mode):
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = CASTS[case](x)
+        return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.cast(DY, y.dtype)))
+
+    traced_run = tf.function(run, jit_compile=mode == "jit")
+    dx = (run if mode == "eager" else traced_run)(tf.constant(X, tf.float32))
+    assert dx.dtype == tf.float32
+    np.testing.assert_allclose(dx, 7 * DY)
+
+
+def test_the_gradient_of_a_variable_is_cast(gradient):
+    v = tf.Variable(tf.cast(Y, tf.float32))
+    function = cg.custom_gradient(lambda x: (x * v, lambda dy, variables: (dy, [tf.cast(7 * dy, tf.float64)])))
+    dx, dv = gradient(lambda x, v: function(x), [X.astype(np.float32), v], tf.cast(DY, tf.float32))
+    assert dx.dtype == dv.dtype == tf.float32
+    np.testing.assert_allclose(dv, 7 * DY)
+
+
+def test_complex_inputs_take_real_gradients(gradient):
+    function = cg.custom_gradient(lambda z: (z, lambda dz: tf.math.real(dz)))
+    (dz,) = gradient(function, [X + 1j], tf.constant(DY + 3j))
+    np.testing.assert_allclose(dz, DY)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+def test_a_tangent_is_cast(mode):
+    function = cg.custom_jvp(tf.identity)
+    function.defjvp(lambda primals, tangents: (primals[0], tf.cast(7 * tangents[0], tf.float64)))
+
+    def run(x):
+        with tf.autodiff.ForwardAccumulator(x, tf.cast(DY, tf.float32)) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    wrap = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
+    np.testing.assert_allclose(wrap[mode](run)(tf.constant(X, tf.float32)), 7 * DY)
+
+
+def test_a_loaded_model_has_gradients_by_name_and_cast(tmp_path):
+    @cg.custom_gradient
+    def function(x, y):
+        return x * y, lambda dy: {"y": tf.cast(5 * dy, tf.float64), "x": 7 * dy}
+
+    model = tf.Module()
+    model.f = tf.function(function, input_signature=[tf.TensorSpec([2])] * 2)
+    tf.saved_model.save(model, tmp_path / "model")
+    code = """
+import json, sys
+import tensorflow as tf, tf_cg_ops
+f, x, y = tf.saved_model.load(sys.argv[1]).f, tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
+with tf.GradientTape() as tape:
+    tape.watch([x, y])
+    z = f(x, y)
+print(json.dumps([g.numpy().tolist() for g in tape.gradient(z, [x, y], output_gradients=tf.constant([1.0, 10.0]))]))
+"""
+    found = json.loads(run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-1])
+    assert found == [[7.0, 70.0], [5.0, 50.0]]

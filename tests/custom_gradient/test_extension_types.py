@@ -1,0 +1,235 @@
+"""Extension types, and objects that stand for a Tensor: arguments and results whose floating-point parts have gradients."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+pytestmark = pytest.mark.core
+
+X, Y, DY = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([1.0, 10.0])
+MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
+
+
+class Masked(tf.experimental.ExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
+
+
+class Batchable(tf.experimental.BatchableExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    return MODES[request.param]
+
+
+@pytest.fixture(params=[Masked, Batchable], ids=["extension", "batchable"])
+def kind(request):
+    return request.param
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def to_tensor(m):
+    return m.values * m.weights
+
+
+def doubled(m):
+    return type(m)(2.0 * m.values, 3.0 * m.weights, m.mask)
+
+
+def times(m, first, second):
+    return type(m)(first * m.values, second * m.weights, m.mask)
+
+
+def scaled(m, dy):
+    return type(m)(7.0 * dy, 5.0 * dy, m.mask)
+
+
+TO_TENSORS = {
+    "custom_gradient": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: scaled(m, dy))),
+    "by_name": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: {"m": scaled(m, dy)})),
+    "in_a_structure": lambda m: cg.custom_gradient(
+        lambda d: (to_tensor(d["a"][0]) * d["b"], lambda dy: {"b": None, "a": [scaled(d["a"][0], dy)]})
+    )({"a": [m], "b": tf.ones([2])}),
+    "custom_vjp": cg.custom_vjp(lambda m: (to_tensor(m), m), scaled),
+    "custom_jvp": with_rule(to_tensor, lambda p, t: (to_tensor(*p), 7.0 * t[0].values + 5.0 * t[0].weights)),
+}
+
+
+@pytest.mark.parametrize("name", TO_TENSORS)
+def test_an_argument_has_gradients_for_its_parts(name, kind, mode):
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            y = TO_TENSORS[name](kind(X, Y, tf.constant([True, False])))
+        return tape.gradient(y, [X, Y], output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY])
+
+
+TO_EXTENSIONS = {
+    "custom_gradient": (cg.custom_gradient(lambda m: (doubled(m), lambda dm: times(dm, 7.0, 5.0))), 7.0, 5.0),
+    "grad_pass_through": (cg.grad_pass_through(doubled), 1.0, 1.0),
+    "custom_vjp": (cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0)), 7.0, 5.0),
+    "custom_jvp": (with_rule(doubled, lambda p, t: (doubled(*p), times(t[0], 7.0, 5.0))), 7.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", TO_EXTENSIONS)
+def test_a_result_has_upstream_gradients_for_its_parts(name, kind, mode):
+    function, first, second = TO_EXTENSIONS[name]
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            result = function(kind(X, Y, tf.constant([True, False])))
+            assert type(result) is kind
+        return tape.gradient([result.values, result.weights], [X, Y], output_gradients=[DY, 100.0 * DY])
+
+    np.testing.assert_allclose(mode(run)(), [first * DY, 100.0 * second * DY])
+
+
+def test_tangents_of_the_parts(kind, mode):
+    function, first, second = TO_EXTENSIONS["custom_jvp"]
+
+    def run():
+        with tf.autodiff.ForwardAccumulator([X, Y], [DY, 100.0 * DY]) as accumulator:
+            result = function(kind(X, Y, tf.constant([True, False])))
+        return [accumulator.jvp(result.values), accumulator.jvp(result.weights)]
+
+    np.testing.assert_allclose(mode(run)(), [first * DY, 100.0 * second * DY])
+
+
+def test_a_part_that_nobody_uses_does_not_hide_the_other(mode):
+    """With materialize_grads=False the upstream gradient of a whole result may be None, but not that of a part."""
+    function = cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0), materialize_grads=False)
+    by_rule = with_rule(to_tensor, lambda p, t: (to_tensor(*p), 7.0 * t[0].values))
+
+    def run(function):
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            result = function(Masked(X, Y, tf.constant([True, False])))
+            result = result.values if isinstance(result, Masked) else result
+        return tape.gradient(result, [X, Y], output_gradients=DY)
+
+    for each in (function, by_rule):
+        np.testing.assert_allclose(mode(lambda each=each: run(each))(), [7.0 * DY, 0.0 * DY])
+
+
+def test_none_is_the_gradient_of_all_parts_and_no_gradient_is_needed_without_a_tape(kind, mode):
+    function = cg.custom_gradient(lambda m, x: (to_tensor(m) * x, lambda dy: (None, 7.0 * dy)))
+
+    def run():
+        m = kind(X, Y, tf.constant([True, False]))
+        value = function(m, X)
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            y = function(m, X)
+        dx, dy = tape.gradient(y, [X, Y], output_gradients=DY)
+        assert dy is None
+        return value, dx
+
+    np.testing.assert_allclose(mode(run)(), [X**2 * Y, 7.0 * DY])
+
+
+def test_a_gradient_of_another_type_is_an_error():
+    function = cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: Batchable(dy, dy, m.mask)))
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = function(Masked(X, Y, tf.constant([True, False])))
+    with pytest.raises(ValueError, match="returned a gradient that does not hold as many tensors as 'm'"):
+        tape.gradient(y, X)
+
+
+@pytest.fixture
+def tfp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Its import brings one about distutils.
+        return pytest.importorskip("tensorflow_probability")
+
+
+@pytest.fixture
+def transformed(tfp):
+    return tfp.util.TransformedVariable([1.0, 2.0], tfp.bijectors.Exp())
+
+
+OF_TRANSFORMED = {
+    "custom_gradient": cg.custom_gradient(lambda x, t: (x * t, lambda dy: (7.0 * dy, 5.0 * dy))),
+    "custom_vjp": cg.custom_vjp(lambda x, t: (x * t, None), lambda r, dy: (7.0 * dy, 5.0 * dy)),
+    "custom_jvp": with_rule(lambda x, t: x * t, lambda p, t: (p[0], 7.0 * t[0] + 5.0 * t[1])),
+    "grad_pass_through": lambda x, t: sum(
+        k * y for k, y in zip((7.0, 5.0), cg.grad_pass_through(lambda x, t: [x, 2.0 * t])(x, t), strict=True)
+    ),
+    "only_returned": lambda x, t: sum(
+        k * y
+        for k, y in zip((1.0, 5.0), cg.custom_gradient(lambda x: ([x, t], lambda dx, dt: 7.0 * dx))(x), strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_TRANSFORMED)
+def test_the_gradient_of_a_transformed_variable_goes_on_to_its_variable(name, transformed, mode):
+    (variable,) = transformed.trainable_variables
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = OF_TRANSFORMED[name](X, transformed)
+        return tape.gradient(y, [X, variable], output_gradients=DY)
+
+    # The derivative of exp is its value, the transformed variable.
+    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
+
+
+def test_a_distribution_and_a_dataset_may_be_arguments(tfp, mode):
+    distribution, dataset = tfp.distributions.Normal(X, 1.0), tf.data.Dataset.range(3)
+
+    @cg.custom_gradient
+    def function(x, distribution, dataset):
+        return x * distribution.mean(), lambda dy: (7.0 * dy, None, None)
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X, distribution, dataset)
+        return tape.gradient(y, X, output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), 7.0 * DY)
+
+
+def test_a_loaded_model_has_the_gradients_of_the_parts(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([2])] * 2)
+    def function(x, y):
+        result = TO_EXTENSIONS["custom_gradient"][0](Masked(x, y, tf.constant([True, False])))
+        return result.values, result.weights
+
+    model = tf.Module()
+    model.f = function
+    tf.saved_model.save(model, tmp_path / "model")
+    code = """
+import json, sys
+import tensorflow as tf, tf_cg_ops
+f, x, dy = tf.saved_model.load(sys.argv[1]).f, tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    parts = f(x, 2.0 * x)
+print(json.dumps(tape.gradient(parts, x, output_gradients=[dy, 100.0 * dy]).numpy().tolist()))
+"""
+    found = json.loads(run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-1])
+    assert found == [1007.0, 10070.0]

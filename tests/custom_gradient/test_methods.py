@@ -1,0 +1,222 @@
+"""Decorated methods: however they are called, `self` and `cls` are no arguments with a gradient."""
+
+import functools
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.vjp_modes import eager, jit, traced
+
+pytestmark = pytest.mark.core
+
+X, DY = np.array([1.0, 2.0]), np.array([1.0, 10.0])
+MODES = {"eager": eager, "traced": traced, "jit": jit}
+
+
+class LaterClassMethod:
+    """The classmethod of Python 3.13, which no longer binds what it decorates."""
+
+    def __init__(self, function):
+        self.__func__ = function
+
+    def __get__(self, instance, owner=None):
+        return types.MethodType(self.__func__, type(instance) if owner is None else owner)
+
+
+@cg.custom_gradient
+def patched(self, x):
+    return x, lambda dy: self.factor * dy
+
+
+class Base:
+    factor = 3.0
+
+    def __init__(self):
+        self.as_attribute = types.MethodType(patched, self)
+
+    @cg.custom_gradient
+    def scaled(self, x):
+        return x, lambda dy: self.factor * dy
+
+    def forward(self, x, k=None):
+        return x, None
+
+    def backward(self, residuals, dy):
+        return self.factor * dy
+
+    vjp = cg.custom_vjp(forward, lambda residuals, dy, needed: [3.0 * dy, None] if needed == (True, False) else None)
+
+    @cg.custom_jvp
+    def tangent(self, x):
+        return tf.identity(x)
+
+    @tangent.defjvp
+    def tangent_rule(self, primals, tangents):
+        return primals[0], self.factor * tangents[0]
+
+    @classmethod
+    @cg.custom_gradient
+    def of_class(cls, x):
+        return x, lambda dy: cls.factor * dy
+
+    @LaterClassMethod
+    @cg.custom_gradient
+    def of_class_later(cls, x):  # noqa: N805
+        return x, lambda dy: cls.factor * dy
+
+    @LaterClassMethod
+    @cg.custom_jvp
+    def tangent_of_class(cls, x):  # noqa: N805
+        return tf.identity(x)
+
+    tangent_of_class.__func__.defjvp(lambda cls, primals, tangents: (primals[0], cls.factor * tangents[0]))
+
+    @staticmethod
+    @cg.custom_gradient
+    def static(x):
+        return x, lambda dy: 3.0 * dy
+
+    with_k = cg.custom_gradient(lambda self, x, k: (x, lambda dy: (self.factor * dy, None)))
+    partial = functools.partialmethod(with_k, k=2)
+
+    @cg.custom_gradient
+    def __call__(self, x):
+        return x, lambda dy: self.factor * dy
+
+
+class Derived(Base):
+    def scaled(self, x):
+        return Base.scaled(self, x)
+
+    def of_super(self, x):
+        return super().scaled(x)
+
+
+class Parameters(dict):
+    """Whose items are Tensors that TensorFlow finds."""
+
+    @cg.custom_gradient
+    def scaled(self, x):
+        return x * self["k"], lambda dy: 3.0 * dy
+
+
+BASE, DERIVED = Base(), Derived()
+CALLS = {
+    "bound": BASE.scaled,
+    "through_the_class": lambda x: Base.scaled(BASE, x),
+    "of_an_overriding_method": DERIVED.scaled,
+    "through_the_derived_class": lambda x: Derived.vjp(DERIVED, x, 2.0),
+    "super": DERIVED.of_super,
+    "vjp": lambda x: BASE.vjp(x, 2.0),
+    "vjp_through_the_class": lambda x: Base.vjp(BASE, x, 2.0),
+    "jvp": BASE.tangent,
+    "jvp_through_the_class": lambda x: Base.tangent(BASE, x),
+    "classmethod": Base.of_class,
+    "classmethod_of_an_instance": BASE.of_class,
+    "classmethod_of_python_3_13": Base.of_class_later,
+    "jvp_in_a_classmethod_of_python_3_13": Base.tangent_of_class,
+    "staticmethod": Base.static,
+    "partialmethod": BASE.partial,
+    "partialmethod_through_the_class": lambda x: Base.partial(BASE, x),
+    "callable": BASE,
+    "instance_attribute": BASE.as_attribute,
+    "method_type": types.MethodType(patched, BASE),
+    "method_type_of_a_method": types.MethodType(Base.scaled, BASE),
+    "in_the_namespace": lambda x: vars(Base)["scaled"](BASE, x),
+    "a_dict": lambda x: Parameters(k=tf.constant(2.0, tf.float64)).scaled(x),
+    "a_dict_through_its_class": lambda x: Parameters.scaled(Parameters(k=tf.constant(2.0, tf.float64)), x),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", CALLS)
+def test_self_needs_no_gradient(call, mode):
+    _, (dx,) = MODES[mode](CALLS[call], [X], DY)
+    np.testing.assert_array_equal(dx, 3 * DY)
+
+
+class WithWeight:
+    def __init__(self):
+        self.weight = tf.Variable(X)
+        self.factor = 3.0
+
+    @property
+    @cg.custom_gradient
+    def value(self):
+        return self.weight * 2.0, lambda dy, variables: (None, [self.factor * dy for _ in variables])
+
+    @functools.cached_property
+    @cg.custom_gradient
+    def cached(self):
+        return self.weight * 2.0, lambda dy, variables: ([], [self.factor * dy for _ in variables])
+
+
+@pytest.mark.parametrize("name", ["value", "cached"])
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
+def test_properties(name, wrap):
+    owner = WithWeight()
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = getattr(owner, name)
+        return tape.gradient(y, owner.weight, output_gradients=tf.constant(DY))
+
+    np.testing.assert_array_equal(wrap(run)(), 3 * DY)
+
+
+def test_an_entry_for_self_may_be_there_if_it_is_an_argument(gradient):
+    function = cg.custom_gradient(lambda self, x: (x, lambda dy: (None, 3.0 * dy)))
+    (dx,) = gradient(lambda x: function(BASE, x), [X], DY)
+    np.testing.assert_array_equal(dx, 3 * DY)
+
+
+def test_an_answer_that_may_or_may_not_have_an_entry_for_self_is_an_error(gradient):
+    """x, y and k, or self, x and y."""
+    function = cg.custom_gradient(lambda self, x, y, k: (x * y, lambda dy: (None, 3.0 * dy, None)))
+    message = r"returned 3 gradients; expected 4 \(one per input: 'self', 'x', 'y', 'k'\)"
+    with pytest.raises(ValueError, match=message):
+        gradient(lambda x, y: function(BASE, x, y, 2), [X, X], DY)
+
+
+def test_a_function_that_is_an_attribute_of_a_class_keeps_its_first_argument(gradient):
+    class Settings:
+        activation = cg.custom_gradient(lambda x: (x, lambda dy: 3.0 * dy))
+
+    (dx,) = gradient(Settings.activation, [X], DY)
+    np.testing.assert_array_equal(dx, 3 * DY)
+
+
+def test_bound_methods_are_equal_and_hash_as_those_of_python_do():
+    other = Base()
+    assert BASE.scaled == BASE.scaled
+    assert hash(BASE.scaled) == hash(BASE.scaled)
+    assert {BASE.scaled: 1}[BASE.scaled] == 1
+    assert BASE.scaled != other.scaled
+    assert BASE.scaled != BASE.tangent
+    assert BASE.scaled != Base.scaled
+    assert Base.scaled == Base.scaled
+    assert Base.of_class == Base.of_class
+    assert BASE.scaled != "scaled"
+    assert cg.custom_gradient(BASE.backward) != cg.custom_gradient(BASE.backward)
+
+
+def test_methods_keep_the_type_of_their_decorator():
+    assert type(BASE.tangent) is type(Base.tangent)
+
+
+def test_check_gradient_checks_the_tangents_of_a_method():
+    class Wrong(Base):
+        @cg.custom_jvp
+        def tangent(self, x):
+            return tf.identity(x)
+
+        @tangent.defjvp
+        def tangent_rule(self, primals, tangents):
+            return primals[0], tangents[0] * tf.abs(tangents[0])
+
+    with pytest.raises(AssertionError, match=r"the tangent of 'Wrong\.tangent' .* It is not linear in the tangents"):
+        cg.testing.check_gradient(Wrong().tangent, [tf.constant(X)])

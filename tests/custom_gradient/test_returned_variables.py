@@ -1,0 +1,342 @@
+"""Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
+
+import json
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+
+pytestmark = pytest.mark.core
+
+X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    return MODES[request.param]
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def with_returned(v, takes_variables):
+    """The decorated functions of x that return 2 x and v; 7 is the factor of x, and 5 that of v if there is one."""
+    value = lambda x: [2.0 * x, v]  # noqa: E731
+    if takes_variables:
+        return {
+            "custom_gradient": cg.custom_gradient(
+                lambda x: (value(x), lambda dx, dv, variables=None: (7.0 * dx, [5.0 * dv for _ in variables]))
+            ),
+            "custom_vjp": cg.custom_vjp(
+                lambda x: (value(x), None), lambda r, dx, dv, variables=None: (7.0 * dx, [5.0 * dv for _ in variables])
+            ),
+            "custom_jvp": with_rule(
+                value,
+                lambda p, t, variables=None, variable_tangents=None: (
+                    value(*p),
+                    [7.0 * t[0], 5.0 * variable_tangents[0]],
+                ),
+            ),
+        }
+    return {
+        "custom_gradient": cg.custom_gradient(lambda x: (value(x), lambda dx, dv: 7.0 * dx)),
+        "custom_vjp": cg.custom_vjp(lambda x: (value(x), None), lambda r, dx, dv: 7.0 * dx),
+        "custom_jvp": with_rule(value, lambda p, t: (value(*p), [7.0 * t[0], None])),
+    }
+
+
+@pytest.mark.parametrize("trainable", [True, False], ids=["trainable", "watched"])
+@pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
+@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, trainable, mode):
+    """That of the rule if it takes variables, and otherwise its upstream gradient, as in plain code."""
+    v = tf.Variable([3.0, 4.0], trainable=trainable)
+    function = with_returned(v, takes_variables)[name]
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([X, v])
+            values = function(X)
+        return tape.gradient(values, [X, v], output_gradients=[DY, 100.0 * DY])
+
+    dx, dv = mode(run)()
+    np.testing.assert_allclose(dx, 7.0 * DY)
+    np.testing.assert_allclose(dv, (500.0 if takes_variables else 100.0) * DY)
+
+
+def test_a_variable_that_is_returned_twice_passes_both_gradients(mode):
+    v = tf.Variable([3.0, 4.0])
+    function = cg.custom_gradient(lambda x: ({"a": v, "b": [v, x]}, lambda da, db, dx: 7.0 * dx))
+
+    def run():
+        with tf.GradientTape() as tape:
+            value = function(X)
+            value = [value["a"], value["b"][0]]
+        return tape.gradient(value, v, output_gradients=[DY, 100.0 * DY])
+
+    np.testing.assert_allclose(mode(run)(), 101.0 * DY)
+
+
+def test_an_argument_that_is_returned_has_the_gradient_of_grad_fn(mode):
+    v = tf.Variable([3.0, 4.0])
+    function = cg.custom_gradient(lambda v: (v, lambda dv: 7.0 * dv))
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = function(v)
+        return tape.gradient(y, v, output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), 7.0 * DY)
+
+
+@pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
+def test_tangents_of_a_returned_variable(takes_variables, mode):
+    v = tf.Variable([3.0, 4.0])
+    function = with_returned(v, takes_variables)["custom_jvp"]
+
+    def run():
+        with tf.autodiff.ForwardAccumulator([X, v], [DY, 100.0 * DY]) as accumulator:
+            values = function(X)
+        return [accumulator.jvp(value) for value in values]
+
+    by_x, by_v = mode(run)()
+    np.testing.assert_allclose(by_x, 7.0 * DY)
+    np.testing.assert_allclose(by_v, (500.0 if takes_variables else 100.0) * DY)
+
+
+def test_gradients_of_returned_variables_in_a_loaded_model(tmp_path):
+    class Model(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.v = tf.Variable([3.0, 4.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([2])])
+        def passed(self, x):
+            return cg.custom_gradient(lambda x: ([2.0 * x, self.v], lambda dx, dv: 7.0 * dx))(x)
+
+        @tf.function(input_signature=[tf.TensorSpec([2])])
+        def counted(self, x):
+            return with_returned(self.v, True)["custom_gradient"](x)
+
+    tf.saved_model.save(Model(), tmp_path / "model")
+    code = """
+import json, sys
+import tensorflow as tf, tf_cg_ops
+model, x, dy = tf.saved_model.load(sys.argv[1]), tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+for function in (model.passed, model.counted):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = function(x)
+    print(json.dumps([g.numpy().tolist() for g in tape.gradient(values, [x, model.v], output_gradients=[dy, 100.0 * dy])]))
+"""
+    lines = run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-2:]
+    assert [json.loads(line) for line in lines] == [
+        [[7.0, 70.0], [100.0, 1000.0]],
+        [[7.0, 70.0], [500.0, 5000.0]],
+    ]
+
+
+# Variables that are not trainable
+
+
+def reading(v):
+    return {
+        "custom_gradient": cg.custom_gradient(lambda x: (x * v, lambda dy, variables: (7.0 * dy, [5.0 * dy]))),
+        "custom_vjp": cg.custom_vjp(lambda x: (x * v, None), lambda r, dy, variables: (7.0 * dy, [5.0 * dy])),
+        "custom_jvp": with_rule(
+            lambda x: x * v, lambda p, t, variables, variable_tangents: (p[0], 7.0 * t[0] + 5.0 * variable_tangents[0])
+        ),
+    }
+
+
+WATCHED = {
+    "tf": lambda: tf.Variable([3.0, 4.0], trainable=False),
+    "keras": lambda: keras.Variable([3.0, 4.0], trainable=False),
+}
+
+
+def tf_variable(v):
+    return v.value if isinstance(v, keras.Variable) else v
+
+
+@pytest.mark.parametrize("make", WATCHED)
+@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize("inner", [False, True], ids=["", "inner_function"])
+def test_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
+    v, other = WATCHED[make](), tf.Variable([0.0, 0.0], trainable=False)
+    function = reading(v)[name]
+    function = tf.function(function) if inner else function
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([X, tf_variable(v), other])
+            y = function(X)
+        return tape.gradient(y, [X, tf_variable(v)], output_gradients=DY)
+
+    dx, dv = mode(run)()
+    np.testing.assert_allclose(dx, 7.0 * DY)
+    np.testing.assert_allclose(dv, 5.0 * DY)
+    assert not v.trainable
+
+
+class Holder:
+    def __init__(self):
+        self.v = tf.Variable([3.0, 4.0], trainable=False)
+        self.several = {"first": tf.Variable([3.0, 4.0], trainable=False)}
+
+    @cg.custom_gradient
+    def method(self, x):
+        return x * self.v * self.several["first"], lambda dy, variables: (7.0 * dy, [5.0 * dy, 3.0 * dy])
+
+
+def test_watched_variables_of_a_method_in_the_order_of_their_creation(mode):
+    holder = Holder()
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([holder.v, holder.several["first"]])
+            y = holder.method(X)
+        return tape.gradient(y, [holder.v, holder.several["first"]], output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), [5.0 * DY, 3.0 * DY])
+
+
+def test_a_watched_variable_is_an_error_for_a_grad_fn_that_takes_none(mode):
+    v = tf.Variable([3.0, 4.0], trainable=False, name="frozen")
+    function = cg.custom_gradient(lambda x: (x * v, lambda dy: dy))
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            return function(X)
+
+    with pytest.raises(TypeError, match=r"reads variables that are not among its arguments \('frozen:0'\)"):
+        mode(run)()
+    np.testing.assert_allclose(function(X), [3.0, 8.0])
+
+
+def test_a_function_that_was_traced_before_a_variable_was_watched():
+    """A trace does not know the tapes of later calls. Traced under the tape, it has the gradient."""
+    v = tf.Variable([3.0, 4.0], trainable=False)
+
+    def gradient(function):
+        with tf.GradientTape() as tape:
+            tape.watch([X, v])
+            y = function(X)
+        return tape.gradient(y, v, output_gradients=DY)
+
+    product = cg.custom_gradient(lambda x: (x * v, lambda dy, variables=(): (dy, [5.0 * dy]) if variables else dy))
+    traced_now = tf.function(product)
+    np.testing.assert_allclose(gradient(traced_now), 5.0 * DY)
+    traced_before = tf.function(product)
+    traced_before(X)
+    assert gradient(traced_before) is None
+
+
+class Elsewhere:
+    held = types.SimpleNamespace()
+
+
+def test_a_watched_variable_that_only_another_object_holds():
+    """In eager mode TensorFlow's C++ reads the variables of an op, and does not report those that are not trainable."""
+    v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
+
+    def gradient(value):
+        def grad_fn(dy, variables=()):
+            return (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy
+
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            y = cg.custom_gradient(lambda x: (value(x), grad_fn))(X)
+        return tape.gradient(y, v, output_gradients=DY)
+
+    assert gradient(lambda x: x * Elsewhere.held.v) is None
+    np.testing.assert_allclose(gradient(lambda x: Elsewhere.held.v * x), 5.0 * DY)
+
+
+def test_grad_pass_through_of_a_function_that_reads_a_watched_variable(mode):
+    v = tf.Variable([3.0, 4.0], trainable=False)
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch([X, v])
+            y = cg.grad_pass_through(lambda x: tf.round(x * v))(X)
+        dx, dv = tape.gradient(y, [X, v], output_gradients=DY)
+        assert dv is None
+        return dx
+
+    np.testing.assert_allclose(mode(run)(), DY)
+
+
+# One variable in several places
+
+
+class OwnVariable(keras.Variable):
+    """A subclass in a module of the user."""
+
+
+VARIABLES = {
+    "tf": lambda: tf.Variable([3.0, 4.0]),
+    "keras": lambda: keras.Variable([3.0, 4.0]),
+    "subclass": lambda: OwnVariable([3.0, 4.0]),
+    "tf_keras": lambda: tf_keras.layers.Layer(dtype="mixed_float16").add_weight(
+        "v", [2], initializer=tf_keras.initializers.Constant([3.0, 4.0])
+    ),
+}
+
+
+def of_two():
+    return {
+        "custom_gradient": cg.custom_gradient(lambda a, b: (a * b, lambda dy: (7.0 * dy, 500.0 * dy))),
+        "custom_vjp": cg.custom_vjp(lambda a, b: (a * b, None), lambda r, dy: (7.0 * dy, 500.0 * dy)),
+        "custom_jvp": with_rule(lambda a, b: a * b, lambda p, t: (p[0], 7.0 * t[0] + 500.0 * t[1])),
+        "structure": lambda a, b: cg.custom_gradient(
+            lambda d: (d["a"] * d["b"][0], lambda dy: {"b": [500.0 * dy], "a": 7.0 * dy})
+        )({"b": [b], "a": a}),
+        "grad_pass_through": lambda a, b: sum(
+            k * y for k, y in zip((7.0, 500.0), cg.grad_pass_through(lambda a, b: [a, b])(a, b), strict=True)
+        ),
+        "embed_gradient": lambda a, b: cg.embed_gradient(
+            tf.multiply(a, b), [tf.constant([7.0, 7.0]), tf.constant([500.0, 500.0])], [a, b]
+        ),
+    }
+
+
+@pytest.mark.parametrize("make", VARIABLES)
+@pytest.mark.parametrize("view", [False, True], ids=["itself", "view"])
+@pytest.mark.parametrize("name", of_two())
+def test_one_variable_in_two_places_has_both_gradients(name, make, view, mode):
+    v = VARIABLES[make]()
+    inner = tf_variable(v)
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = of_two()[name](v, inner if view else v)
+        return tape.gradient(y, inner, output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), 507.0 * DY)
+
+
+@pytest.mark.parametrize("make", VARIABLES)
+@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+def test_every_kind_of_variable_is_found_where_it_is_read(name, make, mode):
+    v = VARIABLES[make]()
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = reading(v)[name](X)
+        return tape.gradient(y, [X, tf_variable(v)], output_gradients=DY)
+
+    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY])

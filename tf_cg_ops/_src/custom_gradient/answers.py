@@ -1,0 +1,187 @@
+"""The answer of a gradient function as one entry for each leaf of the arguments: nothing is dropped or guessed."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text
+
+# One entry for each leaf of a part of the arguments.
+Entries = list[Any]
+
+
+class WrongAnswerError(ValueError):
+    """The answer has another structure than the arguments. The text continues a sentence about the function."""
+
+
+class WrongContainerError(TypeError):
+    """The answer is, or holds, a container without an order."""
+
+
+def flat_entries(answer: Any, arguments: pytree.Leaves, holds_tensors: Callable[[Any], bool]) -> Entries:
+    """The entries in the order of the leaves, or any number of entries without a dictionary: the caller counts those.
+
+    Raises WrongAnswerError or WrongContainerError.
+    """
+    answer = opened(answer)
+    if not _has_mapping(answer):
+        return tf.nest.flatten(answer)
+    read = _by_name if isinstance(answer, Mapping) else _by_position
+    readings = [lambda: read(answer, arguments.arguments, holds_tensors)]
+    with_tensors = [a for a in arguments.arguments if holds_tensors(a.value)] or arguments.arguments
+    if len(with_tensors) == 1:
+        readings.append(lambda: _of_single(answer, with_tensors[0], arguments.arguments))
+    if not isinstance(answer, Mapping):
+        readings.append(lambda: _by_position(answer, _spread(arguments.arguments), holds_tensors))
+    found: list[Entries] = []
+    first_error: WrongAnswerError | None = None
+    for reading in readings:
+        try:
+            entries = reading()
+        except WrongAnswerError as error:
+            first_error = first_error or error
+        else:
+            if not any(_are_same(entries, other) for other in found):
+                found.append(entries)
+    if len(found) > 1:
+        raise WrongAnswerError(
+            "returned a dict that can be read in two ways: by the names of the inputs, and as the gradient of one of "
+            "them. Return a tuple with one gradient for each input."
+        )
+    if not found:
+        assert first_error is not None
+        raise first_error
+    return found[0]
+
+
+def opened(answer: Any) -> Any:
+    """The answer with lists instead of its iterators, tuples and lists."""
+    if tf.is_tensor(answer) or isinstance(answer, (str, bytes)):
+        return answer
+    if isinstance(answer, (list, tuple, Iterator)):
+        return [opened(item) for item in answer]
+    if isinstance(answer, Mapping):
+        return {key: opened(item) for key, item in answer.items()}
+    is_view = tf.nest.is_nested(answer)  # Those of dictionaries are sets, but they have an order.
+    if isinstance(answer, Set) and not is_view:
+        raise WrongContainerError(text.describe_type(answer))
+    if isinstance(answer, np.ndarray) and answer.dtype == object:
+        raise WrongContainerError("a NumPy array of objects")
+    return answer
+
+
+def has_mapping(answer: Any) -> bool:
+    """Whether there is a dictionary in the answer, which has names instead of an order."""
+    return _has_mapping(opened(answer))
+
+
+def _has_mapping(answer: Any) -> bool:
+    if isinstance(answer, list):
+        return any(map(_has_mapping, answer))
+    return isinstance(answer, Mapping)
+
+
+def _are_same(first: Entries, second: Entries) -> bool:
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+
+
+def _no_entries(argument: pytree.Argument) -> Entries:
+    return [None] * len(tf.nest.flatten(argument.value))
+
+
+def _by_name(
+    answer: Mapping[str, Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
+) -> Entries:
+    parts: dict[str, Any] = dict(answer)
+    names: list[str] = []
+    entries: Entries = []
+    missing: list[str] = []
+    for argument in arguments:
+        is_spread = argument.star == "**" and (argument.name not in parts or argument.name in argument.value)
+        inner = _spread([argument]) if is_spread else [argument]
+        for single in inner:
+            names.append(single.name)
+            if single.name in parts:
+                entries += _aligned(parts.pop(single.name), single.value, single.name)
+            else:
+                entries += _no_entries(single)
+                missing += [single.name] if holds_tensors(single.value) else []
+    if parts:
+        raise WrongAnswerError(
+            f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the "
+            "inputs as keys, or return a tuple with one gradient for each input."
+        )
+    if missing:
+        raise WrongAnswerError(
+            f"returned a dict without a gradient for {text.quoted(missing)}. Use None for an input that has no "
+            "gradient."
+        )
+    return entries
+
+
+def _by_position(
+    answer: Sequence[Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
+) -> Entries:
+    left_out = arguments[len(answer) :]
+    if len(answer) > len(arguments) or any(holds_tensors(argument.value) for argument in left_out):
+        raise WrongAnswerError(
+            f"returned {text.count(len(answer), 'gradient')} with a dict among them, but its inputs are "
+            f"{text.quoted(argument.name for argument in arguments)}. Return one gradient, or one structure of "
+            "gradients, for each input."
+        )
+    entries = [e for part, a in zip(answer, arguments, strict=False) for e in _aligned(part, a.value, a.name)]
+    return entries + [entry for argument in left_out for entry in _no_entries(argument)]
+
+
+def _of_single(answer: Any, single: pytree.Argument, arguments: list[pytree.Argument]) -> Entries:
+    """The answer as the gradient of the only argument that holds Tensors."""
+    is_star = single.star == "*" and len(single.value) == 1 and isinstance(answer, Mapping)
+    value = single.value[0] if is_star else single.value
+    entries: Entries = []
+    for argument in arguments:
+        entries += _aligned(answer, value, single.name) if argument is single else _no_entries(argument)
+    return entries
+
+
+def _spread(arguments: list[pytree.Argument]) -> list[pytree.Argument]:
+    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
+    spread = []
+    for argument in arguments:
+        if argument.star == "**":
+            spread += [pytree.Argument(key, argument.value[key]) for key in sorted(argument.value)]
+        elif argument.star == "*":
+            spread += [pytree.Argument(f"{argument.name}[{i}]", item) for i, item in enumerate(argument.value)]
+        else:
+            spread.append(argument)
+    return spread
+
+
+def _aligned(part: Any, value: Any, name: str) -> Entries:
+    """The entries of a part of the answer for the leaves of one value."""
+    num_leaves = len(tf.nest.flatten(value))
+    if part is None:
+        return [None] * num_leaves
+    if isinstance(value, Mapping) and isinstance(part, Mapping):
+        if set(part) != set(value):
+            raise WrongAnswerError(
+                f"returned a dict with {_keys(part)} for {name!r}, which has {_keys(value)}. Use the keys of the input."
+            )
+        return [entry for key in sorted(value) for entry in _aligned(part[key], value[key], f"{name}[{key!r}]")]
+    if isinstance(value, (list, tuple)) and isinstance(part, list) and len(part) == len(value):
+        pairs = enumerate(zip(part, value, strict=True))
+        return [entry for i, (p, v) in pairs for entry in _aligned(p, v, f"{name}[{i}]")]
+    entries = tf.nest.flatten(part)
+    if _has_mapping(part) or len(entries) != num_leaves:
+        noun = "a dict" if isinstance(part, Mapping) else text.count(len(entries), "gradient")
+        raise WrongAnswerError(
+            f"returned {noun} for {name!r}, which is {text.describe_type(value)}. Return a gradient with the structure "
+            "of the input."
+        )
+    return entries
+
+
+def _keys(mapping: Mapping[Any, Any]) -> str:
+    noun = "the key" if len(mapping) == 1 else "the keys"
+    return f"{noun} {', '.join(map(repr, mapping))}"
