@@ -100,7 +100,7 @@ def test_slices_and_second_derivatives():
     seen = []
 
     def backward(x, dy, unused):
-        seen.append((type(dy).__name__, unused is None))
+        seen.append((isinstance(dy, tf.Tensor), unused is None))
         return tf.convert_to_tensor(dy) * x**2
 
     function = cg.custom_vjp(lambda x: ((x, 2 * x), x), backward, materialize_grads=False)
@@ -112,7 +112,7 @@ def test_slices_and_second_derivatives():
         dx = inner.gradient(y, X, output_gradients=DY[:2])
     np.testing.assert_allclose(dx, [10.0 * 0.25, 0.0, 4.0])
     np.testing.assert_allclose(outer.gradient(dx, X, output_gradients=DY), [10.0 * 1.0, 0.0, 400.0])
-    assert seen == [("UpstreamSlices", True)]
+    assert seen == [(True, True)]
 
 
 def test_slices_in_a_graph_are_no_zeros():

@@ -105,6 +105,9 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
+# What Python code takes for an eager Tensor. The type in C, which cannot wait for its value, is its subclass.
+EagerTensorBase: Any = EagerTensor.__base__
+
 
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
@@ -191,6 +194,20 @@ def capture(graph: Any, tensor: Any) -> Any:
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Adds an op to a graph, with inputs of that graph and attributes as protos."""
     return graph._create_op_internal(op_type, inputs, attrs=attributes)
+
+
+# A graph of a gradient that TensorFlow makes for a tape around a tf.function has no order of stateful ops, and runs only
+# those that an output needs.
+@contextlib.contextmanager
+def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependencies]:
+    """Has the stateful ops made inside run in their order; leaves what the graph itself does with its ops as it was."""
+    before = graph._add_control_dependencies, graph.experimental_acd_manager
+    order = AutomaticControlDependencies()
+    order.__enter__()
+    try:
+        yield order
+    finally:
+        graph._add_control_dependencies, graph.experimental_acd_manager = before
 
 
 _substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()

@@ -83,9 +83,8 @@ def call_with_gradient(
         return value
 
     backward = _backward(grad_fn, checks, variables, outputs, components)
-    marks = None if materialize else unused_outputs.Marks()
-    if marks is not None:
-        backward = marks.before(backward)
+    if not materialize:
+        backward = unused_outputs.with_none(backward)
     for_tapes = backward
     if takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -96,8 +95,8 @@ def call_with_gradient(
     if tangents_of is not None:
         tangents = _tangents(tangents_of, arguments.values, inputs, variables, components)
     flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
-    if marks is not None:
-        flat_outputs = marks.put_on(name, flat_outputs)
+    if not materialize:
+        flat_outputs = unused_outputs.marked(name, flat_outputs)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))
