@@ -62,6 +62,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.framework import op_def_registry
 
 # A graph with a list of its captures, which tf.function hides in its calls; and the order of its stateful ops.
+from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -208,6 +209,20 @@ def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependenc
         yield order
     finally:
         graph._add_control_dependencies, graph.experimental_acd_manager = before
+
+
+# TensorFlow's own answer, as it orders the ops of a tf.function: not for random numbers and collectives.
+def has_effect(op: Any) -> bool:
+    """Whether an op of a graph does something beside its outputs."""
+    is_read = op.type in auto_control_deps.utils.RESOURCE_READ_OPS
+    return not is_read and auto_control_deps.op_is_stateful(op)
+
+
+# There is no public way to have an op wait after it was made.
+def wait_for(op: Any, others: list[Any]) -> None:
+    """Has an op of a graph run after others, unless it stands in a loop or branch of TensorFlow 1 and they do not."""
+    context = op._get_control_flow_context()
+    op._add_control_inputs([other for other in others if other._get_control_flow_context() is context])
 
 
 _substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()
