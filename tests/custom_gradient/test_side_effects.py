@@ -170,18 +170,26 @@ def test_prints_show(wrapper, capfd):
     assert capfd.readouterr().err.count("first [2 -3]\nsecond\n") == times
 
 
-def test_effects_of_a_rule_wait_for_those_of_the_rule_above():
-    order = tf.Variable(0)
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_effects_of_a_rule_wait_for_those_of_the_rule_above(reloaded, tmp_path):
+    module = tf.Module()
+    module.order = tf.Variable(0)
 
     def numbered(number):
         def effects(dy):
-            order.assign(10 * order + number)
+            module.order.assign(10 * module.order + number)
             return dy
 
         return cg.custom_gradient(lambda x: (tf.identity(x), effects))
 
-    gradient(tf.function(lambda x: numbered(1)(numbered(2)(numbered(3)(x)))))
-    assert order.numpy() == 123  # The gradient of the outermost call comes first.
+    module.call = tf.function(lambda x: numbered(1)(numbered(2)(numbered(3)(x))), [tf.TensorSpec([2])])
+    if reloaded:
+        tf.saved_model.save(module, tmp_path)
+        module = tf.saved_model.load(tmp_path)
+    for _ in range(20):
+        module.order.assign(0)
+        gradient(module.call)
+        assert module.order.numpy() == 123  # The gradient of the outermost call comes first.
 
 
 def test_slices_wait_for_effects():

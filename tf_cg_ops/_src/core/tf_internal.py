@@ -212,10 +212,14 @@ def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependenc
 
 
 # TensorFlow's own answer, as it orders the ops of a tf.function: not for random numbers and collectives.
-def has_effect(op: Any) -> bool:
-    """Whether an op of a graph does something beside its outputs."""
-    is_read = op.type in auto_control_deps.utils.RESOURCE_READ_OPS
-    return not is_read and auto_control_deps.op_is_stateful(op)
+def is_ordered(op: Any) -> bool:
+    """Whether an op of a graph writes or reads something beside its inputs and outputs."""
+    return auto_control_deps.op_is_stateful(op)
+
+
+def is_read(op: Any) -> bool:
+    """Whether an op only reads a resource, such as a variable."""
+    return op.type in auto_control_deps.utils.RESOURCE_READ_OPS
 
 
 # There is no public way to have an op wait after it was made.

@@ -39,18 +39,17 @@ class _LiveRule:
 
 
 def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> list[Any]:
-    """The gradients of a rule, which wait for its side effects, as these wait for the upstream gradients."""
+    """The gradients of a rule, which wait for its side effects, as its reads and side effects wait for the upstream."""
     graph = tf.compat.v1.get_default_graph()
-    num_operations = len(graph.get_operations())
+    num_operations = graph.num_operations()
     with tf_internal.control_dependencies_added(graph) as order:
         gradients = rule()
-        new = graph.get_operations()[num_operations:]
-        effects = [op for op in new if tf_internal.has_effect(op)]
-        if not effects:
-            return gradients
+        ordered = [op for op in graph.get_operations()[num_operations:] if tf_internal.is_ordered(op)]
         parts = [part for dy in upstream for part in tf.nest.flatten(dy, expand_composites=True)]
-        for op in effects:
+        for op in ordered:
             tf_internal.wait_for(op, [part.op for part in parts if part.graph is graph])
+        if all(map(tf_internal.is_read, ordered)):
+            return gradients
         gradients = [None if gradient is None else order.mark_as_return(gradient) for gradient in gradients]
         order.__exit__(None, None, None)
     return gradients
