@@ -230,7 +230,9 @@ def assert_same_as_dense(name, functions, mode):
     found = tf.convert_to_tensor(MODES[mode](gradient(rule))(tf.constant(TABLE)))
     expected = MODES[mode](gradient(rule, sliced=False))(tf.constant(TABLE))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found, np.broadcast_to(functions[name](tf.constant(DENSE)), [4, 4]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        found, np.broadcast_to(functions[name](tf.constant(DENSE)), [4, 4]), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tapes
 
-
 # The attribute of an upstream gradient that came through an identity of `marked`. Threads may share a persistent tape:
 # only the gradient itself tells which computation it belongs to.
 _MARK = "_tf_cg_ops_is_used"

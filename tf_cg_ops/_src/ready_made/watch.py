@@ -36,7 +36,7 @@ def watch_gradient(
       their norms.
 
     A gradient that nobody asks for is not computed and shows nothing. If `x` is used several times, its gradient is the
-    sum; watch one use to see its part. The slices of a `tf.gather` pass as they are; what you see is the dense gradient.
+    sum; watch one use to see its part. The slices of a `tf.gather` pass as they are; you see the dense gradient.
 
     | | eager mode, `tf.function`, TensorFlow 1 graphs, loops, Keras | XLA | SavedModel |
     |---|---|---|---|
