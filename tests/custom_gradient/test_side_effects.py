@@ -249,3 +249,29 @@ def test_the_control_flow_after_a_rule_keeps_its_effects():
 
     function(X)
     assert (log.count.numpy(), count.numpy()) == (1, 1)
+
+
+def test_xla_drops_assertions_and_refuses_prints():
+    def with_effect(effect):
+        def grad_fn(dy):
+            effect(dy)
+            return dy
+
+        return jit(cg.custom_gradient(lambda x: (tf.identity(x), grad_fn)))
+
+    np.testing.assert_allclose(gradient(with_effect(lambda dy: tf.debugging.assert_greater(dy, 1e3))), DY)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
+        gradient(with_effect(lambda dy: tf.print(dy)))
+
+
+def test_a_rule_without_gradients_has_no_effects_for_a_tape_around():
+    count = tf.Variable(0)
+
+    def grad_fn(dy):
+        count.assign_add(1)
+
+    function = cg.custom_gradient(lambda x: (tf.identity(x), grad_fn))
+    for wrapped, times in ((function, 1), (tf.function(function), 0)):
+        count.assign(0)
+        assert gradient(wrapped) is None
+        assert count.numpy() == times

@@ -1,8 +1,8 @@
 """Sliced gradients: `tf.IndexedSlices`, as `tf.gather` and embeddings have them.
 
-A dense gradient is as large as the whole table, so rules that are linear keep the slices. But a row may be named twice:
-whatever is not linear must see the sum, and functions of TensorFlow that know slices (`tf.clip_by_norm` is one) compute
-with the rows as they are. A rule therefore never gets a `tf.IndexedSlices`. It gets a Tensor:
+A dense gradient is as large as the whole table, so rules that are linear keep the slices. But slices may name a row
+twice: a function that is not linear must see the sum, and TensorFlow's own (`tf.clip_by_norm` is one) compute with the
+parts as they are. A rule therefore never gets a `tf.IndexedSlices`. It gets a Tensor:
 
 - In a graph it is dense, and runs only if the rule uses it; `kept` finds the slices of what the rule returns.
 - In eager mode, an `UpstreamSlices` becomes dense when its elements are first read.

@@ -106,7 +106,7 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
-# What Python code takes for an eager Tensor. The type in C, which cannot wait for its value, is its subclass.
+# Python code takes its objects for eager Tensors. EagerTensor, its subclass in C, cannot wait for its value.
 EagerTensorBase: Any = EagerTensor.__base__
 
 
@@ -197,8 +197,8 @@ def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str,
     return graph._create_op_internal(op_type, inputs, attrs=attributes)
 
 
-# A graph of a gradient that TensorFlow makes for a tape around a tf.function has no order of stateful ops, and runs only
-# those that an output needs.
+# The graph in which TensorFlow builds the gradient of a tf.function has no order of stateful ops, and runs only those
+# that an output needs.
 @contextlib.contextmanager
 def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependencies]:
     """Has the stateful ops made inside run in their order; leaves what the graph itself does with its ops as it was."""
