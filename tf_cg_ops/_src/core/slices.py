@@ -39,7 +39,8 @@ def upstream(dy: Any, output: tf.Tensor) -> Any:
         return UpstreamSlices(dy)
     dense = to_dense(dy)
     if not tf.executing_eagerly():
-        dense.set_shape(output.shape)
+        if output.dtype != tf.resource:  # A handle is a scalar, its contents are not.
+            dense.set_shape(output.shape)
         for name, part in ((_SLICES, dy), ("values", dy.values), ("indices", dy.indices)):
             setattr(dense, name, part)
         dense.dense_shape = dy.dense_shape
