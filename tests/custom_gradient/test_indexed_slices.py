@@ -150,6 +150,50 @@ def test_products_with_numbers_are_slices(name, mode):
         assert_slices(found, values)
 
 
+KEPT_IN_GRAPHS = {
+    "tf.identity": (tf.identity, DY),
+    "tf.negative": (tf.negative, -DY),
+    "tf.multiply": (lambda dy: tf.multiply(2.0, dy), 2 * DY),
+    "a Tensor on the left": (lambda dy: tf.constant(3.0) * dy, 3 * DY),
+    "after an assertion": (lambda dy: asserted(dy), 2 * DY),
+}
+
+
+def asserted(dy):
+    with tf.control_dependencies([tf.debugging.assert_greater(tf.reduce_max(dy), 0.0)]):
+        return 2.0 * dy
+
+
+@pytest.mark.parametrize("mode", ["traced", "jit"])
+@pytest.mark.parametrize("name", KEPT_IN_GRAPHS)
+def test_linear_functions_of_tensorflow_are_slices_in_graphs(name, mode):
+    rule, values = KEPT_IN_GRAPHS[name]
+    assert_slices(gradient(cg.custom_gradient(lambda x: (tf.identity(x), rule)), mode), values)
+
+
+@pytest.mark.parametrize("name", [*READY_MADE, *KEPT])
+def test_slices_that_stay_slices_are_never_summed(name, monkeypatch):
+    if name == "a Tensor":
+        pytest.skip("In eager mode the operator is that of the other Tensor.")
+    function = (
+        READY_MADE[name][0] if name in READY_MADE else cg.custom_gradient(lambda x: (tf.identity(x), KEPT[name][0]))
+    )
+
+    def run(table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            rows = tf.gather(function(table), PICKS)
+        return tape.gradient(rows, table, output_gradients=tf.constant(DY))
+
+    traced = tf.function(run).get_concrete_function(tf.constant(TABLE))
+    nodes = tf.compat.v1.graph_util.extract_sub_graph(
+        traced.graph.as_graph_def(), [output.op.name for output in traced.graph.outputs]
+    ).node
+    assert "UnsortedSegmentSum" not in [node.op for node in nodes]
+    monkeypatch.setattr(tf.math, "unsorted_segment_sum", None)
+    assert isinstance(gradient(function, "eager"), tf.IndexedSlices)
+
+
 OPERATORS = {
     "dy * table": lambda dy: dy * TABLE,
     "table * dy": lambda dy: TABLE * dy,

@@ -17,6 +17,7 @@ def test_every_name_is_there():
         "Callable",
         "ConversionNotImplementedError",
         "EagerTensor",
+        "EagerTensorBase",
         "FuncGraph",
         "FunctionType",
         "Iterator",
@@ -28,6 +29,7 @@ def test_every_name_is_there():
         "VariableWatcher",
         "add_function",
         "add_python_function",
+        "auto_control_deps",
         "autograph_artifact",
         "autograph_scope",
         "cache_control_flow_graphs",
@@ -36,6 +38,7 @@ def test_every_name_is_there():
         "cond_v2",
         "context",
         "contextlib",
+        "control_dependencies_added",
         "control_flow_graphs",
         "control_flow_util",
         "converted_by_autograph",
@@ -55,6 +58,8 @@ def test_every_name_is_there():
         "graph_of_function",
         "graph_placeholder",
         "is_in_v1_conditional",
+        "is_ordered",
+        "is_read",
         "is_traced_for_xla",
         "is_trainable",
         "op_def_registry",
@@ -75,6 +80,7 @@ def test_every_name_is_there():
         "supports_default_grad",
         "tf",
         "variable_accesses",
+        "wait_for",
         "weakref",
         "while_v2",
         "wrap_for_pfor",
@@ -201,6 +207,59 @@ def test_recording_and_watching_are_seen_as_tapes_do_them():
 def test_shape_of_an_eager_tensor_is_a_tuple():
     assert type(tf.constant(1.0)) is tf_internal.EagerTensor
     assert [tf_internal.shape_of(tf.zeros(shape)) for shape in ([], [2, 0])] == [(), (2, 0)]
+
+
+def test_an_object_of_the_base_of_eager_tensors_is_a_tensor_for_ops_and_tapes():
+    class Lazy(tf_internal.EagerTensorBase):
+        def __tf_tensor__(self, dtype=None, name=None):
+            return x.__tf_tensor__(dtype, name)
+
+        def _datatype_enum(self):
+            return x.dtype.as_datatype_enum
+
+        def _shape_tuple(self):
+            return tuple(x.shape)
+
+        @property
+        def shape(self):
+            return x.shape
+
+        @property
+        def _id(self):
+            return x._id
+
+    x = tf.constant([3.0, 4.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = [Lazy() * Lazy(), tf.square(Lazy()), tf.function(lambda t: 2.0 * t)(Lazy())]
+    assert [part.numpy().tolist() for part in y] == [[9.0, 16.0], [9.0, 16.0], [6.0, 8.0]]
+    assert tape.gradient(y, x).numpy().tolist() == [14.0, 18.0]
+
+
+def test_control_dependencies_of_a_part_of_a_graph_leave_those_of_the_graph():
+    with tf.Graph().as_default() as graph:
+        before = graph._add_control_dependencies, graph.experimental_acd_manager
+        with tf_internal.control_dependencies_added(graph) as order:
+            assert graph._add_control_dependencies
+            assert graph.experimental_acd_manager is order
+        assert (graph._add_control_dependencies, graph.experimental_acd_manager) == before
+
+
+def test_which_ops_are_ordered_and_which_only_read():
+    with tf.Graph().as_default():
+        variable = tf.Variable(0.0, use_resource=True)
+        read, constant, printed = (
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32).op,
+            tf.constant(0.0).op,
+            tf.print(1),
+        )
+        written = tf.raw_ops.AssignVariableOp(resource=variable.handle, value=1.0)
+        drawn = tf.raw_ops.RandomUniform(shape=[1], dtype=tf.float32).op
+        every = [read, written, printed, drawn, constant]
+        assert [tf_internal.is_ordered(op) for op in every] == [True, True, True, False, False]
+        assert [tf_internal.is_read(op) for op in every] == [True, False, False, False, False]
+        tf_internal.wait_for(printed, [constant])
+        assert printed.control_inputs == [constant]
 
 
 def test_variable_watcher_sees_trainable_variables_in_inner_graphs():

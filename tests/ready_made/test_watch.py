@@ -146,6 +146,23 @@ def test_slices_stay_slices(wrap):
     np.testing.assert_array_equal(seen[-1], [[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [1.0, 2.0]])
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_rows_that_slices_name_twice_are_seen_as_their_sum(wrap, capfd):
+    x = tf.constant([[1.0], [2.0], [3.0]])
+
+    def gradient(dy, **options):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.gather(cg.watch_gradient(x, "rows", **options), [1, 1])
+        return tape.gradient(y, x, output_gradients=dy)
+
+    wrap(gradient)(tf.constant([[3.0], [-1.0]]), print=True)
+    assert "gradient of 'rows': shape [3 1] norm 2 " in capfd.readouterr().err
+    largest = tf.constant([[3e38], [3e38]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of 'rows' is not finite"):
+        wrap(gradient)(largest, check_numerics=True)
+
+
 def test_each_step_of_a_loop_is_seen():
     seen = []
 

@@ -196,7 +196,7 @@ def _replace_components(value: Any, tensors: Sequence[Any]) -> Any:
 def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> list[Any]:
     """The upstream gradient of each output; None for an output without Tensors."""
     if all(isinstance(output, tf.Tensor) for output in outputs):
-        return [slices.UpstreamSlices.of(dy) for dy in dys]
+        return [slices.upstream(dy, output) for dy, output in zip(dys, outputs, strict=True)]
     return regroup(outputs, components, [slices.to_dense(dy) for dy in dys])
 
 

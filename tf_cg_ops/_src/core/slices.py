@@ -1,6 +1,11 @@
 """Sliced gradients: `tf.IndexedSlices`, as `tf.gather` and embeddings have them.
 
-A rule that is linear and treats each row by itself keeps them sliced: a dense gradient is as large as the whole table.
+A dense gradient is as large as the whole table, so rules that are linear keep the slices. But slices may name a row
+twice: a function that is not linear must see the sum, and TensorFlow's own (`tf.clip_by_norm` is one) compute with the
+parts as they are. A rule therefore never gets a `tf.IndexedSlices`. It gets a Tensor:
+
+- In a graph it is dense, and runs only if the rule uses it; `kept` finds the slices of what the rule returns.
+- In eager mode, an `UpstreamSlices` becomes dense when its elements are first read.
 """
 
 from typing import Any
@@ -8,47 +13,144 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_SLICES = tf.IndexedSlices  # TensorFlow looks up its public names at each use.
+from tf_cg_ops._src.core import tf_internal
+
+# The attribute of a Tensor in a graph that holds the slices that it is the sum of.
+_SLICES = "_tf_cg_ops_slices"
 
 
 def to_dense(gradient: Any) -> Any:
     """A gradient as one Tensor, without tf.convert_to_tensor's warning about unknown shapes."""
+    if isinstance(gradient, UpstreamSlices):
+        return tf.convert_to_tensor(gradient)
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows = tf.gather(gradient.dense_shape, 0)
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
-class UpstreamSlices(tf.IndexedSlices):
-    """A sliced upstream gradient with the operators of a Tensor.
+def upstream(dy: Any, output: tf.Tensor) -> Any:
+    """The upstream gradient of an output as a rule gets it: a Tensor."""
+    if not isinstance(dy, tf.IndexedSlices):
+        return dy
+    if dy.dense_shape is None:  # A gradient function of the user may leave it out.
+        dy = tf.IndexedSlices(dy.values, dy.indices, tf.shape(output, out_type=dy.indices.dtype))
+    if tf.executing_eagerly() and not tf_internal.could_possibly_record():
+        return UpstreamSlices(dy)
+    dense = to_dense(dy)
+    if not tf.executing_eagerly():
+        if output.dtype != tf.resource:  # A handle is a scalar, its contents are not.
+            dense.set_shape(output.shape)
+        for name, part in ((_SLICES, dy), ("values", dy.values), ("indices", dy.indices)):
+            setattr(dense, name, part)
+        dense.dense_shape = dy.dense_shape
+    return dense
 
-    `tf.IndexedSlices` has a negative and no other operator: `2.0 * dy` is a TypeError. Here products with numbers and
-    quotients by numbers stay sliced; all other operators compute with the dense Tensor.
+
+def kept(gradient: Any) -> Any:
+    """The gradient as a `tf.IndexedSlices` if it is a linear function of sliced upstream, otherwise as it is."""
+    if isinstance(gradient, UpstreamSlices):
+        return gradient.slices
+    if not isinstance(gradient, tf.Tensor) or isinstance(gradient, tf_internal.EagerTensor):
+        return gradient
+    slices = _slices_of(gradient)
+    return gradient if slices is None else slices
+
+
+def _slices_of(tensor: tf.Tensor) -> tf.IndexedSlices | None:
+    """The slices that a Tensor of the default graph sums, through identities, signs and numbers as factors."""
+    if tensor.graph is not tf.compat.v1.get_default_graph():
+        return None
+    slices = getattr(tensor, _SLICES, None)
+    if slices is not None:
+        return slices
+    op = tensor.op
+    if op.type not in ("Identity", "Neg", "Mul", "RealDiv"):
+        return None
+    inputs = list(op.inputs)
+    position = 1 if op.type == "Mul" and inputs[0].shape.rank == 0 else 0
+    if not all(factor.shape.rank == 0 for i, factor in enumerate(inputs) if i != position):
+        return None
+    slices = _slices_of(inputs[position])
+    if slices is None:
+        return None
+    inputs[position] = slices.values
+    function = {"Identity": tf.identity, "Neg": tf.negative, "Mul": tf.multiply, "RealDiv": tf.realdiv}[op.type]
+    with tf.control_dependencies(op.control_inputs):
+        return tf.IndexedSlices(function(*inputs), slices.indices, slices.dense_shape)
+
+
+class UpstreamSlices(tf_internal.EagerTensorBase):
+    """A sliced upstream gradient of eager mode, which TensorFlow takes for a Tensor.
+
+    Its negative, its products with numbers and its quotients by numbers stay sliced. All else is computed with the
+    dense Tensor.
     """
 
-    __array_priority__ = tf.Tensor.__array_priority__  # NumPy then leaves operators to this class.
+    def __init__(self, slices: tf.IndexedSlices) -> None:
+        self.slices = slices
+        self._dense: tf.Tensor | None = None
 
-    @classmethod
-    def of(cls, dy: Any) -> Any:
-        """The upstream gradient, as an UpstreamSlices if it is sliced."""
-        if not isinstance(dy, _SLICES):
-            return dy
-        return cls(dy.values, dy.indices, dy.dense_shape)
+    @property
+    def values(self) -> tf.Tensor:
+        """The rows."""
+        return self.slices.values
+
+    @property
+    def indices(self) -> tf.Tensor:
+        """The position of each row."""
+        return self.slices.indices
+
+    @property
+    def dense_shape(self) -> tf.Tensor:
+        """The shape, as a Tensor."""
+        return self.slices.dense_shape
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape."""
+        return tf.TensorShape(self._shape_tuple())
+
+    def _shape_tuple(self) -> tuple[int, ...]:
+        return tuple(self.dense_shape.numpy().tolist())
+
+    def _datatype_enum(self) -> int:
+        return self.values.dtype.as_datatype_enum
+
+    def _rank(self) -> int:
+        return len(self._shape_tuple())
+
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
+        if self._dense is None:
+            with tf.init_scope():
+                self._dense = to_dense(self.slices)
+        return self._dense.__tf_tensor__(dtype, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("slices", "_dense"):  # While a copy is made, they are not there.
+            raise AttributeError(name)
+        with tf.init_scope():
+            return getattr(self.__tf_tensor__(), name)
 
     def _with(self, values: tf.Tensor) -> "UpstreamSlices":
-        return UpstreamSlices(values, self.indices, self.dense_shape)
+        return UpstreamSlices(tf.IndexedSlices(values, self.indices, self.dense_shape))
 
-    def __neg__(self) -> "UpstreamSlices":
-        return self._with(-self.values)
+    def _is_linear_in_eager_mode(self, factor: Any = 1) -> bool:
+        return tf.executing_eagerly() and _is_number(factor) and not tf_internal.could_possibly_record()
+
+    def __neg__(self) -> Any:
+        return self._with(-self.values) if self._is_linear_in_eager_mode() else super().__neg__()
 
     def __mul__(self, other: Any) -> Any:
-        return self._with(self.values * other) if _is_number(other) else to_dense(self) * other
+        return self._with(self.values * other) if self._is_linear_in_eager_mode(other) else super().__mul__(other)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._with(other * self.values) if _is_number(other) else other * to_dense(self)
+        return self._with(other * self.values) if self._is_linear_in_eager_mode(other) else super().__rmul__(other)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._with(self.values / other) if _is_number(other) else to_dense(self) / other
+        if self._is_linear_in_eager_mode(other):
+            return self._with(self.values / other)
+        return super().__truediv__(other)
 
 
 def _is_number(value: Any) -> bool:
@@ -56,15 +158,14 @@ def _is_number(value: Any) -> bool:
     return is_scalar or isinstance(value, (int, float, complex, np.number))
 
 
-def _dense_operator(name: str) -> Any:
-    def operator(self: UpstreamSlices, *args: Any) -> Any:
+def _of_dense(name: str) -> Any:
+    def method(self: UpstreamSlices, *args: Any) -> Any:
         return getattr(to_dense(self), name)(*args)
 
-    operator.__name__ = name
-    return operator
+    return method
 
 
-# The program chooses whether Tensors compare elementwise or by identity; slices always compare by identity.
-for _name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:
-    if _name not in vars(UpstreamSlices):
-        setattr(UpstreamSlices, _name, _dense_operator(_name))
+# The base class has these for its subclass in C.
+for _name in ("_numpy_internal", "_num_elements", "_copy_to_device"):
+    setattr(UpstreamSlices, _name, _of_dense(_name))
+UpstreamSlices.backing_device = property(lambda self: to_dense(self).backing_device)

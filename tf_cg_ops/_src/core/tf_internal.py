@@ -67,6 +67,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.framework import op_def_registry
 
 # A graph with a list of its captures, which tf.function hides in its calls; and the order of its stateful ops.
+from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -109,6 +110,9 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
+
+# Python code takes its objects for eager Tensors. EagerTensor, its subclass in C, cannot wait for its value.
+EagerTensorBase: Any = EagerTensor.__base__
 
 
 Marked = TypeVar("Marked", bound=Callable[..., Any])
@@ -245,6 +249,38 @@ def capture(graph: Any, tensor: Any) -> Any:
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     """Adds an op to a graph, with inputs of that graph and attributes as protos."""
     return graph._create_op_internal(op_type, inputs, attrs=attributes)
+
+
+# The graph in which TensorFlow builds the gradient of a tf.function has no order of stateful ops, and runs only those
+# that an output needs.
+@contextlib.contextmanager
+def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependencies]:
+    """Has the stateful ops made inside run in their order; leaves what the graph itself does with its ops as it was."""
+    before = graph._add_control_dependencies, graph.experimental_acd_manager
+    order = AutomaticControlDependencies()
+    order.__enter__()
+    try:
+        yield order
+    finally:
+        graph._add_control_dependencies, graph.experimental_acd_manager = before
+
+
+# TensorFlow's own answer, as it orders the ops of a tf.function: not for random numbers and collectives.
+def is_ordered(op: Any) -> bool:
+    """Whether an op of a graph writes or reads something beside its inputs and outputs."""
+    return auto_control_deps.op_is_stateful(op)
+
+
+def is_read(op: Any) -> bool:
+    """Whether an op only reads a resource, such as a variable."""
+    return op.type in auto_control_deps.utils.RESOURCE_READ_OPS
+
+
+# There is no public way to have an op wait after it was made.
+def wait_for(op: Any, others: list[Any]) -> None:
+    """Has an op of a graph run after others, unless it stands in a loop or branch of TensorFlow 1 and they do not."""
+    context = op._get_control_flow_context()
+    op._add_control_inputs([other for other in others if other._get_control_flow_context() is context])
 
 
 _substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()

@@ -92,9 +92,8 @@ def call_with_gradient(
         positions = returned_variables.positions(returned, components)
         flat_inputs += [flat_outputs[position] for position in positions]
         backward = returned_variables.passing(backward, positions)
-    marks = None if materialize else unused_outputs.Marks()
-    if marks is not None:
-        backward = marks.before(backward)
+    if not materialize:
+        backward = unused_outputs.with_none(backward)
     for_tapes = backward
     if takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -107,8 +106,8 @@ def call_with_gradient(
         if returned:
             tangents = returned_variables.passing_tangents(tangents, positions)
     flat_outputs = attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
-    if marks is not None:
-        flat_outputs = marks.put_on(name, flat_outputs)
+    if not materialize:
+        flat_outputs = unused_outputs.marked(name, flat_outputs)
     if isinstance(value, tf.Tensor):
         return flat_outputs[0]
     return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, text, tf_internal
+from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
 from tf_cg_ops._src.core.variables import reference_variables
@@ -65,6 +65,7 @@ class GradientChecks:
     def _of_arguments(self, answer: Any) -> list[Any]:
         checked: list[Any] = []
         for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self._inputs, strict=True)):
+            gradient = slices.kept(gradient)
             if gradient is None:
                 checked.extend([None] * len(tensors))
             elif len(tensors) == 1 and _fits(gradient, tensors[0]):
@@ -142,7 +143,7 @@ class GradientChecks:
         if len(gradients) != len(self._variables):
             raise ValueError(self._wording.wrong_number_for_variables(self._function, len(gradients), self._variables))
         return [
-            None if gradient is None else self._check(gradient, f"variable {variable.name!r}", variable)
+            None if gradient is None else self._check(slices.kept(gradient), f"variable {variable.name!r}", variable)
             for gradient, variable in zip(gradients, self._variables, strict=True)
         ]
 

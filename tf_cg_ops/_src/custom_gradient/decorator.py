@@ -40,8 +40,13 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     Second derivatives are those of the operations in `grad_fn`; decorated functions in it have their own gradients.
     `grad_fn` may call the decorated function itself; a loaded model then has derivatives up to the third order.
 
-    Slices. After a `tf.gather` the upstream gradient is a `tf.IndexedSlices`. `dy` and its products with numbers stay
-    slices, as does a `tf.IndexedSlices` that you return; every other operator makes `dy` dense.
+    Slices. The upstream gradient `dy` is a Tensor for every function of TensorFlow, NumPy and Keras, also where
+    `tf.custom_gradient` passes a `tf.IndexedSlices`, such as below a `tf.gather`. Some answers stay slices, so that no
+    dense gradient of the whole table is computed: `dy` itself, `-dy`, `2.0 * dy`, `dy / 2.0`, and a `tf.IndexedSlices`
+    made of `dy.values`, `dy.indices` and `dy.dense_shape`, which `dy` then has.
+
+    Side effects. `tf.print`, assertions and assignments in `grad_fn` run once each time you compute the gradient, in
+    their order, and never with the value alone. XLA compiles assignments, drops assertions and refuses `tf.print`.
 
     Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
     `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of

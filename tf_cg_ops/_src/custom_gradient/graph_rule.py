@@ -35,7 +35,24 @@ class _LiveRule:
         upstream = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
         with traced_rule.derivative(self.order + 1), tf_internal.capture_substitutes(capture_by_id, op.graph):
-            return [_captured(gradient) for gradient in self.backward(upstream)]
+            return _after_effects(lambda: [_captured(gradient) for gradient in self.backward(upstream)], upstream)
+
+
+def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> list[Any]:
+    """The gradients of a rule, which wait for its side effects, as its reads and side effects wait for the upstream."""
+    graph = tf.compat.v1.get_default_graph()
+    num_operations = graph.num_operations()
+    with tf_internal.control_dependencies_added(graph) as order:
+        gradients = rule()
+        ordered = [op for op in graph.get_operations()[num_operations:] if tf_internal.is_ordered(op)]
+        parts = [part for dy in upstream for part in tf.nest.flatten(dy, expand_composites=True)]
+        for op in ordered:
+            tf_internal.wait_for(op, [part.op for part in parts if part.graph is graph])
+        if all(map(tf_internal.is_read, ordered)):
+            return gradients
+        gradients = [None if gradient is None else order.mark_as_return(gradient) for gradient in gradients]
+        order.__exit__(None, None, None)
+    return gradients
 
 
 def _captured(gradient: Any) -> Any:

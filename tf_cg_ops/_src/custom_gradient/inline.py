@@ -36,6 +36,8 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
     )
     for op in target.get_operations()[num_operations:]:
         tf_internal.cache_control_flow_graphs(op)
+        if tf_internal.is_ordered(op):  # After the side effects of the rules that the arguments come from.
+            tf_internal.wait_for(op, [argument.op for argument in arguments])
         _record(op)
     return outputs
 

@@ -7,40 +7,41 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tapes
 
+# The attribute of an upstream gradient that came through an identity of `marked`. Threads may share a persistent tape:
+# only the gradient itself tells which computation it belongs to.
+_MARK = "_tf_cg_ops_is_used"
 
-class Marks:
-    """Knows the outputs of one call that the gradient being computed uses."""
 
-    def __init__(self) -> None:
-        self._used: set[int] = set()
-        self._are_on = False
+def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
+    """The outputs; in eager mode as identities of their own, which a gradient passes only if it is not zero."""
+    if not tf.executing_eagerly():
+        return outputs
+    copies = [tapes.unrecorded_identity(output) for output in outputs]
+    for copy, output in zip(copies, outputs, strict=True):
+        tapes.record(name, [copy], [output], lambda dy: [_with_mark(dy)])
+    return copies
 
-    def put_on(self, name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The outputs; in eager mode as identities of their own, which a gradient passes only if it is not zero.
 
-        A tape computes the gradients of these before that of the call.
-        """
-        if not tf.executing_eagerly():
-            return outputs
-        self._are_on = True
-        copies = [tapes.unrecorded_identity(output) for output in outputs]
-        for i, (copy, output) in enumerate(zip(copies, outputs, strict=True)):
-            tapes.record(name, [copy], [output], lambda dy, i=i: [self._mark(i, dy)])
-        return copies
+def with_none(backward: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """The function with None for the upstream gradient of each unused output. Call it where the value is computed."""
+    has_marks = tf.executing_eagerly()
 
-    def _mark(self, i: int, dy: Any) -> Any:
-        self._used.add(i)
-        return dy
+    def function(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
+        # Forward mode transposes each function by itself.
+        if has_marks and tapes.new_tapes_record():
+            return backward([dy if hasattr(dy, _MARK) else None for dy in upstream], **kwargs)
+        return backward([None if _is_zero(dy) else dy for dy in upstream], **kwargs)
 
-    def before(self, backward: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """The function with None for the upstream gradient of each unused output."""
+    return function
 
-        def with_none(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
-            used, self._used = self._used, set()
-            is_unused = (lambda i, _: i not in used) if self._are_on else (lambda _, dy: _is_zero(dy))
-            return backward([None if is_unused(i, dy) else dy for i, dy in enumerate(upstream)], **kwargs)
 
-        return with_none
+def _with_mark(dy: Any) -> Any:
+    if isinstance(dy, tf.IndexedSlices):
+        dy = tf.IndexedSlices(dy.values, dy.indices, dy.dense_shape)
+    else:
+        dy = tf.identity(dy)
+    setattr(dy, _MARK, True)
+    return dy
 
 
 def _is_zero(dy: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
@@ -119,13 +119,14 @@ def straight_through(
                 )
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+                dy = slices.kept(dy)
                 if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # Built-in ones are elementwise.
                     rows = derivative(tf.gather(x, dy.indices))
                     dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
                 elif isinstance(surrogate, str):
                     dx = dy * derivative(x)
                 else:
-                    dx = dy * _user_derivative(derivative, x, function)
+                    dx = slices.to_dense(dy) * _user_derivative(derivative, x, function)
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 

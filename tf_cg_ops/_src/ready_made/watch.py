@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, python_op, text, tf_internal
+from tf_cg_ops._src.core import convert, python_op, slices, text, tf_internal
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import dispatch
@@ -36,8 +36,7 @@ def watch_gradient(
       their norms.
 
     A gradient that nobody asks for is not computed and shows nothing. If `x` is used several times, its gradient is the
-    sum; watch one use to see its part. A gradient in the form of slices, as of `tf.gather`, passes as it is; `call`
-    gets a dense array.
+    sum; watch one use to see its part. The slices of a `tf.gather` pass as they are; you see the dense gradient.
 
     | | eager mode, `tf.function`, TensorFlow 1 graphs, loops, Keras | XLA | SavedModel |
     |---|---|---|---|
@@ -127,23 +126,26 @@ def check_arguments(name: Any, check_numerics: Any, print_it: Any, call: Any) ->
 
 def _watch(name: str, dy: Any, check_numerics: bool, print_it: bool, call: Callable[[np.ndarray], Any] | None) -> Any:
     """The gradient, after what is to be done with it."""
-    values = dy.values if isinstance(dy, tf.IndexedSlices) else tf.convert_to_tensor(dy)
+    passed = slices.kept(dy)
     effects: list[Any] = []  # The value waits for them.
     with tf.name_scope(re.sub(r"\W", "_", f"{_API}_{name}", flags=re.ASCII)), tf_internal.stop_recording():
+        # Rows of slices that name one position twice are summed: only the sum is the gradient.
+        dense = tf.convert_to_tensor(dy) if check_numerics or print_it or call is not None else None
         if check_numerics or print_it:
             _refuse_xla(name, "print" if print_it else "check_numerics")
         if print_it:
-            effects += _print(name, values)
+            effects += _print(name, dense)
         if call is not None:
-            effects += _call(name, tf.convert_to_tensor(dy), call)
+            effects += _call(name, dense, call)
         # Last, so that the others still show what it refuses.
         if check_numerics:
             with tf.control_dependencies(effects):
                 message = f"{_API}: the gradient of {name!r} is not finite"
-                effects += [tf.debugging.check_numerics(part, message) for part in _real_parts(values)]
+                effects += [tf.debugging.check_numerics(part, message) for part in _real_parts(dense)]
     with tf.control_dependencies(effects):
-        values = tf.identity(values)
-    return tf.IndexedSlices(values, dy.indices, dy.dense_shape) if isinstance(dy, tf.IndexedSlices) else values
+        if isinstance(passed, tf.IndexedSlices):
+            return tf.IndexedSlices(tf.identity(passed.values), passed.indices, passed.dense_shape)
+        return tf.identity(passed)
 
 
 def _real_parts(values: tf.Tensor) -> list[tf.Tensor]:

@@ -1,0 +1,277 @@
+"""Side effects in a rule run wherever its gradient runs: once for each gradient, in their order, and never without one."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tests.support.processes import run_python
+
+X = tf.constant([0.5, -1.0])
+DY = tf.constant([2.0, -3.0])
+
+
+def jit(function):
+    return tf.function(function, jit_compile=True)
+
+
+WRAPPERS = {
+    "eager": (lambda f: f, 1),
+    "function": (tf.function, 1),
+    "nested functions": (lambda f: tf.function(tf.function(f)), 1),
+    "conditional": (lambda f: tf.function(lambda x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: x)), 1),
+    "branch not taken": (lambda f: tf.function(lambda x: tf.cond(x[0] < 0.0, lambda: f(x), lambda: 2.0 * x)), 0),
+    "loop": (
+        lambda f: tf.function(lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, f(x)), [0, x])[1]),
+        3,
+    ),
+    "XLA": (jit, 1),
+}
+
+
+class Log(tf.Module):
+    """Variables that a rule assigns, and functions with such a rule."""
+
+    def __init__(self):
+        self.count = tf.Variable(0)
+        self.sequence = tf.Variable(0)
+
+    def effects(self, dy):
+        self.count.assign_add(1)
+        self.sequence.assign(10 * self.sequence + 1)
+        self.sequence.assign(10 * self.sequence + 2)
+        return 2.0 * dy
+
+    def custom_gradient(self, x):
+        return cg.custom_gradient(lambda x: (tf.identity(x), self.effects))(x)
+
+    def custom_vjp(self, x):
+        return cg.custom_vjp(lambda x: (tf.identity(x), ()), lambda _, dy: self.effects(dy))(x)
+
+    def override_gradients(self, x):
+        return cg.override_gradients(lambda x: tf.identity(tf.nn.relu(x)), {"Relu": lambda op, dy: self.effects(dy)})(x)
+
+    def custom_jvp(self, x):
+        function = cg.custom_jvp(lambda x: tf.identity(x))
+        function.defjvp(lambda primals, tangents: (primals[0], self.effects(tangents[0])))
+        return function(x)
+
+
+RULES = ["custom_gradient", "custom_vjp", "override_gradients", "custom_jvp"]
+
+
+def gradient(function, x=X, dy=DY):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, output_gradients=dy)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_assignments_run_once_for_each_gradient_for_a_tape_around(rule, wrapper):
+    log = Log()
+    wrap, times = WRAPPERS[wrapper]
+    function = wrap(getattr(log, rule))
+    function(X)
+    assert log.count.numpy() == 0
+    for _ in range(2):
+        log.count.assign(0)
+        log.sequence.assign(0)
+        np.testing.assert_allclose(gradient(function), DY * 2.0 ** max(times, wrapper == "branch not taken"))
+        assert log.count.numpy() == times
+        assert log.sequence.numpy() == int("12" * times or 0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_assignments_run_once_for_each_gradient_for_a_tape_inside(rule, compiled):
+    log = Log()
+    traced = tf.function(functools.partial(gradient, getattr(log, rule)), jit_compile=compiled)
+    np.testing.assert_allclose(traced(X, DY), 2.0 * DY)
+    assert (log.count.numpy(), log.sequence.numpy()) == (1, 12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_assignments_run_after_a_reload(rule, tmp_path):
+    log = Log()
+    log.call = tf.function(getattr(log, rule), input_signature=[tf.TensorSpec([2])])
+    log.repeated = tf.function(
+        lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, getattr(log, rule)(x)), [0, x])[1],
+        input_signature=[tf.TensorSpec([2])],
+    )
+    tf.saved_model.save(log, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    loaded.call(X)
+    assert loaded.count.numpy() == 0
+    np.testing.assert_allclose(gradient(loaded.call), 2.0 * DY)
+    assert (loaded.count.numpy(), loaded.sequence.numpy()) == (1, 12)
+    np.testing.assert_allclose(gradient(loaded.repeated), 8.0 * DY)
+    assert loaded.count.numpy() == 4
+
+
+IN_A_FRESH_PROCESS = """
+import sys
+import tensorflow as tf
+import tf_cg_ops
+loaded = tf.saved_model.load(sys.argv[1])
+x = tf.constant([0.5, -1.0])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = loaded.call(x)
+before = loaded.count.numpy()
+dx = tape.gradient(y, x, output_gradients=tf.constant([2.0, -3.0]))
+print(before, loaded.count.numpy(), loaded.sequence.numpy(), dx.numpy().tolist())
+"""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_assignments_run_in_a_fresh_process(rule, tmp_path):
+    log = Log()
+    log.call = tf.function(getattr(log, rule), input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(log, tmp_path)
+    assert run_python(IN_A_FRESH_PROCESS, tmp_path, cwd=tmp_path).stdout.strip() == "0 1 12 [4.0, -6.0]"
+
+
+@pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name not in ("XLA", "branch not taken")])
+def test_assertions_fail_the_gradient(wrapper):
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            tf.debugging.assert_greater(dy, -1.0, "dy is too small")
+            return dy
+
+        return tf.identity(x), grad_fn
+
+    wrapped = WRAPPERS[wrapper][0](function)
+    np.testing.assert_allclose(gradient(wrapped, dy=-DY / 4.0), -DY / 4.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="dy is too small"):
+        gradient(wrapped)
+
+
+@pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name not in ("XLA", "branch not taken")])
+def test_prints_show(wrapper, capfd):
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            tf.print("first", dy)
+            tf.print("second")
+            return dy
+
+        return tf.identity(x), grad_fn
+
+    wrap, times = WRAPPERS[wrapper]
+    wrapped = wrap(function)
+    wrapped(X)
+    assert "first" not in capfd.readouterr().err
+    gradient(wrapped)
+    assert capfd.readouterr().err.count("first [2 -3]\nsecond\n") == times
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_effects_of_a_rule_wait_for_those_of_the_rule_above(reloaded, tmp_path):
+    module = tf.Module()
+    module.order = tf.Variable(0)
+
+    def numbered(number):
+        def effects(dy):
+            module.order.assign(10 * module.order + number)
+            return dy
+
+        return cg.custom_gradient(lambda x: (tf.identity(x), effects))
+
+    module.call = tf.function(lambda x: numbered(1)(numbered(2)(numbered(3)(x))), [tf.TensorSpec([2])])
+    if reloaded:
+        tf.saved_model.save(module, tmp_path)
+        module = tf.saved_model.load(tmp_path)
+    for _ in range(20):
+        module.order.assign(0)
+        gradient(module.call)
+        assert module.order.numpy() == 123  # The gradient of the outermost call comes first.
+
+
+def test_slices_wait_for_effects():
+    log = Log()
+    found = gradient(tf.function(lambda x: tf.gather(log.custom_gradient(x), [1, 1])), dy=DY)
+    assert isinstance(found, tf.IndexedSlices)
+    np.testing.assert_allclose(tf.convert_to_tensor(found), [0.0, -2.0])
+    assert log.count.numpy() == 1
+
+
+def test_in_a_session():
+    with tf.Graph().as_default():
+        x, count = tf.constant([0.5, -1.0]), tf.Variable(0, use_resource=True, trainable=False)
+
+        def effects(dy):
+            count.assign_add(1)
+            return 2.0 * dy
+
+        y = cg.custom_gradient(lambda x: (tf.identity(x), effects))(x)
+        dx = tf.gradients(y, x)[0]
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(y)
+            assert session.run(count) == 0
+            session.run(dx)
+            assert session.run(count) == 1
+
+
+def test_no_gradient_no_effect_in_a_function_that_computes_others():
+    log = Log()
+
+    @tf.function
+    def function(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, _ = x**2, log.custom_gradient(x)
+        return tape.gradient(y, x)
+
+    function(X)
+    assert log.count.numpy() == 0
+
+
+def test_a_rule_without_effects_adds_nothing_to_its_gradient():
+    function = tf.function(cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 2.0 * dy)))
+    traced = tf.function(functools.partial(gradient, function)).get_concrete_function(X, DY)
+    assert not any(op.control_inputs for op in traced.graph.get_operations() if op.type == "Mul")
+
+
+def test_the_control_flow_after_a_rule_keeps_its_effects():
+    log, count = Log(), tf.Variable(0)
+
+    @tf.function
+    def function(x):
+        dx = gradient(log.custom_gradient, x)
+        tf.cond(dx[0] > 0.0, lambda: count.assign_add(1), lambda: count)
+        return dx
+
+    function(X)
+    assert (log.count.numpy(), count.numpy()) == (1, 1)
+
+
+def test_xla_drops_assertions_and_refuses_prints():
+    def with_effect(effect):
+        def grad_fn(dy):
+            effect(dy)
+            return dy
+
+        return jit(cg.custom_gradient(lambda x: (tf.identity(x), grad_fn)))
+
+    np.testing.assert_allclose(gradient(with_effect(lambda dy: tf.debugging.assert_greater(dy, 1e3))), DY)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
+        gradient(with_effect(lambda dy: tf.print(dy)))
+
+
+def test_a_rule_without_gradients_has_no_effects_for_a_tape_around():
+    count = tf.Variable(0)
+
+    def grad_fn(dy):
+        count.assign_add(1)
+
+    function = cg.custom_gradient(lambda x: (tf.identity(x), grad_fn))
+    for wrapped, times in ((function, 1), (tf.function(function), 0)):
+        count.assign(0)
+        assert gradient(wrapped) is None
+        assert count.numpy() == times
