@@ -72,6 +72,7 @@ def test_every_name_is_there():
         "stop_recording",
         "supports_default_grad",
         "tf",
+        "variables_read",
         "weakref",
         "while_v2",
         "wrap_for_pfor",
@@ -205,6 +206,23 @@ def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
     with tf_internal.VariableWatcher() as watcher:
         tf.function(lambda: read + frozen)()
     assert [v is read for v in watcher.watched_variables()] == [True]
+
+
+def test_variables_that_are_not_trainable_are_seen_in_graphs_and_stay_those_of_the_graph():
+    v, earlier = tf.Variable(1.0, trainable=False), tf.Variable(2.0, trainable=False)
+    found = []
+
+    @tf.function
+    def run(n):
+        tf.identity(earlier)
+        with tf_internal.variables_read() as read:
+            for _ in tf.range(n):
+                tf.identity(v)
+        found.extend(read)
+
+    graph = run.get_concrete_function(tf.constant(2)).graph
+    assert [id(variable) for variable in found] == [id(v)]
+    assert {id(variable) for variable in graph.variables} == {id(v), id(earlier)}
 
 
 def test_a_traced_function_tells_its_captures_and_its_body():

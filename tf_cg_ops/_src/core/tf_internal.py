@@ -139,6 +139,26 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
+# VariableWatcher leaves out variables that are not trainable, which a tape may watch all the same.
+@contextlib.contextmanager
+def variables_read() -> Iterator[list[tf.Variable]]:
+    """A list that holds, after the context, all variables that the graph of a function read in it."""
+    found: list[tf.Variable] = []
+    graph = ops.get_default_graph()
+    if not isinstance(graph, FuncGraph) or tf.executing_eagerly():
+        yield found
+        return
+    before = graph._watched_variables
+    graph._watched_variables = type(before)()
+    try:
+        yield found
+    finally:
+        found += graph._watched_variables
+        graph._watched_variables = before
+        for variable in found:
+            before.add(variable)
+
+
 # The context manager stop_recording costs ten times as much.
 def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
     """`execute` for an op that tapes must not see; use it only if something records."""
