@@ -10,6 +10,7 @@ from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.layers import layer_call
 
+_API = "keras.remat"
 _replaced: list[Callable[..., Any]] = []  # The function of Keras, while ours is in its place.
 
 
@@ -87,7 +88,7 @@ def _core_of_keras(name: str) -> Any:
 
 def _remat(f: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for the function of Keras."""
-    return CustomGradient("keras.remat", f, _run)
+    return CustomGradient(_API, f, _run)
 
 
 def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -97,4 +98,4 @@ def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
         layer = entry_layer
     elif entry_layer is None:  # A call of a layer by the user: Keras clears its losses in the trace alone.
         layer._clear_losses()
-    return layer_call.recompute((), function, layer, args, kwargs)
+    return layer_call.recompute(_API, (), function, layer, args, kwargs)
