@@ -220,8 +220,9 @@ class ModeComparisons:
         self.comparisons.append(comparison)
 
 
-def has_linear_tangents(function: FlatFunction, directions: Arrays) -> bool:
+def has_linear_tangents(function: FlatFunction, seed: int) -> bool:
     """Whether the tangents in eager mode are linear; True if they cannot be computed, which the modes report."""
+    directions = [RandomNumbers(seed).draw_like(x) for x in function.values]
 
     def tangents(factor: float) -> Arrays:
         tensors, scaled = to_tensors(function.values), to_tensors([factor * d for d in directions])
