@@ -336,10 +336,10 @@ def test_a_layer_of_the_other_keras(library):
 
 def test_keep_refuses_other_values_and_missing_names(library):
     Recompute = layers_of(library).Recompute
-    with pytest.raises(TypeError, match=r"recompute_grad: keep holds no names; expected a list of names .*, got 5"):
+    with pytest.raises(TypeError, match=r"layers\.Recompute: keep holds no names; expected a list of names .*, got 5"):
         Recompute(library.layers.Dense(1), keep=5)
     layer = Recompute(library.layers.Dense(1, name="scored"), keep=["scores"])
-    with pytest.raises(ValueError, match="recompute_grad: keep names 'scores', but 'scored' has no such value"):
+    with pytest.raises(ValueError, match=r"layers\.Recompute: keep names 'scores', but 'scored' has no such value"):
         value_and_gradients(layer, X)
 
 
@@ -349,6 +349,6 @@ def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
             return x * float(np.sum(x.numpy()))
 
     with pytest.raises(
-        TypeError, match="recompute_grad: 'summed' needs the numbers in a Tensor, which has none while "
+        TypeError, match=r"layers\.Recompute: 'summed' needs the numbers in a Tensor, which has none while "
     ):
         value_and_gradients(layers_of(library).Recompute(Summed(name="summed")), X)

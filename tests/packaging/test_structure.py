@@ -125,7 +125,7 @@ LAYERS = {
     "embed_gradient": ("core", "keras"),
     "custom_gradient": ("core", "keras"),
     "ops": ("core", "embed_gradient", "custom_gradient"),
-    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient"),
+    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
     "rewrite": ("core", "keras", "custom_gradient"),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
     "linear": ("core",),

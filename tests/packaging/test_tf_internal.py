@@ -269,6 +269,22 @@ def test_variable_watcher_sees_trainable_variables_in_inner_graphs():
     assert [v is read for v in watcher.watched_variables()] == [True]
 
 
+def test_variables_that_are_not_trainable_are_seen_in_graphs_and_stay_those_of_the_graph():
+    v, earlier = tf.Variable(1.0, trainable=False), tf.Variable(2.0, trainable=False)
+    found = []
+
+    @tf.function
+    def run(n):
+        tf.identity(earlier)
+        with tf_internal.variable_accesses(found):
+            for _ in tf.range(n):
+                tf.identity(v)
+
+    graph = run.get_concrete_function(tf.constant(2)).graph
+    assert [id(variable) for variable in found] == [id(v)]
+    assert {id(variable) for variable in graph.variables} == {id(v), id(earlier)}
+
+
 def test_a_traced_function_tells_its_captures_and_its_body():
     with tf.Graph().as_default() as graph:
         captured = tf.constant(2.0)

@@ -314,7 +314,7 @@ WRONG = {
     "a limit that is nan": (
         lambda: cg.clip_gradient(V, norm=np.nan),
         ValueError,
-        "clip_gradient: norm is negative; expected a number that is at least 0, got nan. Pass its size.",
+        "clip_gradient: norm must be a number that is at least 0, got nan.",
     ),
     "a limit for each element": (
         lambda: cg.clip_gradient(V, value=[1.0, 2.0]),

@@ -48,6 +48,27 @@ def test_cg(mode, dtype, rng):
     assert np.linalg.norm(matrix @ u - right) <= 20 * TOLERANCE[dtype] * np.linalg.norm(right)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("solver", [cg.linear.cg, cg.linear.gmres])
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_16_bits(dtype, solver, mode):
+    matrix, right = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 5.0]]), np.array([1.0, 2.0, -3.0])
+
+    def operator(u):
+        assert u.dtype == dtype
+        return tf.linalg.matvec(tf.cast(matrix, dtype), u)
+
+    u = MODES[mode](lambda right: solver(operator, right))(tf.cast(right, dtype))
+    assert u.dtype == dtype
+    np.testing.assert_allclose(tf.cast(u, tf.float64), np.linalg.solve(matrix, right), atol=2e-2)
+
+
+@pytest.mark.parametrize("solver", [cg.linear.cg, cg.linear.gmres])
+def test_numbers_of_numpy_are_options(solver):
+    u = solver(lambda u: 2 * u, tf.constant([1.0, 2.0]), tolerance=np.float32(1e-5))
+    np.testing.assert_allclose(u, [0.5, 1.0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("solver", [cg.linear.cg, cg.linear.gmres])
 def test_special_systems(solver):
     """Zero on the right, the identity, whose space is complete after one step, and a single unknown."""
@@ -144,6 +165,17 @@ ERRORS = {
         TypeError,
         "right is no vector of numbers; expected Tensors of one floating-point or complex dtype, got int32. Cast them with "
         "tf.cast.",
+    ),
+    "None": (
+        lambda solver: solver(lambda u: u, None),
+        TypeError,
+        "right must be a Tensor, or a structure of Tensors, of floating-point or complex numbers, got None.",
+    ),
+    "tolerance as a bool": (
+        lambda solver: solver(lambda u: u, VECTOR, tolerance=False),
+        ValueError,
+        "tolerance is out of range; expected a number from 0 to 1, relative to the right-hand side, got False. Leave it "
+        "out for 1e-6.",
     ),
     "two_dtypes": (
         lambda solver: solver(lambda u: u, [VECTOR, tf.constant(1.0, tf.float64)]),

@@ -68,9 +68,6 @@ def test_xla_is_refused_where_a_gradient_is_asked_for(name, arguments, message):
     with pytest.raises(NotImplementedError, match=message):
         VJP_MODES[name](function, [X], DY)
     np.testing.assert_array_equal(tf.function(function, jit_compile=True)(X), X)
-    # Without any of the three it is an identity like any other.
-    _, (dx,) = VJP_MODES[name](lambda x: cg.watch_gradient(x, "h"), [X], DY)
-    np.testing.assert_array_equal(dx, DY)
 
 
 @pytest.mark.core
@@ -287,6 +284,12 @@ WRONG = {
         "watch_gradient: call is not callable; expected a function of an array, or None, got []. Pass, for example, the "
         "method append of a list.",
     ),
+    "nothing to do": (
+        {"name": "h"},
+        ValueError,
+        "watch_gradient: say what to do with the gradient of 'h': pass check_numerics=True, print=True or a function as "
+        "call.",
+    ),
     "integers": (
         {"x": tf.constant(3), "name": "h"},
         TypeError,
@@ -306,5 +309,10 @@ WRONG = {
 def test_wrong_arguments(name):
     arguments, error, message = WRONG[name]
     with pytest.raises(error) as caught:
-        cg.watch_gradient(**{"x": tf.constant(X)} | arguments)
+        cg.watch_gradient(**{"x": tf.constant(X)} | ({} if "nothing" in name else {"print": True}) | arguments)
     assert str(caught.value) == message
+
+
+def test_options_are_keyword_only():
+    with pytest.raises(TypeError, match="positional argument"):
+        cg.watch_gradient(tf.constant(X), "h", True)

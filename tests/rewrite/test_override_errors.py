@@ -42,6 +42,16 @@ def derive(function, x=X):
             "the rule for 'Relu' is not a function; expected rule(op, *dy), which returns the gradients of op.inputs, "
             "got a str.",
         ),
+        (
+            {tf.nn.relu: keep},
+            "a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that returns a bool, got "
+            "the function 'relu' of tensorflow. Write 'Relu'.",
+        ),
+        (
+            {tf.nn.leaky_relu: keep},
+            "a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that returns a bool, got "
+            "the function 'leaky_relu' of tensorflow. Write 'LeakyRelu'.",
+        ),
     ],
 )
 def test_rules_that_are_none(rules, message):
@@ -200,3 +210,61 @@ def test_control_flow_of_tensorflow_1():
 
     with pytest.raises(NotImplementedError, match="control flow of TensorFlow 2, got an op of type"):
         cg.override_gradients(function, {"Relu": keep})(tf.constant(X))
+
+
+@pytest.mark.parametrize(
+    "decorate", [lambda f: f, tf.function, tf.function(jit_compile=True)], ids=["eager", "traced", "jit"]
+)
+@pytest.mark.parametrize(
+    ("predicate", "message"),
+    [
+        (
+            lambda op: op.type,
+            "the predicate '<lambda>' must return a bool for each tf.Operation, got 'Relu' for 'activation'. Compare what "
+            "you look for, as in op.type == 'Relu'.",
+        ),
+        (
+            lambda op: None,
+            "the predicate '<lambda>' must return a bool for each tf.Operation, got None for 'activation'. Compare what "
+            "you look for, as in op.type == 'Relu'.",
+        ),
+        (lambda: True, "the predicate '<lambda>' must take one argument, a tf.Operation, got <lambda>()."),
+    ],
+)
+def test_a_predicate_that_is_none(predicate, message, decorate):
+    with pytest.raises(TypeError, match=f"override_gradients: {re.escape(message)}"):
+        decorate(cg.override_gradients(model, {predicate: keep}))(tf.constant(X))
+
+
+@pytest.mark.parametrize("answer", ["no", ["no"], True, 1j], ids=repr)
+@pytest.mark.parametrize(
+    "decorate", [lambda f: f, tf.function, tf.function(jit_compile=True)], ids=["eager", "traced", "jit"]
+)
+def test_a_rule_that_returns_no_gradient(answer, decorate):
+    function = cg.override_gradients(model, {lambda op: op.name == "activation": lambda op, dy: answer})
+    (leaf,) = tf.nest.flatten(answer)
+    message = (
+        f"override_gradients: the rule '<lambda>' for {OP} must return a Tensor or None as the gradient of "
+        f"'op.inputs[0]', got {leaf!r}."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        decorate(lambda: derive(function))()
+
+
+def test_predicates_are_told_apart_by_identity():
+    class Selects:
+        def __init__(self, op_type):
+            self.op_type = op_type
+
+        def __call__(self, op):
+            return op.type == self.op_type
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return id(self)
+
+    function = cg.override_gradients(model, {Selects("Relu"): keep, Selects("Gelu"): keep})
+    with pytest.raises(ValueError, match="rules matched no op of 'model': the predicate "):
+        function(tf.constant(X))

@@ -46,7 +46,7 @@ LAYERS = {
         np.round(2 * X) / 2,
         DY * np.maximum(1 - np.abs(X), 0),
     ),
-    "watch": (lambda m: m.WatchGradient(), X, DY),
+    "watch": (lambda m: m.WatchGradient(check_numerics=True), X, DY),
     "a decorated function": (lambda m: m.StraightThrough(steep, "sigmoid"), np.tanh(X), None),
 }
 

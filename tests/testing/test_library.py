@@ -120,7 +120,10 @@ LAYERS = {
     "GradientReversal": (lambda m: m.GradientReversal(0.5, dtype="float64"), {"like": lambda x: -0.5 * x}),
     "GradientScale": (lambda m: m.GradientScale(0.25, dtype="float64"), {"like": lambda x: 0.25 * x}),
     "GradientClip": (lambda m: m.GradientClip(value=0.5, dtype="float64"), {"intended_gradient": clipped}),
-    "WatchGradient": (lambda m: m.WatchGradient(dtype="float64"), {"second_order": True}),
+    "WatchGradient": (
+        lambda m: m.WatchGradient(check_numerics=True, dtype="float64"),
+        {"second_order": True, "modes": ["eager", "function", "vectorized"]},
+    ),
     "Recompute": (
         lambda m: m.Recompute(m.StraightThrough(tf.sin, tf.cos, dtype="float64"), dtype="float64"),
         {"second_order": True},

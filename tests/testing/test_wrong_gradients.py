@@ -407,3 +407,19 @@ def test_no_kink_is_suspected_where_another_mode_agrees():
     assert first_line(function, [zeros], modes=["eager", "function"]).endswith(
         "The ratio is 2 everywhere: a factor is wrong."
     )
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "xla", "vectorized"])
+@pytest.mark.parametrize("rule", [lambda t: t**2, lambda t: 2.0 * t + 1.0, tf.abs], ids=["square", "constant", "abs"])
+def test_a_tangent_rule_that_is_not_linear_is_called_so(rule, mode):
+    doubled = cg.custom_jvp(lambda x: 2.0 * x)
+    doubled.defjvp(lambda primals, tangents: (2.0 * primals[0], rule(tangents[0])))
+    with pytest.raises(AssertionError) as error:
+        cg.testing.check_gradient(doubled, [tf.constant([0.5, -1.0, 3.0])], modes=list(dict.fromkeys(["eager", mode])))
+    messages = [line for line in str(error.value).splitlines() if line.startswith("check_gradient: ")]
+    assert messages
+    for line in messages:
+        assert line.endswith(
+            " It is not linear in the tangents, so it has no transpose: a rule of custom_jvp multiplies the tangents by "
+            "the Jacobian."
+        )

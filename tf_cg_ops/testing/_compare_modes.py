@@ -25,11 +25,12 @@ Hint = Callable[[Reference, np.ndarray], str]
 class ModeComparisons:
     """The comparisons of one `check_gradient`, and the last exception of a mode."""
 
-    def __init__(self, modes: Sequence[str], tolerances: Tolerances) -> None:
+    def __init__(self, modes: Sequence[str], tolerances: Tolerances, has_linear_tangents: bool = True) -> None:
         self.comparisons: list[Comparison] = []
         self.error: Exception | None = None
         self._modes = modes
         self._tolerances = tolerances
+        self._has_linear_tangents = has_linear_tangents
 
     def compare_gradients(
         self,
@@ -56,6 +57,8 @@ class ModeComparisons:
         run = run_of(function)
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
+            if not self._has_linear_tangents:
+                return _hints.TANGENT_NOT_LINEAR
             # If another mode agrees with the reference, it is right.
             is_trusted = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
             text = _hints.hint_from_numbers(reference, references if order == "first" else [], gradient, is_trusted)
@@ -158,6 +161,8 @@ class ModeComparisons:
             return [accumulator.jvp(output) for output in outputs], outputs
 
         def hint(reference: Reference, tangent: np.ndarray) -> str:
+            if not self._has_linear_tangents:
+                return _hints.TANGENT_NOT_LINEAR
             return _hints.hint_from_numbers(reference, [], tangent, False) or _hints.hint_from_ratio(reference, tangent)
 
         for mode in self._modes:
@@ -213,3 +218,24 @@ class ModeComparisons:
                     text = hint(reference, array)
             comparison = dataclasses.replace(comparison, hint=text)
         self.comparisons.append(comparison)
+
+
+def has_linear_tangents(function: FlatFunction, seed: int) -> bool:
+    """Whether the tangents in eager mode are linear; True if they cannot be computed, which the modes report."""
+    directions = [RandomNumbers(seed).draw_like(x) for x in function.values]
+
+    def tangents(factor: float) -> Arrays:
+        tensors, scaled = to_tensors(function.values), to_tensors([factor * d for d in directions])
+        with tf.autodiff.ForwardAccumulator(tensors, scaled) as accumulator:
+            outputs, _ = function.call(tensors)
+        found = [accumulator.jvp(output) for output in outputs]
+        return [to_double_precision(tf.zeros_like(y) if t is None else t) for y, t in zip(outputs, found, strict=True)]
+
+    try:
+        once, multiples = tangents(1.0), tangents(-2.0)
+    except Exception:
+        return True
+    return all(
+        np.allclose(-2.0 * t, m, rtol=1e-5, atol=1e-9 * np.max(np.abs(t), initial=0.0), equal_nan=True)
+        for t, m in zip(once, multiples, strict=True)
+    )

@@ -1,9 +1,10 @@
 """Variables of TensorFlow and Keras: which ones a function gets, reads or must not read."""
 
 import contextlib
-import inspect
+import functools
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,7 +40,7 @@ class ReadVariables:
         if tf_internal.could_possibly_record():  # Otherwise nothing watches.
             self._contexts.enter_context(tf_internal.variable_accesses(self._accessed))
             if tf.executing_eagerly():
-                watched = [v for v in _variables_near(self._function) if _is_only_watched(v)]
+                watched = [v for v in variables_behind(self._function, _NEAR) if _is_only_watched(v)]
                 self._contexts.enter_context(tf_internal.reported_accesses(watched))
         self._watcher.__enter__()
         return self
@@ -51,24 +52,6 @@ class ReadVariables:
     def found(self) -> list[tf.Variable]:
         """The variables, in the order of their creation."""
         return merged(self._watcher.watched_variables(), [v for v in self._accessed if _is_only_watched(v)])
-
-
-def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
-    """The variables that a function closes over, finds in its module or has in its `self`."""
-    function = inspect.unwrap(getattr(function, "func", function))
-    near = list(getattr(getattr(function, "__self__", None), "__dict__", {}).values())
-    function = getattr(function, "__func__", function)
-    code, namespace = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    if code is not None:
-        near += [namespace[name] for name in code.co_names if name in namespace]
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # A cell may be empty.
-                near.append(cell.cell_contents)
-    items: list[Any] = []
-    for value in near:
-        is_structure = isinstance(value, (list, tuple, dict))
-        items += (value.values() if isinstance(value, dict) else value) if is_structure else [value]
-    return [variable for variable in map(as_variable, items) if variable is not None]
 
 
 def _is_only_watched(variable: tf.Variable) -> bool:
@@ -92,6 +75,63 @@ def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> l
             unique.append(variable)
         known |= identities
     return sorted(unique, key=tf_internal.creation_order)
+
+
+# Enough for a variable in a list of an object in the closure of a wrapped method.
+_DEPTH, _MOST = 6, 2000
+# Enough for a variable in the closure of a function or in a list there, or an attribute of the object of a method.
+_NEAR = 2
+
+
+def variables_behind(function: Callable[..., Any], most_depth: int = _DEPTH) -> list[tf.Variable]:
+    """The variables that a function can reach by closures, globals, arguments and attributes: maybe more than it reads.
+
+    In eager mode TensorFlow tells of no read of a variable that is not trainable.
+    """
+    found: dict[int, tf.Variable] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[Any, int]] = [(function, 0)]
+    while waiting and len(seen) < _MOST:
+        value, depth = waiting.pop(0)
+        if id(value) in seen or depth > most_depth or isinstance(value, (tf.Tensor, types.ModuleType, type)):
+            continue
+        seen.add(id(value))
+        variable = as_variable(value)
+        if variable is not None:
+            found[id(variable)] = variable
+        else:
+            waiting += [(inner, depth + 1) for inner in _inside(value)]
+    return list(found.values())
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """The objects that an object refers to."""
+    if isinstance(value, types.FunctionType):
+        cells = [part for cell in value.__closure__ or () for part in _contents(cell)]
+        return [*cells, *(value.__defaults__ or ()), *_globals_of(value.__code__, value.__globals__)]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if isinstance(value, tf.Module) or hasattr(value, "add_weight"):  # A layer has more attributes than variables.
+        return list(value.variables)
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _contents(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # It is empty until the function around has assigned it.
+        return []
+
+
+def _globals_of(code: types.CodeType, names: dict[str, Any]) -> list[Any]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return [names[n] for n in code.co_names if n in names] + [v for c in inner for v in _globals_of(c, names)]
 
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:

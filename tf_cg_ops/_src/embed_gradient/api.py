@@ -122,7 +122,14 @@ def embed_gradient(
 
 @dispatch.takes_keras_tensors("embed_gradient")
 def _embed_gradient(fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None) -> tf.Tensor:
-    api = "embed_gradient"
+    return embed("embed_gradient", fx, gx, x, axis, fx_gx_manually_stopped, name)
+
+
+@tf_internal.autograph_artifact
+def embed(
+    api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
+) -> tf.Tensor:
+    """`embed_gradient` of Tensors, with the name `api` in messages."""
     stopped = convert.to_bool(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
     is_dynamic = isinstance(axis, tf.Tensor)

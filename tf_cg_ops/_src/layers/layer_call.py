@@ -17,13 +17,14 @@ from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 
-_WORDING = WordingWithoutGradientFunction("recompute_grad")
 
-
-def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def recompute(
+    api: str, keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     """The value of a layer, or of a function that calls layers, with a gradient that computes it again.
 
     Args:
+      api: The name of what the user wrote, for messages.
       keep: The values that are not computed again.
       function: The layer or function.
       owner: The layer around it, or itself, whose losses come out of the call. None for no layer.
@@ -37,7 +38,8 @@ def recompute(keep: Keep, function: Callable[..., Any], owner: Any, args: Sequen
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
-    outputs, masks, losses = recompute_grad.run(_WORDING, keep, call, arguments, {}, traced_for=function)
+    wording = WordingWithoutGradientFunction(api)
+    outputs, masks, losses = recompute_grad.run(wording, keep, call, arguments, {}, traced_for=function)
     _set_masks(outputs, masks)
     if losses:
         lists = _losses_in(owner)

@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core.convert import to_real
 from tf_cg_ops._src.core.text import quoted
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
+from tf_cg_ops._src.embed_gradient import lazy_gx
+from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import function_config, function_from_config
-from tf_cg_ops._src.ready_made.clip import clip_gradient, to_limit
-from tf_cg_ops._src.ready_made.scale import reverse_gradient, scale_gradient
-from tf_cg_ops._src.ready_made.straight_through import straight_through, to_derivative
-from tf_cg_ops._src.ready_made.watch import check_arguments, watch_gradient
+from tf_cg_ops._src.ready_made.clip import clipped, to_limit
+from tf_cg_ops._src.ready_made.scale import scaled
+from tf_cg_ops._src.ready_made.straight_through import with_surrogate
+from tf_cg_ops._src.ready_made.watch import check_arguments, watched
 
 
 class _Layer:
@@ -29,11 +30,16 @@ class _Layer:
         self._parameter: Any = None  # A weight of the layer, a Variable or a Tensor.
         self._initial_value: Any = None  # Of the weight.
 
+    @property
+    def _api(self) -> str:
+        """The name of the layer in messages: the library's, also for a subclass that a user wrote."""
+        return f"layers.{next(base.__name__ for base in type(self).__mro__ if base.__module__ == __name__)}"
+
     def _set_parameter(self, name: str, value: Any) -> None:
         """Makes a weight of a number or an array; keeps a Variable or a Tensor as it is."""
         if getattr(value, "trainable", False):
             raise ValueError(
-                f"layers.{type(self).__name__}: {name} has no gradient, and would count among what is trained; "
+                f"{self._api}: {name} has no gradient, and would count among what is trained; "
                 "expected a number or a Variable that is not trainable, got one that is. Make it with "
                 "trainable=False."
             )
@@ -60,7 +66,7 @@ class _Layer:
         static_value = tf.get_static_value(tf.convert_to_tensor(self._parameter))
         if static_value is None:
             raise ValueError(
-                f"layers.{type(self).__name__}: {name} has no value to be saved; expected a number or a Variable, "
+                f"{self._api}: {name} has no value to be saved; expected a number or a Variable, "
                 "got a Tensor of a graph. Pass the Tensor with each call, or hold its value in a Variable."
             )
         return static_value.tolist()
@@ -130,7 +136,15 @@ class EmbedGradient(_Layer):
                 f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
             )
         fx, gx, x = inputs
-        return embed_gradient(fx, gx, x, self._axis, self._manually_stopped)
+        if lazy_gx.has_function(gx):
+            gx = lazy_gx.call_unless_lazy(self._api, fx, gx, x, self._manually_stopped)
+        try:
+            return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
+        except ValueError as error:  # From the op, while tracing; from its kernel, otherwise.
+            raise ValueError(str(error).replace("embed_gradient:", f"{self._api}:")) from error
+        except tf.errors.InvalidArgumentError as error:
+            message = error.message.replace("embed_gradient:", f"{self._api}:")
+            raise tf.errors.InvalidArgumentError(error.node_def, error.op, message) from error
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """The shape of `fx`."""
@@ -157,16 +171,16 @@ def _not_three_inputs(got: str) -> ValueError:
 class _GradientFactor(_Layer):
     """The base of the layers that multiply the gradient by a factor."""
 
-    _function: Callable[..., Any]
+    _reverse: bool
 
     def __init__(self, factor: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        to_real(self._function.__name__, "factor", factor, tf.float32)
+        to_real(self._api, "factor", factor, tf.float32)
         self._set_parameter("factor", factor)
 
     def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
         """Returns the input."""
-        return self._function(inputs, self._parameter if factor is None else factor)
+        return scaled(self._api, inputs, self._parameter if factor is None else factor, self._reverse)
 
     # Keras passes the shape of each argument that is a Tensor, by name.
     def compute_output_shape(self, inputs_shape: Any, factor_shape: Any = None) -> Any:
@@ -180,7 +194,7 @@ class _GradientFactor(_Layer):
 
     @factor.setter
     def factor(self, value: Any) -> None:
-        to_real(self._function.__name__, "factor", value, tf.float32)
+        to_real(self._api, "factor", value, tf.float32)
         self._parameter.assign(value)
 
     def get_config(self) -> dict[str, Any]:
@@ -221,7 +235,7 @@ class GradientReversal(_GradientFactor):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
-    _function = staticmethod(reverse_gradient)
+    _reverse = True
 
     def __init__(self, factor: Any = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
@@ -253,7 +267,11 @@ class GradientScale(_GradientFactor):
       factor: For this call, replaces the factor of the layer: a number or a Tensor, for example from a schedule.
     """
 
-    _function = staticmethod(scale_gradient)
+    _reverse = False
+
+    # Otherwise Python's message for a missing factor would name the base class.
+    def __init__(self, factor: Any, **kwargs: Any) -> None:
+        super().__init__(factor, **kwargs)
 
 
 class GradientClip(_Layer):
@@ -295,7 +313,7 @@ class GradientClip(_Layer):
     ) -> None:
         super().__init__(**kwargs)
         limits = {"value": value, "norm": norm, "global_norm": global_norm}
-        clip_gradient(tf.zeros([1]), **limits, axes=axes and -1)  # Checks the arguments.
+        clipped(self._api, tf.zeros([1]), **limits, axes=axes and -1)  # Checks the arguments.
         # "value", "norm" or "global_norm".
         [(self._limit_argument, limit)] = [(name, limit) for name, limit in limits.items() if limit is not None]
         self._axes = list(axes) if isinstance(axes, (list, tuple)) else axes
@@ -308,12 +326,13 @@ class GradientClip(_Layer):
 
     @limit.setter
     def limit(self, value: Any) -> None:
-        to_limit("clip_gradient", self._limit_argument, value)
+        to_limit(self._api, self._limit_argument, value)
         self._parameter.assign(value)
 
     def call(self, inputs: Any) -> Any:
         """Returns the inputs."""
-        return clip_gradient(inputs, **{self._limit_argument: self._parameter}, axes=self._axes)
+        limits = dict.fromkeys(("value", "norm", "global_norm")) | {self._limit_argument: self._parameter}
+        return clipped(self._api, inputs, **limits, axes=self._axes)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
@@ -355,24 +374,25 @@ class WatchGradient(_Layer):
 
     def __init__(
         self,
+        *,
         check_numerics: bool = False,
         print: bool = False,
         call: Callable[[np.ndarray], Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_arguments(self.name, check_numerics, print, call)
-        self._effects = {"check_numerics": check_numerics, "print": print}
+        check_arguments(self._api, self.name, check_numerics, print, call)
+        self._check_numerics, self._print = check_numerics, print
         self._record = call
 
     def call(self, inputs: Any) -> Any:
         """Returns the inputs."""
-        return watch_gradient(inputs, self.name, **self._effects, call=self._record)
+        return watched(self._api, inputs, self.name, self._check_numerics, self._print, self._record)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         call = None if self._record is None else function_config(self._record)
-        return self._base_config() | self._effects | {"call": call}
+        return self._base_config() | {"check_numerics": self._check_numerics, "print": self._print, "call": call}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -430,10 +450,9 @@ class StraightThrough(_Layer):
                 "layers.StraightThrough: the function is not known by this name; expected one of "
                 f"{quoted(_FUNCTIONS)}, or a function, got {function!r}. Pass the function itself."
             )
-        to_derivative(surrogate, slope)
-        self._function, self._surrogate, self._slope = function, surrogate, float(slope)
         applied = _FUNCTIONS[function] if isinstance(function, str) else function
-        self._apply = straight_through(applied, surrogate, slope)
+        self._apply = with_surrogate(self._api, applied, surrogate, slope)
+        self._function, self._surrogate, self._slope = function, surrogate, float(slope)
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Applies the function."""

@@ -9,6 +9,8 @@ from tf_cg_ops._src.keras.registration import function_config, function_from_con
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 
+_API = "layers.Recompute"
+
 
 class _CallOfTheLayer:
     """`call`, with the signature of the wrapped layer's: Keras looks there for `training`, masks and names."""
@@ -78,18 +80,18 @@ class Recompute:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
             raise TypeError(
-                f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got "
+                f"{_API}: this is no layer; expected a {package}.layers.Layer or a model of {package}, got "
                 f"{_describe(layer)}. Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras "
                 "for a layer."
             )
         self._signature = inspect.signature(layer.call)  # Keras reads the signature of `call` in its own __init__.
-        self._keep = check_keep(keep)
+        self._keep = check_keep(keep, _API)
         # The layer casts its inputs itself.
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
         self._register_call_context_args(*layer._call_context_args)  # type: ignore[attr-defined]
 
     def _call_layer(self, args: Any, kwargs: Any) -> Any:
-        return layer_call.recompute(self._keep, self.layer, self, args, kwargs)
+        return layer_call.recompute(_API, self._keep, self.layer, self, args, kwargs)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
         """That of the layer."""

@@ -11,6 +11,7 @@ from tf_cg_ops._src.keras import scopes
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory import recompute_grad
 
+_API = "keras.remat"
 _replaced: list[Callable[..., Any]] = []  # The function of Keras, while ours is in its place.
 
 
@@ -88,7 +89,7 @@ def _core_of_keras(name: str) -> Any:
 
 def _remat(f: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for the function of Keras."""
-    return CustomGradient("keras.remat", f, _run)
+    return CustomGradient(_API, f, _run)
 
 
 def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -100,4 +101,4 @@ def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
         layer = entry_layer
     elif entry_layer is None:  # A call of a layer by the user: Keras clears its losses in the trace alone.
         layer._clear_losses()
-    return layer_call.recompute((), function, layer, args, kwargs)
+    return layer_call.recompute(_API, (), function, layer, args, kwargs)

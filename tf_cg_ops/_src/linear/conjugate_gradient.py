@@ -22,7 +22,8 @@ def cg(operator: Callable[[Any], Any], right: Any, *, tolerance: float = 1e-6, m
     as that of a minimum. For any other use `tf_cg_ops.linear.gmres`. Set options by `functools.partial`.
 
     Compared with `tf.linalg.experimental.conjugate_gradient`, which does the work: this takes a function instead of a
-    LinearOperator, and structures. `jax.scipy.sparse.linalg.cg` has the same arguments.
+    LinearOperator, and structures. `jax.scipy.sparse.linalg.cg` calls the limits `tol` and `maxiter`, and also takes a
+    start, an absolute tolerance and a preconditioner.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -34,7 +35,8 @@ def cg(operator: Callable[[Any], Any], right: Any, *, tolerance: float = 1e-6, m
     Args:
       operator: Applies the matrix to what has the structure and shapes of `right`.
       right: The right-hand side: a Tensor, or a structure of Tensors of one floating-point dtype.
-      tolerance: The residual that ends it, relative to the right-hand side.
+      tolerance: The residual that ends it, relative to the right-hand side. In 16 bits, at least 4 roundings (0.004 in
+        float16, 0.03 in bfloat16); the sums are in float32.
       max_iterations: The largest number of iterations.
 
     Returns:
@@ -55,7 +57,7 @@ def cg(operator: Callable[[Any], Any], right: Any, *, tolerance: float = 1e-6, m
         )
     with tf.name_scope("linear_cg"):
         result = tf.linalg.experimental.conjugate_gradient(
-            _Operator(system), system.right, tol=tolerance, max_iter=max_iterations
+            _Operator(system), system.right, tol=system.reachable(tolerance), max_iter=max_iterations
         )
         return system.unpack(result.x)
 

@@ -53,19 +53,21 @@ def checkpoint_name(x: Any, name: str) -> tf.Tensor:
     return named
 
 
-def check_keep(keep: Any) -> Keep:
+def check_keep(keep: Any, api: str = "recompute_grad") -> Keep:
     """The argument `keep` of `recompute_grad`: TypeError unless it holds names, or is a function."""
     if callable(keep):
         return keep
     if isinstance(keep, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in keep):
         return tuple(sorted(set(keep)))
     raise TypeError(
-        "recompute_grad: keep holds no names; expected a list of names given by checkpoint_name, or a function of a "
+        f"{api}: keep holds no names; expected a list of names given by checkpoint_name, or a function of a "
         f"tf.Operation, got {text.describe(keep)}. Write keep=['scores'], or keep=lambda op: op.type == 'MatMul'."
     )
 
 
-def predicate(keep: Keep, function: str, graph: tf.Graph) -> Callable[[tf.Operation], bool]:
+def predicate(
+    keep: Keep, function: str, graph: tf.Graph, api: str = "recompute_grad"
+) -> Callable[[tf.Operation], bool]:
     """Whether an op of the graph is to be kept; ValueError if a name is missing there."""
     if callable(keep):
         return keep
@@ -73,7 +75,7 @@ def predicate(keep: Keep, function: str, graph: tf.Graph) -> Callable[[tf.Operat
     missing = [name for name in keep if name not in names]
     if missing:
         raise ValueError(
-            f"recompute_grad: keep names {text.quoted(missing)}, but '{function}' has no such value; expected names "
+            f"{api}: keep names {text.quoted(missing)}, but '{function}' has no such value; expected names "
             f"given by checkpoint_name outside of loops and branches, {text.quoted(sorted(names)) or 'none'}, got "
             f"{text.quoted(keep)}. Name the value in the function."
         )

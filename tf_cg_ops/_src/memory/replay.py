@@ -76,7 +76,7 @@ class Replay:
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
-        is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph())
+        is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph(), self._api)
         residuals: dict[int, tf.Tensor] = {}
         kept: dict[int, tf.Tensor] = {}
         inputs = set(map(id, self._forward_inputs))

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text
+from tf_cg_ops._src.core import convert, text, tf_internal
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 from tf_cg_ops._src.keras import dispatch
 
 _API = "clip_gradient"
-_WORDING = WordingWithoutGradientFunction(_API)
 
 
 @dispatch.takes_keras_tensors(_API)
@@ -66,34 +65,40 @@ def clip_gradient(
 
     Raises:
       TypeError: A dtype has no gradient, or is complex where `value` is given; a limit is not a real number.
-      ValueError: The call passes not exactly one limit, or `axes` without `norm`; a limit is negative or not a scalar;
-        `x` is empty.
+      ValueError: The call passes not exactly one limit, or `axes` without `norm`; a limit is negative, nan or not a
+        scalar; `x` is empty.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    mode, limit = only_limit(_API, value, norm, global_norm, axes)
-    limit = to_limit(_API, mode, limit)
+    return clipped(_API, x, value, norm, global_norm, axes)
+
+
+@tf_internal.autograph_artifact
+def clipped(api: str, x: Any, value: Any, norm: Any, global_norm: Any, axes: Any) -> Any:
+    """`clip_gradient`, with the name `api` in messages."""
+    mode, limit = only_limit(api, value, norm, global_norm, axes)
+    limit = to_limit(api, mode, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
-    tensors = [
-        convert.to_tensors(_API, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)
-    ]
+    tensors = [convert.to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)]
     if not tensors:
         raise ValueError(
-            f"{_API}: x holds no Tensor; expected at least one, got {text.describe(x)}. Pass the values whose "
+            f"{api}: x holds no Tensor; expected at least one, got {text.describe(x)}. Pass the values whose "
             "gradients to clip."
         )
     for tensor in tensors:
         if mode == "value" and tensor.dtype.is_complex:
             raise TypeError(
-                f"{_API}: complex gradients cannot be clipped by value; expected a real x, got {tensor.dtype.name}. "
+                f"{api}: complex gradients cannot be clipped by value; expected a real x, got {tensor.dtype.name}. "
                 "Clip by norm."
             )
+
+    wording = WordingWithoutGradientFunction(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
         return list(tensors), lambda *dys: clip(mode, dys, limit, axes)
 
-    return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=_WORDING))
+    return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
 
 def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axes: Any) -> tuple[str, Any]:
@@ -119,7 +124,9 @@ def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
             f"{api}: {mode} is not a scalar; expected a single number, got the shape {tensor.shape}. Reduce it."
         )
     known = tf.get_static_value(tensor)
-    if known is not None and not known >= 0:
+    if known is not None and np.isnan(known):
+        raise ValueError(f"{api}: {mode} must be a number that is at least 0, got nan.")
+    if known is not None and known < 0:
         raise ValueError(
             f"{api}: {mode} is negative; expected a number that is at least 0, got {np.asarray(known).item()}. "
             "Pass its size."

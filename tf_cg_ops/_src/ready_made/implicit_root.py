@@ -18,6 +18,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Any] | None = None,
     has_aux: bool = False,
+    check_solution: bool | None = None,
 ) -> Callable[..., Any]:
     """Gives the result of a solver the derivative of a root of `residual(y, *args) = 0`.
 
@@ -26,9 +27,9 @@ def implicit_root(
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
-    and likewise for each trainable variable that the residual reads. Arguments may be nested structures. The solver is
-    not differentiated and not run again, so it may be of any kind: a `tf.while_loop`, Newton's method, SciPy within
-    `tf.numpy_function`. For a fixed point and for a minimum there are
+    and likewise for each variable that the residual reads, if it is trainable or a tape watches it. Arguments may be
+    nested structures. The solver is not differentiated and not run again, so it may be of any kind: a `tf.while_loop`,
+    Newton's method, SciPy within `tf.numpy_function`. For a fixed point and for a minimum there are
     `tf_cg_ops.implicit_fixed_point` and `tf_cg_ops.implicit_minimum`.
 
     `y` is a Tensor of any shape, or a structure of them, which the residual gets and returns. With `batched` the
@@ -38,11 +39,18 @@ def implicit_root(
     Derivatives of every order work; in a loaded model, those up to the third. The residual is computed once together
     with the value, to check it and to find the variables that it reads.
 
-    Limitations. Tensors that the residual closes over get no gradient: pass them as arguments. Nothing checks that `y`
-    is a root, and the derivative is only as accurate as `y`. If `dr/dy` is singular, `tf.linalg.solve` fails or returns
-    numbers that are not finite. A complex residual must be holomorphic, and needs a `linear_solve` under XLA, where
-    TensorFlow solves no complex systems. A residual with a `tf.GradientTape` inside has no tangents by a
-    ForwardAccumulator in eager mode.
+    The derivative is only as accurate as `y`. A gradient in eager mode checks that `y` is near a root: if one step of
+    Newton's method would change it by more than half of its size, or if the residual is near zero with `y` and the
+    first argument exchanged, you get an error. A solver that stops early passes. Only a doubtful `y` costs more
+    evaluations of the residual: two.
+
+    A residual that does not depend on `y`, or computes with it outside of TensorFlow, has no derivative: that is an
+    error when you compute a gradient.
+
+    Limitations. Tensors that the residual closes over get no gradient: pass them as arguments. If `dr/dy` is singular,
+    `tf.linalg.solve` fails or returns numbers that are not finite. A complex residual must be holomorphic, and needs a
+    `linear_solve` under XLA, where TensorFlow solves no complex systems. A residual with a `tf.GradientTape` inside has
+    no tangents by a ForwardAccumulator in eager mode.
 
     Compared with others: `jax.lax.custom_root` also takes a function and a solver for its tangent; TensorFlow has no
     such function.
@@ -77,24 +85,30 @@ def implicit_root(
         as `tf_cg_ops.linear.gmres`. Without it the Jacobian is computed and `tf.linalg.solve` called.
       has_aux: Whether `solve` returns a pair `(y, aux)`. `aux`, such as the number of steps, is passed through and has
         no gradient.
+      check_solution: Whether a gradient checks that `y` is near a root: True in graphs, too, at run time (not under
+        XLA), and False never. None for eager mode alone.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
 
     Raises:
-      TypeError: `residual`, `solve` or `linear_solve` is not callable, `batched` or `has_aux` is not a bool. At the
-        call: `solve` does not return Tensors of one dtype, or no pair with `has_aux`; the residual has another
-        structure or dtype. When a gradient is asked for: `linear_solve` returned another structure or dtype.
+      TypeError: `residual`, `solve` or `linear_solve` is not callable, or an option is not a bool. At the call: `solve`
+        does not return Tensors of one dtype, or no pair with `has_aux`; the residual has another structure or dtype.
+        When a gradient is asked for: `linear_solve` returned another structure or dtype.
       ValueError: At the call: the residual does not have the shape of `y`, or `y` is a scalar and `batched` is set.
-        When a gradient is asked for: `linear_solve` returned another shape.
+        When a gradient is asked for: `linear_solve` returned another shape, the residual has no derivative by `y`,
+        or `y` is far from a root.
+      NotImplementedError: When a gradient is asked for: `check_solution` is True under XLA.
       RuntimeError: A derivative of an order above the third is asked for in a loaded model.
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and the shapes are known at run time
-        only; or the Jacobian is singular.
+        only; the Jacobian is singular; or in a graph with `check_solution=True`, `y` is far from a root.
     """
-    check_options("implicit_root", residual, batched, linear_solve, has_aux)
+    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
+    options["check_solution"] = check_solution
+    check_options("implicit_root", residual, **options)
     if solve is None:
-        return functools.partial(implicit_root, residual, **_options(batched, linear_solve, has_aux))
-    return implicit_function("implicit_root", "residual", residual, residual, solve, batched, linear_solve, has_aux)
+        return functools.partial(implicit_root, residual, **options)
+    return implicit_function("implicit_root", "residual", residual, residual, solve, **options)
 
 
 @tf_internal.autograph_artifact
@@ -105,6 +119,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Any] | None = None,
     has_aux: bool = False,
+    check_solution: bool | None = None,
 ) -> Callable[..., Any]:
     """Gives the result of a solver the derivative of a fixed point `y = function(y, *args)`.
 
@@ -141,6 +156,7 @@ def implicit_fixed_point(
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
         `vjp(u)` is `(df/dy)^H u - u`.
       has_aux: Whether `solve` returns a pair `(y, aux)`.
+      check_solution: Whether a gradient checks that `y` is near a solution, as for `tf_cg_ops.implicit_root`.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -154,12 +170,12 @@ def implicit_fixed_point(
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    check_options(api, function, batched, linear_solve, has_aux)
+    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
+    options["check_solution"] = check_solution
+    check_options(api, function, **options)
     if solve is None:
-        return functools.partial(implicit_fixed_point, function, **_options(batched, linear_solve, has_aux))
-    return implicit_function(
-        api, "function", function, function, solve, batched, linear_solve, has_aux, is_fixed_point=True
-    )
+        return functools.partial(implicit_fixed_point, function, **options)
+    return implicit_function(api, "function", function, function, solve, **options, is_fixed_point=True)
 
 
 @tf_internal.autograph_artifact
@@ -170,6 +186,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Any] | None = None,
     has_aux: bool = False,
+    check_solution: bool | None = None,
 ) -> Callable[..., Any]:
     """Gives the result of a solver the derivative of a minimum, or another stationary point, of `objective(y, *args)`.
 
@@ -212,6 +229,7 @@ def implicit_minimum(
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
         `vjp(u)` is `H u`.
       has_aux: Whether `solve` returns a pair `(y, aux)`.
+      check_solution: Whether a gradient checks that `y` is near a solution, as for `tf_cg_ops.implicit_root`.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -223,9 +241,11 @@ def implicit_minimum(
       tf.errors.InvalidArgumentError: Likewise.
     """
     api = "implicit_minimum"
-    check_options(api, objective, batched, linear_solve, has_aux)
+    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
+    options["check_solution"] = check_solution
+    check_options(api, objective, **options)
     if solve is None:
-        return functools.partial(implicit_minimum, objective, **_options(batched, linear_solve, has_aux))
+        return functools.partial(implicit_minimum, objective, **options)
 
     def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
         leaves = tf.nest.flatten(y)
@@ -242,7 +262,7 @@ def implicit_minimum(
         gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
         return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
 
-    return implicit_function(api, "objective", objective, gradient, solve, batched, linear_solve, has_aux)
+    return implicit_function(api, "objective", objective, gradient, solve, **options)
 
 
 def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:
@@ -257,7 +277,3 @@ def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, 
             f"{api}: the objective '{text.name_of(objective)}' has the wrong shape; expected {expected}, got "
             f"{value.shape}. Sum it."
         )
-
-
-def _options(batched: bool, linear_solve: Callable[..., Any] | None, has_aux: bool) -> dict[str, Any]:
-    return {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}

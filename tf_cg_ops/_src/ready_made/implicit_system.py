@@ -6,10 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
-from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.core.signature import check_arguments, mismatched_signature, signature_of
+from tf_cg_ops._src.core.variables import as_variable, variables_behind
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.ready_made.pullback import Pullback
+from tf_cg_ops._src.ready_made.solution_check import checked
 from tf_cg_ops._src.ready_made.unknowns import Unknowns
 
 # Takes the unknowns, in the structure of the solver's result, and the arguments; returns one equation for each unknown.
@@ -26,6 +29,7 @@ def implicit_function(
     batched: bool,
     linear_solve: Callable[..., Any] | None,
     has_aux: bool,
+    check_solution: bool | None,
     is_fixed_point: bool = False,
 ) -> CustomGradient:
     """The solver, with the derivative of a root of the residual, or of a fixed point.
@@ -34,18 +38,19 @@ def implicit_function(
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        pytree.flatten_arguments(api, function, args, kwargs)  # Checks that they fit the signature.
         # Stopped: otherwise the tapes would keep everything that the solver computes.
         stopped_args, stopped_kwargs = pytree.map_tensors((list(args), kwargs), _stop)
         subject = f"the {noun} '{text.name_of(user_function)}' of '{text.name_of(function)}'"
         system = _System(api, noun, subject, residual, is_fixed_point, function, args, kwargs, linear_solve)
-        answer = function(*stopped_args, **stopped_kwargs)
+        system.user_function, system.check_solution = user_function, check_solution
+        answer = _solved(api, noun, user_function, function, stopped_args, stopped_kwargs)
         root, aux = _without_aux(api, function, answer) if has_aux else (answer, None)
         system.unknowns = Unknowns(api, text.name_of(function), root, batched)
         y = tf.stop_gradient(system.unknowns.packed)
-        with tf_internal.VariableWatcher() as watcher:
-            system.residual_at(y, _stop(system.inputs))
-        system.variables = watcher.watched_variables()
+        read: list[tf.Variable] = []
+        with tf_internal.VariableWatcher() as watcher, tf_internal.variable_accesses(read):
+            system.value_at(system.unknowns.leaves(y), _stop(system.inputs))
+        system.variables = [*watcher.watched_variables(), *_not_trainable(read, user_function)]
         inputs = [*system.inputs, *(tf.convert_to_tensor(variable) for variable in system.variables)]
         root = system.unknowns.unpack(_attach(system, y, inputs))
         return (root, pytree.map_tensors(aux, _stop)) if has_aux else root
@@ -53,11 +58,51 @@ def implicit_function(
     return CustomGradient(api, solve, run)
 
 
-def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any) -> None:
+def _solved(
+    api: str,
+    noun: str,
+    user_function: Callable[..., Any],
+    solve: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The answer of the solver; TypeError if it does not take the arguments."""
+    try:
+        # Compares them with the signature, unless all are Tensors passed by position.
+        pytree.flatten_arguments(api, solve, args, kwargs)
+        return solve(*args, **kwargs)
+    except TypeError as error:
+        wanted = mismatched_signature(solve, args, kwargs)
+        fitting = None if mismatched_signature(user_function, args, kwargs) else signature_of(user_function)
+        # A residual takes more arguments than its solver.
+        if wanted and fitting and len(wanted.parameters) > len(fitting.parameters):
+            solver, function = text.name_of(solve), text.name_of(user_function)
+            raise TypeError(
+                f"{api}: the solver '{solver}' does not take the arguments of the call, but the {noun} '{function}' "
+                f"does. Pass the {noun} first: {api}({solver}, {function})."
+            ) from error
+        check_arguments(api, solve, args, kwargs)
+        raise
+
+
+def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any]) -> list[tf.Variable]:
+    """Those without trainable=True that may have a gradient: in eager mode, those that a tape watches."""
+    if tf.executing_eagerly():
+        read = variables_behind(user_function) if tf_internal.could_possibly_record() else []
+    by_id = {id(v): v for v in read if not v.trainable and tf_internal.is_trainable(v.dtype)}
+    found = sorted(by_id.values(), key=lambda variable: variable.name)
+    if not tf.executing_eagerly():
+        return found
+    return [v for v in found if tf_internal.possible_gradient_types([tf.convert_to_tensor(v)])]
+
+
+def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any) -> None:
     """Raises TypeError if one of them is none that an implicit function takes."""
     for candidate in (function, *([] if linear_solve is None else [linear_solve])):
         if not callable(candidate):
             raise not_a_function(api, candidate)
+    if check_solution is not None and not isinstance(check_solution, bool):
+        raise TypeError(f"{api}: check_solution must be True, False or None, got {text.describe(check_solution)}.")
     for name, value in (("batched", batched), ("has_aux", has_aux)):
         if not isinstance(value, bool):
             raise TypeError(
@@ -101,6 +146,8 @@ class _System:
     """The residual of one call, and the linear system for its gradient. The unknowns are one Tensor here."""
 
     unknowns: Unknowns
+    user_function: Callable[..., Any]
+    check_solution: bool | None
 
     def __init__(
         self,
@@ -117,8 +164,8 @@ class _System:
         self.api, self.function_name = api, text.name_of(solve)
         self.wording = WordingWithoutGradientFunction(api, differentiated=noun)
         self.variables: list[tf.Variable] = []
-        self._subject, self._residual, self._linear_solve = subject, residual, linear_solve
-        self._is_fixed_point = is_fixed_point
+        self.noun, self.subject, self.is_fixed_point = noun, subject, is_fixed_point
+        self._residual, self._linear_solve = residual, linear_solve
         self._structure = (list(args), kwargs)
         leaves = tf.nest.flatten(self._structure)
         # A Variable among the arguments is an input by its value.
@@ -126,12 +173,25 @@ class _System:
         self._components = [pytree.tensors_for_gradients(leaf) for leaf in self._leaves]
         self.inputs = [tensor for tensors in self._components for tensor in tensors]
 
-    def residual_at(self, y: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The residual; TypeError or ValueError if it does not have the structure, dtype and shapes of the unknowns."""
+    def value_at(self, unknowns: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The value of the user's function as one Tensor: the residual, or the next iterate of a fixed point.
+
+        TypeError or ValueError if it does not have the structure, dtype and shapes of the unknowns.
+        """
         leaves = pytree.replace_tensors(self._leaves, self._components, inputs)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
-        r = self.unknowns.pack(self._subject, self._residual(self.unknowns.unpack(y), *args, **kwargs), _ADVICE)
-        return r - y if self._is_fixed_point else r
+        y = self.unknowns.structured(unknowns)
+        try:
+            value = self._residual(y, *args, **kwargs)
+        except TypeError as error:
+            signature = mismatched_signature(self.user_function, [y, *args], kwargs)
+            if signature is None:
+                raise
+            raise TypeError(
+                f"{self.api}: {self.subject} must take y and the arguments of '{self.function_name}', got "
+                f"{text.name_of(self.user_function)}{signature}."
+            ) from error
+        return self.unknowns.pack(self.subject, value, _ADVICE)
 
     def gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: Sequence[tf.Tensor]) -> list[Any]:
         """The gradients of the system's inputs and of its variables; `inputs` may end with values of variables."""
@@ -143,16 +203,21 @@ class _System:
         return traced.get_concrete_function(y, dy, system_inputs)(y, dy, system_inputs)
 
     def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
-        pullback = _Pullback(self.residual_at, y, inputs, self.variables)
+        pullback = Pullback(self, y, inputs)
         if not tf.executing_eagerly() and not y.shape.is_fully_defined():
             # The op checks the upstream gradient against the residual: it has the shape of the root, so its shape is
             # the one that the message calls expected.
-            message = self.unknowns.wrong_shape(self._subject, "{got}", "{expected}", _ADVICE)
-            expected = tf.shape(pullback.in_this_graph()[0], out_type=tf.int64)
+            message = self.unknowns.wrong_shape(self.subject, "{got}", "{expected}", _ADVICE)
+            expected = tf.shape(pullback.value(), out_type=tf.int64)
             dy = library.custom_gradient_check_shape(dy, expected, message=message)
+            y = library.custom_gradient_check_shape(y, expected, message=message)  # Its shape is that of each column.
         if self._linear_solve is None:
-            return pullback.by_inputs(-self._dense_solution(pullback.by_root, y, dy))
-        return pullback.by_inputs(-self._iterative_solution(self._linear_solve, pullback.by_root, dy))
+            u = self._dense_solution(pullback.by_root, y, dy)
+        else:
+            u = self._iterative_solution(self._linear_solve, pullback.by_root, dy)
+        if self.check_solution or (self.check_solution is None and tf.executing_eagerly()):
+            u = checked(self, pullback.value(), y, dy, u, inputs)
+        return pullback.by_inputs(-u)
 
     def _iterative_solution(
         self, linear_solve: Callable[..., Any], vjp: Callable[[tf.Tensor], tf.Tensor], dy: tf.Tensor
@@ -193,49 +258,3 @@ class _System:
             solution = tf.linalg.solve(tf.cast(matrix, tf.float32), tf.cast(right, tf.float32))
             return tf.reshape(tf.cast(solution, dy.dtype), shape)
         return tf.reshape(tf.linalg.solve(matrix, right), shape)
-
-
-class _Pullback:
-    """The partial derivatives of a residual, as vector-Jacobian products."""
-
-    def __init__(
-        self,
-        residual: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor],
-        y: tf.Tensor,
-        inputs: list[tf.Tensor],
-        variables: list[tf.Variable],
-    ) -> None:
-        self._residual, self._y, self._inputs, self._variables = residual, y, inputs, variables
-        self._tape = None
-        self._by_graph: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]] = {}
-        if tf.executing_eagerly():
-            with tf.GradientTape(persistent=True) as self._tape:
-                self._tape.watch([y, *(tensor for tensor in inputs if tf_internal.is_trainable(tensor))])
-                self._r = residual(y, inputs)
-        else:
-            self.in_this_graph()  # Now, and not again for each column of a Jacobian.
-
-    def by_root(self, u: tf.Tensor) -> tf.Tensor:
-        """(dr/dy)^H u."""
-        if self._tape is not None:
-            return self._tape.gradient(self._r, self._y, u, unconnected_gradients="zero")
-        r, y, _ = self.in_this_graph()
-        return tf.gradients(r, y, u, unconnected_gradients="zero")[0]
-
-    def by_inputs(self, u: tf.Tensor) -> list[Any]:
-        """(dr/dx)^H u for all inputs, and for the variables."""
-        if self._tape is not None:
-            return self._tape.gradient(self._r, [*self._inputs, *self._variables], u)
-        r, y, inputs = self.in_this_graph()
-        return tf.gradients(r, [*inputs, *self._variables], u, stop_gradients=[y, *inputs])
-
-    def in_this_graph(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """The residual, the root and the inputs, in the current graph, which may be that of a loop.
-
-        The residual is a function of identities: the root depends on the inputs, and they may depend on each other.
-        """
-        graph = tf.compat.v1.get_default_graph()
-        if graph not in self._by_graph:
-            y, inputs = tf.identity(self._y), [tf.identity(tensor) for tensor in self._inputs]
-            self._by_graph[graph] = self._residual(y, inputs), y, inputs
-        return self._by_graph[graph]

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.core import convert, tf_internal
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
@@ -51,7 +51,7 @@ def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
-    return _scaled("reverse_gradient", x, factor, reverse=True)
+    return scaled("reverse_gradient", x, factor, reverse=True)
 
 
 @dispatch.takes_keras_tensors("scale_gradient")
@@ -91,10 +91,12 @@ def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
       ValueError: `factor` does not broadcast to the shape of `x`.
       tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only.
     """
-    return _scaled("scale_gradient", x, factor, reverse=False)
+    return scaled("scale_gradient", x, factor, reverse=False)
 
 
-def _scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
+@tf_internal.autograph_artifact
+def scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
+    """`reverse_gradient` or `scale_gradient`, with the name `api` in messages."""
     [x] = convert.to_tensors(api, ["x"], [x])
     factor = convert.to_real(api, "factor", factor, x.dtype)
     try:

@@ -15,7 +15,6 @@ from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
 
 _API = "straight_through"
-_WORDING = WordingWithoutGradientFunction(_API, differentiated="surrogate")
 
 
 def _identity_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
@@ -103,18 +102,25 @@ def straight_through(
     tanh; Neftci, Mostafa and Zenke, "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948,
     for the sigmoid; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the fast sigmoid.
     """
-    derivative = to_derivative(surrogate, slope)
     if f is None:
+        to_derivative(_API, surrogate, slope)
         return functools.partial(straight_through, surrogate=surrogate, slope=slope)
+    return with_surrogate(_API, f, surrogate, slope)
+
+
+def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) -> CustomGradient:
+    """`straight_through` of a function, with the name `api` in messages."""
+    derivative = to_derivative(api, surrogate, slope)
+    wording = WordingWithoutGradientFunction(api, differentiated="surrogate")
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-            leaves = pytree.flatten_arguments(_API, function, args, kwargs).values
-            x = _to_real_tensor(function, leaves)
+            leaves = pytree.flatten_arguments(api, function, args, kwargs).values
+            x = _to_real_tensor(api, function, leaves)
             value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
             if not value.shape.is_compatible_with(x.shape):
                 raise ValueError(
-                    f"{_API}: '{text.name_of(function)}' does not keep the shape of x; expected {x.shape}, got "
+                    f"{api}: '{text.name_of(function)}' does not keep the shape of x; expected {x.shape}, got "
                     f"{value.shape}. Use custom_gradient for a function that changes shapes."
                 )
 
@@ -126,20 +132,22 @@ def straight_through(
                 elif isinstance(surrogate, str):
                     dx = dy * derivative(x)
                 else:
-                    dx = slices.to_dense(dy) * _user_derivative(derivative, x, function)
+                    dx = slices.to_dense(dy) * _user_derivative(api, derivative, x, function)
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return value, grad_fn
 
-        return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
+        return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
 
-    return CustomGradient(_API, f, run)
+    return CustomGradient(api, f, run)
 
 
-def _user_derivative(surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, function: Callable[..., Any]) -> tf.Tensor:
+def _user_derivative(
+    api: str, surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, function: Callable[..., Any]
+) -> tf.Tensor:
     """The derivative that the user's surrogate returns, checked."""
-    subject = f"{_API}: the surrogate {text.name_of(surrogate)!r} of '{text.name_of(function)}'"
+    subject = f"{api}: the surrogate {text.name_of(surrogate)!r} of '{text.name_of(function)}'"
     try:
         derivative = surrogate(x)
     except TypeError as error:
@@ -174,7 +182,7 @@ def _user_derivative(surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, functi
     return derivative
 
 
-def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
+def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
     """The first argument as a Tensor, or TypeError."""
     first = leaves[0] if leaves else None
     is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
@@ -185,22 +193,22 @@ def _to_real_tensor(function: Callable[..., Any], leaves: Sequence[Any]) -> tf.T
         first = x
     got = text.describe(first) if leaves else "no argument"
     raise TypeError(
-        f"{_API}: '{text.name_of(function)}' has no x to differentiate with respect to; expected real numbers as its "
+        f"{api}: '{text.name_of(function)}' has no x to differentiate with respect to; expected real numbers as its "
         f"first argument, got {got}. Pass a Tensor or Variable of a floating dtype first."
     )
 
 
-def to_derivative(surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+def to_derivative(api: str, surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
     """The derivative of a surrogate, built-in or the user's own, as a function of x."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
         raise ValueError(
-            f"{_API}: the slope is not a positive number; expected a number above 0, got {slope!r}. Pass its size."
+            f"{api}: the slope is not a positive number; expected a number above 0, got {slope!r}. Pass its size."
         )
     if isinstance(surrogate, str) and surrogate in _DERIVATIVES:
         return lambda x: _DERIVATIVES[surrogate](x, float(slope))
     if callable(surrogate):
         return surrogate
     raise ValueError(
-        f"{_API}: unknown surrogate; expected one of {', '.join(map(repr, _DERIVATIVES))}, or a "
+        f"{api}: unknown surrogate; expected one of {', '.join(map(repr, _DERIVATIVES))}, or a "
         f"function of x that returns the derivative, got {surrogate!r}. Pass one of those names."
     )

@@ -44,7 +44,7 @@ class Unknowns:
         self._static_shapes = [tensor.shape for tensor in tensors]
         # Python numbers if they are known: XLA needs constants.
         self._shapes = [t.shape.as_list() if t.shape.is_fully_defined() else tf.shape(t) for t in tensors]
-        self.packed = self._concatenate(tensors)
+        self.packed = self.concatenate(tensors)
 
     def pack(self, subject: str, values: Any, advice: str) -> tf.Tensor:
         """Values in the structure of the unknowns as one Tensor; `subject` begins errors, and `advice` ends them."""
@@ -66,19 +66,31 @@ class Unknowns:
                 )
             if not tensor.shape.is_compatible_with(shape):
                 raise ValueError(self.wrong_shape(subject, shape, tensor.shape, advice, i))
-        return self._concatenate(tensors)
+        return self.concatenate(tensors)
 
     def unpack(self, packed: tf.Tensor) -> Any:
         """The structure of the unknowns, from one Tensor."""
+        return self.structured(self.leaves(packed))
+
+    def leaves(self, packed: tf.Tensor) -> list[tf.Tensor]:
+        """The unknowns one by one, from one Tensor."""
         if self._structure is None:
-            return packed
+            return [packed]
         axis = 1 if self.batched else 0
         sizes = [_product(shape[axis:]) for shape in self._shapes]
         parts = tf.split(packed, sizes, axis=axis)
-        return tf.nest.pack_sequence_as(
-            self._structure,
-            [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)],
-        )
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def structured(self, leaves: Sequence[tf.Tensor]) -> Any:
+        """The unknowns in their structure."""
+        return leaves[0] if self._structure is None else tf.nest.pack_sequence_as(self._structure, list(leaves))
+
+    def names(self) -> list[str]:
+        """The name of each unknown, as the user's function has it: `y`, `y['a']`."""
+        if self._structure is None:
+            return ["y"]
+        names = tf.nest.flatten(pytree.paths("y", self._structure))
+        return names if len(names) == len(self._shapes) else [f"y[{i}]" for i in range(len(self._shapes))]
 
     def wrong_shape(self, subject: str, expected: Any, got: Any, advice: str, number: int = 0) -> str:
         """The message for values of another shape."""
@@ -86,7 +98,8 @@ class Unknowns:
         expected = f"{expected} (the shape of {which})"
         return f"{self._api}: {subject} has the wrong shape; expected {expected}, got {got}. {advice}"
 
-    def _concatenate(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    def concatenate(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """One Tensor of the elements of all, which have the shapes of the unknowns."""
         if self._structure is None:
             return tensors[0]
         if not self.batched:

@@ -5,7 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core.signature import mismatched_signature
 
 # An op type, or a predicate on a tf.Operation.
 Key = str | Callable[[Any], bool]
@@ -28,6 +32,11 @@ class RuleTable:
                 raise TypeError(
                     f"{api}: rules has a key that names no ops; expected an op type such as 'Relu', or a function of "
                     f"a tf.Operation, got {text.describe(key)}."
+                )
+            if not isinstance(key, str) and _is_of_a_library(key):
+                raise TypeError(
+                    f"{api}: a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that "
+                    f"returns a bool, got the function '{text.name_of(key)}' of {_package(key)}. {_advice(key)}"
                 )
             if not callable(rule):
                 raise TypeError(
@@ -55,12 +64,31 @@ class Matching:
         """The rule of an op, which has inputs and outputs; None if it has none."""
         self.types[op.type] += 1
         for key, rule in self._rules.items():
-            if op.type == key if isinstance(key, str) else key(op):
+            if op.type == key if isinstance(key, str) else self._selects(key, op):
                 self.overridden[op.type] += 1
-                if key in self._unmatched:
-                    self._unmatched.remove(key)
+                # By identity: a predicate may have an __eq__ of its own.
+                self._unmatched = [other for other in self._unmatched if other is not key]
                 return rule
         return None
+
+    def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
+        """The answer of a predicate; TypeError if it is not one."""
+        try:
+            answer = predicate(op)
+        except TypeError as error:
+            signature = mismatched_signature(predicate, [op], {})
+            if signature is None:
+                raise
+            raise TypeError(
+                f"{self._api}: {_described(predicate)} must take one argument, a tf.Operation, got "
+                f"{text.name_of(predicate)}{signature}."
+            ) from error
+        if not isinstance(answer, (bool, np.bool_)):
+            raise TypeError(
+                f"{self._api}: {_described(predicate)} must return a bool for each tf.Operation, got "
+                f"{text.describe(answer)} for '{op.name}'. Compare what you look for, as in op.type == 'Relu'."
+            )
+        return bool(answer)
 
     def check_all_matched(self, place: str) -> None:
         """Raises ValueError if a rule matched no op."""
@@ -81,3 +109,18 @@ class Matching:
 
 def _described(key: Key) -> str:
     return repr(key) if isinstance(key, str) else f"the predicate '{text.name_of(key)}'"
+
+
+def _package(function: Any) -> str:
+    return str(getattr(function, "__module__", None) or "").partition(".")[0]
+
+
+def _is_of_a_library(key: Any) -> bool:
+    """Whether it is a function of TensorFlow or Keras, which stands for an op but takes no tf.Operation."""
+    return _package(key) in ("tensorflow", "keras", "tf_keras")
+
+
+def _advice(function: Any) -> str:
+    name = text.name_of(function).replace("_", "").lower()
+    op_types = [op_type for op_type in dir(tf.raw_ops) if op_type.lower() == name]
+    return f"Write {op_types[0]!r}." if op_types else "Write the type of its op."

@@ -1,0 +1,307 @@
+"""Implicit functions of what has no derivative or is no solution: an error, and not a wrong gradient."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.processes import run_python
+from ..support.sources import ROOT
+
+X, DY = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
+RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
+
+
+def gradient_of(function, run="eager"):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+    return RUNS[run](gradient)(tf.constant(X))
+
+
+def twice(x):
+    return 2.0 * x
+
+
+def pair(x):
+    return [2.0 * x, 2.0 * x]
+
+
+def leaves_tensorflow(y, x):
+    return 0.5 * (y.numpy() if tf.executing_eagerly() else tf.stop_gradient(y)) + x
+
+
+# The API, the user's function, the solver, and the name of the unknown without a derivative.
+WITHOUT_DERIVATIVE = {
+    "NumPy": (cg.implicit_fixed_point, leaves_tensorflow, twice, "y"),
+    "stop_gradient": (cg.implicit_fixed_point, lambda y, x: 0.5 * tf.stop_gradient(y) + x, twice, "y"),
+    "one of several": (
+        cg.implicit_fixed_point,
+        lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x],
+        pair,
+        "y[0]",
+    ),
+    "one in a dictionary": (
+        cg.implicit_root,
+        lambda y, x: {"a": y["a"] - x, "b": y["a"] - x},
+        lambda x: {"a": x, "b": x},
+        "y['b']",
+    ),
+    "integers": (cg.implicit_root, lambda y, x: tf.cast(tf.cast(y, tf.int32), x.dtype) - x, tf.identity, "y"),
+    "no y": (cg.implicit_root, lambda y, x: x - x, twice, "y"),
+    "a linear objective": (cg.implicit_minimum, lambda y, x: tf.reduce_sum(y * x), twice, "y"),
+}
+NOUNS = {
+    cg.implicit_root: ("residual", "derivative"),
+    cg.implicit_fixed_point: ("function", "derivative"),
+    cg.implicit_minimum: ("objective", "second derivative"),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("case", WITHOUT_DERIVATIVE)
+def test_no_derivative_with_respect_to_the_unknowns_is_an_error(case, run):
+    api, function, solve, name = WITHOUT_DERIVATIVE[case]
+    noun, derivative = NOUNS[api]
+    message = (
+        f"{api.__name__}: the {noun} '{function.__name__}' of '{getattr(solve, '__name__', '')}' must have a {derivative} "
+        f"with respect to {name}, but TensorFlow finds none: it does not depend on {name}, or not by operations with a "
+        "derivative. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+    )
+    solved = api(function, solve)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gradient_of(lambda x: tf.nest.flatten(solved(x))[0], run)
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("decorate", [lambda f: f, tf.function], ids=["plain", "tf_function"])
+def test_a_fixed_point_need_not_depend_on_each_unknown(decorate, run):
+    """As in the method of Gauss and Seidel: a = b / 2 + x and b = a / 4 + x have a = 12/7 x and b = 10/7 x."""
+
+    @decorate
+    def step(y, x):
+        a = 0.5 * y[1] + x
+        return [a, 0.25 * a + x]
+
+    solved = cg.implicit_fixed_point(step, lambda x: [12 / 7 * x, 10 / 7 * x])
+    np.testing.assert_allclose(gradient_of(lambda x: 2.0 * solved(x)[0] + solved(x)[1], run), 34 / 7 * DY)
+    np.testing.assert_allclose(gradient_of(cg.implicit_fixed_point(lambda y, x: 2.0 * x, twice), run), 2 * DY)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_an_argument_without_a_derivative_has_no_gradient(run):
+    function = cg.implicit_root(lambda y, x, z: y - x + tf.stop_gradient(z), lambda x, z: x - z)
+
+    @RUNS[run]
+    def gradients(x, z):
+        with tf.GradientTape() as tape:
+            tape.watch([x, z])
+            y = function(x, z)
+        return tape.gradient(y, [x, z], output_gradients=tf.constant(DY))
+
+    dx, dz = gradients(tf.constant(X), tf.constant(X))
+    np.testing.assert_allclose(dx, DY)
+    assert dz is None
+
+
+def kepler(y, x):
+    return y - 0.3 * tf.sin(y) - x
+
+
+def kepler_by_steps(x, steps=60):
+    y = x
+    for _ in range(steps):
+        y = x + 0.3 * tf.sin(y)
+    return y
+
+
+def babylonian(y, x):
+    return (y + x / y) / 2
+
+
+def distance(y, x):
+    return tf.reduce_sum((y - 3.0 * x) ** 2)
+
+
+EXCHANGED = {
+    "root": (
+        cg.implicit_root,
+        lambda x, y: kepler(y, x),
+        kepler_by_steps,
+        "must be zero at the y that {} returns, got ",
+    ),
+    "fixed point": (
+        cg.implicit_fixed_point,
+        lambda x, y: babylonian(y, x),
+        tf.sqrt,
+        "must return the y that {} returns, got numbers that differ from it by ",
+    ),
+    "minimum": (
+        cg.implicit_minimum,
+        lambda x, y: distance(y, x),
+        lambda x: 3.0 * x,
+        "must have a gradient of zero at the y that {} returns, got numbers ",
+    ),
+}
+
+
+@pytest.mark.parametrize("run", ["eager", "traced"])
+@pytest.mark.parametrize("case", EXCHANGED)
+def test_exchanged_arguments_are_found(case, run):
+    """In eager mode by default, in a graph on request."""
+    api, function, solve, law = EXCHANGED[case]
+    check, kind = (None, ValueError) if run == "eager" else (True, tf.errors.InvalidArgumentError)
+    with pytest.raises(kind) as error:
+        gradient_of(api(function, solve, check_solution=check), run)
+    text = str(error.value).replace(r"\'", "'")  # TensorFlow escapes quotes in what an assertion shows.
+    noun, _ = NOUNS[api]
+    name = f"'{solve.__name__}'"
+    assert f"{api.__name__}: the {noun} '<lambda>' of {name} {law.format(name)}" in text
+    advice = f"Check that the {noun} takes y first and that the solver converges, or pass check_solution=False."
+    assert advice in text
+    gradient_of(api(function, solve, check_solution=False), run)
+    if run == "traced":
+        gradient_of(api(function, solve), run)
+
+
+@pytest.mark.parametrize("run", ["eager", "traced"])
+@pytest.mark.parametrize("factor", [0.8, 0.95, 1.0, 1.05, 1.3])
+def test_a_solver_that_stops_early_passes(factor, run):
+    y = factor * kepler_by_steps(tf.constant(X)).numpy()
+    function = cg.implicit_root(kepler, lambda x: factor * kepler_by_steps(x), check_solution=True)
+    np.testing.assert_allclose(gradient_of(function, run), DY / (1 - 0.3 * np.cos(y)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
+def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
+    """Of unknowns that are zero but for their last digits, and of differences of large numbers."""
+    x = tf.cast([scale, 2 * scale, -scale], dtype)
+    function = cg.implicit_root(lambda y, x: (y + x) - x, lambda x: 1e-4 + tf.zeros_like(x))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    np.testing.assert_allclose(tf.cast(tape.gradient(y, x), tf.float64), np.zeros(3))
+
+
+def test_a_check_of_the_solution_is_refused_under_xla():
+    message = (
+        "implicit_root: XLA does not compile check_solution; leave out check_solution=True for 'kepler_by_steps' in a "
+        "function with jit_compile=True."
+    )
+    with pytest.raises(NotImplementedError, match=re.escape(message)):
+        gradient_of(cg.implicit_root(kepler, kepler_by_steps, check_solution=True), "jit")
+    with pytest.raises(TypeError, match=r"^implicit_root: check_solution must be True, False or None, got 1\.$"):
+        cg.implicit_root(kepler, kepler_by_steps, check_solution=1)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_residual_and_solver_exchanged(run):
+    message = (
+        "implicit_root: the solver 'kepler' does not take the arguments of the call, but the residual 'kepler_by_steps' "
+        "does. Pass the residual first: implicit_root(kepler, kepler_by_steps)."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        gradient_of(cg.implicit_root(steps_of_a_solver, kepler), run)
+
+
+def steps_of_a_solver(x):
+    return kepler_by_steps(x)
+
+
+steps_of_a_solver.__qualname__ = "kepler_by_steps"
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_residual_with_other_parameters(run):
+    message = "implicit_root: the residual 'twice' of 'kepler_by_steps' must take y and the arguments of 'kepler_by_steps', got twice(x)."
+    with pytest.raises(TypeError, match=re.escape(message)):
+        gradient_of(cg.implicit_root(twice, kepler_by_steps), run)
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_watched_variable_that_is_not_trainable_has_a_gradient(order, run):
+    """y = x / (v w): dv = -dy x / (v**2 w), and again by v."""
+    v, w = (
+        tf.Variable([1.0, 2.0, 4.0], trainable=False, dtype=tf.float64),
+        tf.Variable([2.0, 3.0, 5.0], dtype=tf.float64),
+    )
+    function = cg.implicit_root(lambda y, x: y * v * w - x, lambda x: x / (v * w))
+
+    @RUNS[run]
+    def gradients(x):
+        with tf.GradientTape() as outer:
+            outer.watch(v)
+            with tf.GradientTape() as tape:
+                tape.watch([x, v])
+                y = function(x)
+            found = tape.gradient(y, [x, v, w], output_gradients=tf.constant(DY))
+        return [*found, outer.gradient(found[1], v)] if order == 2 else found
+
+    x, a, b = X, v.numpy(), w.numpy()
+    expected = [DY / (a * b), -DY * x / (a**2 * b), -DY * x / (a * b**2), 2 * DY * x / (a**3 * b)]
+    for found, number in zip(gradients(tf.constant(X)), expected, strict=False):
+        np.testing.assert_allclose(found, number, rtol=1e-12)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_variable_in_several_places_has_one_gradient_for_each_use(run):
+    """y**2 = a b w, all of them one variable."""
+    w = tf.Variable([4.0, 5.0, 6.0], dtype=tf.float64)
+    function = cg.implicit_root(lambda y, a, b: y**2 - a * b * w, lambda a, b: tf.sqrt(a * b * w))
+
+    @RUNS[run]
+    def gradient():
+        with tf.GradientTape() as tape:
+            y = function(w, w)
+        return tape.gradient(y, w, output_gradients=tf.constant(DY))
+
+    np.testing.assert_allclose(gradient(), DY * 1.5 * np.sqrt(w.numpy()), rtol=1e-12)
+
+
+RELOAD = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+
+model = tf.saved_model.load(sys.argv[1])
+x, dy = tf.constant([1.0, 2.0, 3.0], tf.float64), tf.constant([1.0, 10.0, 100.0], tf.float64)
+with tf.GradientTape() as tape:
+    tape.watch([x, model.v])
+    y = model.right(x)
+dx, dv = tape.gradient(y, [x, model.v], output_gradients=dy)
+np.testing.assert_allclose(dx, dy / 2.0)
+np.testing.assert_allclose(dv, -tf.reduce_sum(dy * x) / 4.0)
+for function, kind in [(model.lost, RuntimeError), (model.exchanged, tf.errors.InvalidArgumentError)]:
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        tape.gradient(y, x, output_gradients=dy)
+    except kind as error:
+        print(str(error).replace(chr(92), ""))
+"""
+
+
+def test_a_reloaded_model_has_the_errors_and_the_gradient_of_the_watched_variable(tmp_path):
+    model = tf.Module()
+    model.v = tf.Variable(2.0, trainable=False, dtype=tf.float64)
+    functions = {
+        "right": cg.implicit_root(lambda y, x: y * model.v - x, lambda x: x / model.v),
+        "lost": cg.implicit_root(lambda y, x: tf.round(y) - x, twice),
+        "exchanged": cg.implicit_root(lambda x, y: kepler(y, x), steps_of_a_solver, check_solution=True),
+    }
+    for name, function in functions.items():
+        setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
+    tf.saved_model.save(model, tmp_path / "model")
+    printed = run_python(RELOAD, tmp_path / "model", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}).stdout
+    assert "implicit_root: the residual '<lambda>' of 'twice' must have a derivative with respect to y" in printed
+    assert "implicit_root: the residual '<lambda>' of 'kepler_by_steps' must be zero at the y that" in printed
