@@ -31,7 +31,7 @@ from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 from tensorflow.python.eager.graph_only_ops import graph_placeholder
 
 # Makes a function of a traced graph, without the wrapper, cache and call counters of tf.function.
-from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
 # Whether anything records at all: if nothing does, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
@@ -179,6 +179,14 @@ def find_function(graph: Any, name: str) -> Any:
 def function_def_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+# The public interface makes functions by tracing alone.
+def function_of_definition(definition: Any, called: list[Any]) -> Any:
+    """A function of this FunctionDef, for ops that name it; `called` are the functions that it needs."""
+    current = context.context()
+    current.add_function_def(definition)
+    return AtomicFunction(definition.signature.name, current, FunctionType([]), called)
 
 
 # A graph captures a tensor at the first op that reads it, and tapes learn of that only if the op is recorded.
