@@ -41,8 +41,13 @@ def take_values(function: Any, captures: list[Any], num_upstream: int) -> tuple[
     read = [i for i in candidates if functions.only_reads(function.name, num_upstream + i)]
     if not read:
         return function, []
-    dtypes = {num_upstream + i: tf_internal.shape_and_dtype(captures[i])[1].as_datatype_enum for i in read}
-    return functions.of_values(function.name, dtypes), read
+    specs = {num_upstream + i: tf_internal.shape_and_dtype(captures[i]) for i in read}
+    # The graph of the rule, which is ours, lists its new inputs: a SavedModel takes their shapes from there.
+    with function.graph.as_default():
+        for position, (shape, dtype) in specs.items():
+            function.graph.inputs[position] = tf_internal.graph_placeholder(dtype, shape)
+    dtypes = {position: dtype.as_datatype_enum for position, (_, dtype) in specs.items()}
+    return functions.of_values(function.name, dtypes, function.graph), read
 
 
 def read(tensor: Any, like: Any = None) -> Any:
@@ -86,7 +91,9 @@ class _Functions:
             for i, reference in enumerate(node.input):
                 if reference == argument and not self._node_only_reads(definition, node, i):
                     return False
-        returned = [i for i, output in enumerate(definition.signature.output_arg) if definition.ret[output.name] == argument]
+        returned = [
+            i for i, output in enumerate(definition.signature.output_arg) if definition.ret[output.name] == argument
+        ]
         return returned in ([], [position])  # The body of a loop returns it unchanged.
 
     def _node_only_reads(self, definition: Any, node: Any, i: int) -> bool:
@@ -106,7 +113,7 @@ class _Functions:
         definition = self._definition(name)
         return definition.signature.input_arg[position].name in definition.ret.values()
 
-    def of_values(self, name: Any, dtypes: dict[int, int]) -> Any:
+    def of_values(self, name: Any, dtypes: dict[int, int], graph: Any = None) -> Any:
         """The function of values, of these dtypes, instead of the handles at these positions."""
         key = _name(name), tuple(dtypes)
         if key not in self._made:
@@ -117,7 +124,7 @@ class _Functions:
             self._rewrite(definition, dtypes)
             made = {_name(f): f for f in self._made.values()}
             called = [(made | self._functions)[n] for n in _reachable(definition, lambda n: self._find(n, made))]
-            self._made[key] = tf_internal.function_of_definition(definition, called)
+            self._made[key] = tf_internal.function_of_definition(definition, called, graph)
         return self._made[key]
 
     def _definition(self, name: Any) -> Any:
