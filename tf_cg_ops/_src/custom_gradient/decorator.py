@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import pickle
 import sys
 import types
 import weakref
@@ -104,7 +105,11 @@ class CustomGradient:
         # Some callables have no name, such as those of functools.partial.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
+        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled and belong to the function alone.
+        own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
+        if isinstance(function, (types.FunctionType, types.MethodType)):
+            self.__dict__.update(own)
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
         self.api = api
@@ -129,10 +134,16 @@ class CustomGradient:
         instance = getattr(self._function, "__self__", None)
         if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
             return getattr, (instance, self.__name__)
-        found = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return self.__qualname__ if found is self else super().__reduce_ex__(protocol)
+        by_value = _stores_programs_by_value()
+        if _has_its_name(self, self) and not (by_value and self.__module__ == "__main__"):
+            return self.__qualname__
+        is_lost = isinstance(self._function, types.FunctionType) and not _has_its_name(self._function, self._function)
+        if not by_value and (is_lost or "<locals>" in getattr(self._run, "__qualname__", "")):
+            raise pickle.PicklingError(
+                f"{self.api}: '{self.__qualname__}' cannot be pickled because the module {self.__module__!r} has another "
+                "object, or none, under this name. Decorate a function at the top level of a module, or use cloudpickle."
+            )
+        return super().__reduce_ex__(protocol)
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """As an argument of a tf.function, told apart by identity and not by the function in __wrapped__."""
@@ -150,6 +161,28 @@ class CustomGradient:
     def from_config(cls, config: dict[str, Any]) -> Callable[..., Any]:
         """The function that Keras saved."""
         return registration.function_from_config(config)
+
+
+def _has_its_name(function: Any, wanted: Any) -> bool:
+    """Whether a module has the object under the name of the function."""
+    found = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is wanted
+
+
+def _stores_programs_by_value() -> bool:
+    """Whether a pickler is at work that takes the functions of `__main__` to processes that do not have them.
+
+    Pickle asks an object how to store it, and does not tell which pickler asks.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").split(".")
+        if not {"cloudpickle", "cloudpickle_fast", "dill", "_dill"}.isdisjoint(module):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 registration.classes.append(CustomGradient)
