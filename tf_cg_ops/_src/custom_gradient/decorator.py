@@ -97,9 +97,14 @@ def not_a_function(api: str, value: Any) -> TypeError:
 # Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
-    """A decorated function or method: `run(function, args, kwargs)` computes it."""
+    """A decorated function or method: `run(function, args, kwargs)` computes it.
 
-    def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+    The API makes the same function again with these options, if a file can hold them.
+    """
+
+    def __init__(
+        self, api: str, function: Callable[..., Any], run: Callable[..., Any], options: dict[str, Any] | None = None
+    ) -> None:
         if not callable(function):
             raise not_a_function(api, function)
         # Some callables have no name, such as those of functools.partial.
@@ -113,6 +118,7 @@ class CustomGradient:
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
         self.api = api
+        self.options = options
         self._function = function
         self._run = run
 

@@ -13,6 +13,7 @@ from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.keras import registration
 
 _API = "straight_through"
 _WORDING = WordingWithoutGradientFunction(_API, differentiated="surrogate")
@@ -133,7 +134,11 @@ def straight_through(
 
         return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
 
-    return CustomGradient(_API, f, run)
+    options = {"surrogate": surrogate, "slope": float(slope)} if isinstance(surrogate, str) else None
+    return CustomGradient(_API, f, run, options)
+
+
+registration.makers[_API] = straight_through
 
 
 def _user_derivative(surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, function: Callable[..., Any]) -> tf.Tensor:
