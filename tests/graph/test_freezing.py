@@ -136,7 +136,8 @@ module.f = tf.function(lambda x: f(x) * module.count, input_signature=[tf.Tensor
 tf.saved_model.save(module, sys.argv[1], signatures=module.f)
 cg.saved_model.strip(sys.argv[1], sys.argv[1] + "_stripped")
 for folder in sys.argv[1] + "_stripped", sys.argv[1]:
-    frozen = freeze(tf.saved_model.load(folder).signatures["serving_default"])
+    loaded = tf.saved_model.load(folder)
+    frozen = freeze(loaded.signatures["serving_default"])
     print(float(frozen(tf.constant(0.0))[0]))
 """
 

@@ -146,8 +146,9 @@ class CustomGradient:
         is_lost = isinstance(self._function, types.FunctionType) and not _has_its_name(self._function, self._function)
         if not by_value and (is_lost or "<locals>" in getattr(self._run, "__qualname__", "")):
             raise pickle.PicklingError(
-                f"{self.api}: '{self.__qualname__}' cannot be pickled because the module {self.__module__!r} has another "
-                "object, or none, under this name. Decorate a function at the top level of a module, or use cloudpickle."
+                f"{self.api}: '{self.__qualname__}' cannot be pickled because the module {self.__module__!r} has "
+                "another object, or none, under this name. Decorate a function at the top level of a module, or use "
+                "cloudpickle."
             )
         return super().__reduce_ex__(protocol)
 

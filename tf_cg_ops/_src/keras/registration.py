@@ -58,8 +58,8 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     if public_name:
         raise ValueError(
             f"{getattr(function, 'api', '')}: Keras cannot save this decorated tf.{public_name}, because it would not "
-            f"find the function again. Call tf.{public_name} in a function of your own, decorate that, and register it with "
-            "@keras.saving.register_keras_serializable() on top."
+            f"find the function again. Call tf.{public_name} in a function of your own, decorate that, and register it "
+            "with @keras.saving.register_keras_serializable() on top."
         )
     if not python_name.isidentifier():
         raise ValueError(
