@@ -145,7 +145,7 @@ for folder in sys.argv[1] + "_stripped", sys.argv[1]:
 def test_a_rule_that_writes_a_variable_is_frozen_after_stripping_alone(tmp_path):
     result = run_python(WRITES, tmp_path / "model", cwd=tmp_path, check=False)
     assert result.stdout == "0.0\n", result.stderr
-    assert "expected resource" in result.stderr.splitlines()[-1]
+    assert "expected resource" in result.stderr
 
 
 class Reading(tf.Module):

@@ -111,7 +111,7 @@ class CustomGradient:
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
         functools.update_wrapper(self, function, updated=())
-        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled and belong to the function alone.
+        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled, and belong to the function.
         own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
         if isinstance(function, (types.FunctionType, types.MethodType)):
             self.__dict__.update(own)
