@@ -32,6 +32,7 @@ REGISTER_OP("CustomGradientRule")
     .Attr("differentiated_results: list(int) >= 0")
     .Attr("differentiated_inputs: list(int) >= 0")
     .Attr("sliced_inputs: list(int) = []")
+    .Attr("variable_captures: list(int) = []")
     .Attr("function_name: string = ''")
     .Attr("error: string = ''")
     .SetShapeFn(CustomGradientRuleShape)
@@ -55,6 +56,8 @@ differentiated_results: The positions of the results that have an upstream
 differentiated_inputs: The positions of the inputs that have a gradient.
 sliced_inputs: The positions of the inputs with a gradient that consists of
   slices along the first dimension.
+variable_captures: The positions of the captures that are values of variables.
+  A gradient that is computed in Python reads these variables again.
 function_name: The name of the function in error messages.
 error: If not empty, there is no rule, and differentiation fails with this
   message.

@@ -54,7 +54,8 @@ bool TakesOrReturnsReference(const Node& node) {
 
 // Whether running the node has no effect but its outputs.
 bool IsPure(const Node& node) {
-  return !node.op_def().is_stateful() || node.IsArg() || node.type_string() == "VarHandleOp";
+  const std::string& type = node.type_string();
+  return !node.op_def().is_stateful() || node.IsArg() || type == "VarHandleOp" || type == "ReadVariableOp";
 }
 
 // Whether an identity need not have the node as an input, provided it waits for the node if that has effects.

@@ -13,6 +13,7 @@ def test_every_name_is_there():
     names = [name for name, value in vars(tf_internal).items() if not name.startswith("_")]
     assert sorted(names) == [
         "Any",
+        "AtomicFunction",
         "AutomaticControlDependencies",
         "Callable",
         "ConversionNotImplementedError",
@@ -53,7 +54,9 @@ def test_every_name_is_there():
         "find_gradient_function",
         "from_func_graph",
         "function_def_of",
+        "function_def_to_graph",
         "function_def_to_graph_def",
+        "function_of_definition",
         "get_flat_tensors_for_gradients",
         "graph_of_function",
         "graph_placeholder",
@@ -103,6 +106,7 @@ def test_signatures_are_those_that_are_called():
     assert parameters(tf_internal.AutomaticControlDependencies.mark_as_return) == ["self", "tensor"]
     assert parameters(tf_internal.from_func_graph)[:4] == ["name", "graph", "attrs", "function_type"]
     assert parameters(tf_internal.function_def_to_graph_def)[0] == "fdef"
+    assert parameters(tf_internal.AtomicFunction)[:4] == ["name", "bound_context", "function_type", "children"]
 
 
 def test_record_operation_puts_a_closure_on_the_tape():

@@ -177,22 +177,19 @@ import tf_cg_ops
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 source, target = map(tf.saved_model.load, sys.argv[1:])
-try:
-    convert_variables_to_constants_v2(source.signatures["serving_default"])
-except ValueError as error:
-    print(error)
-frozen = convert_variables_to_constants_v2(target.signatures["serving_default"])
-assert not frozen.variables
-print(frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist())
+for model in source, target:
+    frozen = convert_variables_to_constants_v2(model.signatures["serving_default"])
+    assert not frozen.variables
+    print(frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist())
 """
 
 
-def test_a_loop_whose_gradient_reads_variables_can_be_frozen_after_stripping_and_not_before(tmp_path):
+def test_a_loop_whose_gradient_reads_variables_can_be_frozen_before_and_after_stripping(tmp_path):
     module = ReadingForGradients()
     save_and_strip(module, tmp_path, signatures=module.looped)
     output = run_python(FREEZE, tmp_path / "source", tmp_path / "target", cwd=tmp_path).stdout
-    assert "resource" in output.splitlines()[0]
-    assert json.loads(output.splitlines()[-1]) == module.looped(tf.constant([[1.0, -1.0]])).numpy().tolist()
+    value = module.looped(tf.constant([[1.0, -1.0]])).numpy().tolist()
+    assert [json.loads(line) for line in output.splitlines()[-2:]] == [value, value]
 
 
 class Training(tf.Module):

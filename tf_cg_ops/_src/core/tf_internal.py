@@ -30,8 +30,8 @@ from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 # Takes half the time of tf.compat.v1.placeholder, which makes checks that no graph of a function needs.
 from tensorflow.python.eager.graph_only_ops import graph_placeholder
 
-# Makes a function of a traced graph, without the wrapper, cache and call counters of tf.function.
-from tensorflow.python.eager.polymorphic_function.atomic_function import from_func_graph
+# Make a function of a traced graph, or of its definition, without the wrapper, cache and call counters of tf.function.
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
 # TensorFlow's own warning about too many traces, which it gives for calls of a tf.function alone.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
@@ -71,8 +71,8 @@ from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
 
-# The GraphDef of a function that a graph holds: tf.graph_util.import_graph_def takes no FunctionDef.
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+# The graph of a FunctionDef, and its GraphDef: tf.graph_util.import_graph_def takes no FunctionDef.
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
 
 # Whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
@@ -237,6 +237,25 @@ def find_function(graph: Any, name: str) -> Any:
 def function_def_of(function: Any) -> Any:
     """The FunctionDef of a function that a graph holds."""
     return function.cached_definition
+
+
+# The public interface makes functions by tracing alone.
+def function_of_definition(definition: Any, called: list[Any], graph: Any = None) -> Any:
+    """A function of this FunctionDef, for ops that name it.
+
+    `called` are the functions that it needs. The graph, from which TensorFlow takes shapes and Python gradients when it
+    saves the function, is made of the definition if it is not given.
+    """
+    current = context.context()
+    current.add_function_def(definition)
+    if graph is None:
+        with ops.Graph().as_default() as library:
+            for function in called:
+                library._add_function(function)
+            graph = function_def_to_graph(definition, include_library_functions=False)
+            for function in called:
+                graph._add_function(function)
+    return AtomicFunction(definition.signature.name, current, FunctionType([]), called, cached_graph=graph)
 
 
 # A graph captures a tensor at the first op that reads it, and tapes learn of that only if the op is recorded.

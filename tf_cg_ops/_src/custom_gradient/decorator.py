@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import pickle
 import sys
 import types
 import weakref
@@ -114,13 +115,19 @@ def _held_by(attribute: Any) -> list[Any]:
 # Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
-    """A decorated function or method: `run(function, args, kwargs)` computes it."""
+    """A decorated function or method: `run(function, args, kwargs)` computes it.
 
-    def __init__(self, api: str, function: Callable[..., Any], run: Callable[..., Any]) -> None:
+    The API makes the same function again with these options, if a file can hold them.
+    """
+
+    def __init__(
+        self, api: str, function: Callable[..., Any], run: Callable[..., Any], options: dict[str, Any] | None = None
+    ) -> None:
         if not callable(function):
             raise not_a_function(api, function)
         self._wrap(function)
         self.api = api
+        self.options = options
         self._run = run
         self._unbound: CustomGradient | None = None  # Of a bound method, the decorated function.
         self._attributes = {self.__name__}  # Its names in classes.
@@ -129,7 +136,11 @@ class CustomGradient:
         # Some callables have no name, such as those of functools.partial.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
+        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled, and belong to the function.
+        own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
+        if isinstance(function, (types.FunctionType, types.MethodType)):
+            self.__dict__.update(own)
         with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
             self.__signature__ = inspect.signature(function)
         self._function = function
@@ -187,10 +198,17 @@ class CustomGradient:
         instance = getattr(self._function, "__self__", None)
         if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
             return getattr, (instance, self.__name__)
-        found = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return self.__qualname__ if found is self else super().__reduce_ex__(protocol)
+        by_value = _stores_programs_by_value()
+        if _has_its_name(self, self) and not (by_value and self.__module__ == "__main__"):
+            return self.__qualname__
+        is_lost = isinstance(self._function, types.FunctionType) and not _has_its_name(self._function, self._function)
+        if not by_value and (is_lost or "<locals>" in getattr(self._run, "__qualname__", "")):
+            raise pickle.PicklingError(
+                f"{self.api}: '{self.__qualname__}' cannot be pickled because the module {self.__module__!r} has "
+                "another object, or none, under this name. Decorate a function at the top level of a module, or use "
+                "cloudpickle."
+            )
+        return super().__reduce_ex__(protocol)
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """As an argument of a tf.function, told apart by identity and not by the function in __wrapped__."""
@@ -208,6 +226,28 @@ class CustomGradient:
     def from_config(cls, config: dict[str, Any]) -> Callable[..., Any]:
         """The function that Keras saved."""
         return registration.function_from_config(config)
+
+
+def _has_its_name(function: Any, wanted: Any) -> bool:
+    """Whether a module has the object under the name of the function."""
+    found = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is wanted
+
+
+def _stores_programs_by_value() -> bool:
+    """Whether a pickler is at work that takes the functions of `__main__` to processes that do not have them.
+
+    Pickle asks an object how to store it, and does not tell which pickler asks.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").split(".")
+        if not {"cloudpickle", "cloudpickle_fast", "dill", "_dill"}.isdisjoint(module):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 registration.classes.append(CustomGradient)

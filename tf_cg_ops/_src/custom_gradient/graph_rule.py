@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient import inline, traced_rule
+from tf_cg_ops._src.custom_gradient import inline, traced_rule, variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
 
 # The attribute of a tf.Operation that holds its live rule, and keeps it as long as the graph lives.
@@ -88,7 +88,11 @@ def attach(
     tf_internal.add_function(graph, rule.function)
     # Captured here, where the tapes see it: the live rule reads the same tensors.
     groups = [[(t, tf_internal.capture(graph, t)) for t in tensors] for tensors in (results, inputs, rule.captures)]
-    op = _create_op(graph, name, [[inside for _, inside in group] for group in groups], rule)
+    results, inside_inputs, captures = ([inside for _, inside in group] for group in groups)
+    with tf_internal.stop_recording():
+        for i in rule.variables:
+            captures[i] = variable_reads.read(captures[i])
+    op = _create_op(graph, name, [results, inside_inputs, captures], rule)
     outputs = list(op.outputs)
     captured = [(outside, inside) for group in groups for outside, inside in group if inside is not outside]
     live_rule = _LiveRule(backward, captured, traced_rule.current_order(), rule.exception)
@@ -112,6 +116,7 @@ def _create_op(graph: tf.Graph, name: str, inputs: list[list[tf.Tensor]], rule: 
         "differentiated_results": rule.results,
         "differentiated_inputs": rule.inputs,
         "sliced_inputs": rule.sliced_inputs,
+        "variable_captures": rule.variables,
     }
     attributes = {
         **{f"T{group}": value(list=t) for group, t in zip(("results", "inputs", "captures"), types, strict=True)},
@@ -186,6 +191,12 @@ def _import(
     positions = op.get_attr("differentiated_inputs")
     if positions:
         upstream = [tf.convert_to_tensor(slices.to_dense(dys[i])) for i in op.get_attr("differentiated_results")]
+        read = op.get_attr("variable_captures")
+        values = op.inputs[len(op.inputs) - len(captures) :]
+        captures = [
+            variable_reads.read(capture, like) if i in read else capture
+            for i, (capture, like) in enumerate(zip(captures, values, strict=True))
+        ]
         _check_signature(op, captures)
         outputs = iter(inline.inline(op.graph, op.get_attr("rule").name, upstream + captures))
         sliced = op.get_attr("sliced_inputs")

@@ -9,6 +9,7 @@ from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.keras import registration
 
 
 @tf_internal.autograph_artifact
@@ -57,7 +58,10 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
         return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
 
-    return CustomGradient("grad_pass_through", f, run)
+    return CustomGradient("grad_pass_through", f, run, options={})
+
+
+registration.makers["grad_pass_through"] = grad_pass_through
 
 
 class _Wording(WordingWithoutGradientFunction):

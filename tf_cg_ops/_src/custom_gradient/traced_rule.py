@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 # Computes one gradient, or None, for each input from one upstream gradient for each result.
@@ -46,6 +47,7 @@ class TracedRule:
     sliced_inputs: list[int]  # The positions of the inputs whose gradient consists of slices.
     error: str = ""  # The message if there is no rule.
     exception: Exception | None = None  # The exception of `grad_fn` while it was traced.
+    variables: Sequence[int] = ()  # The positions of the captures, handles, of which the function gets the values.
 
 
 def current_order() -> int:
@@ -128,7 +130,9 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
     names = (f"custom_gradient_rule_of_{_identifier(name)}_{number}" for number in _serial)
     graph = tf.compat.v1.get_default_graph()
     function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
-    return TracedRule(function, list(function.graph.external_captures), differentiated, positions, sliced)
+    captures = list(function.graph.external_captures)
+    function, variables = variable_reads.take_values(function, captures, len(differentiated))
+    return TracedRule(function, captures, differentiated, positions, sliced, variables=variables)
 
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:

@@ -77,7 +77,7 @@ class FunctionCall:
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The node of a configuration."""
         config = dict(config)
-        function = function_from_config({"function": config.pop("function")})
+        function = function_from_config({"function": config.pop("function"), "recipe": config.pop("recipe", None)})
         return cls(function, serialization.decode(config.pop("arguments")), **config)
 
 

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 # The first part of these names: "tf_cg_ops>reverse_gradient".
 PACKAGE = "tf_cg_ops"
 
@@ -13,6 +15,8 @@ MODULES = {"keras": "keras3", "tf_keras": "keras2"}
 
 # The functions that take KerasTensors, by the name under which Keras saves them.
 functions: dict[str, Callable[..., Any]] = {}
+# The decorators that make the same function again from the function inside and their options, by their names.
+makers: dict[str, Callable[..., Any]] = {}
 # The classes that Keras saves by name.
 classes: list[type] = []
 
@@ -35,12 +39,29 @@ def _loaded_kerases() -> list[Any]:
     return [importlib.import_module(f".{module}", __package__).keras for module in loaded_modules()]
 
 
-def function_config(function: Callable[..., Any]) -> dict[str, str]:
-    """The configuration of a decorated function: its registered name, or its own if it has none."""
+def function_config(function: Callable[..., Any]) -> dict[str, Any]:
+    """The configuration of a decorated function: its registered name, or its own if it has none.
+
+    A function of TensorFlow, decorated or not, has the recipe that makes it again.
+    """
     python_name = function.__name__
     names = [keras.saving.get_registered_name(function) for keras in _loaded_kerases()]
     name = next((name for name in names if name != python_name), python_name)
-    if name == python_name and not python_name.isidentifier():
+    if name != python_name:
+        return {"function": name}
+    inside = getattr(function, "_function", function)
+    public_name = _name_in_tensorflow(inside)
+    options = getattr(function, "options", None)
+    if public_name and (inside is function or options is not None):
+        decorator = {} if inside is function else {"decorator": getattr(function, "api", ""), "options": options}
+        return {"function": name, "recipe": {"of": public_name, **decorator}}
+    if public_name:
+        raise ValueError(
+            f"{getattr(function, 'api', '')}: Keras cannot save this decorated tf.{public_name}, because it would not "
+            f"find the function again. Call tf.{public_name} in a function of your own, decorate that, and register it "
+            "with @keras.saving.register_keras_serializable() on top."
+        )
+    if not python_name.isidentifier():
         raise ValueError(
             "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made "
             f"with def, got {name!r}. Decorate a named function, and register it with "
@@ -49,9 +70,23 @@ def function_config(function: Callable[..., Any]) -> dict[str, str]:
     return {"function": name}
 
 
+def _name_in_tensorflow(function: Any) -> str:
+    """A public name such as "math.round"; empty for the functions of others."""
+    name = getattr(function, "__name__", "")
+    for module_name, module in (("", tf), ("math.", tf.math), ("nn.", tf.nn)):
+        if getattr(module, name, None) is function:
+            return module_name + name
+    return ""
+
+
 def function_from_config(config: dict[str, Any]) -> Callable[..., Any]:
     """The inverse of `function_config`: the function among the registered ones and `custom_objects`."""
-    name = config["function"]
+    name, recipe = config["function"], config.get("recipe")
+    if recipe:
+        function: Any = tf
+        for part in recipe["of"].split("."):
+            function = getattr(function, part)
+        return makers[recipe["decorator"]](function, **recipe["options"]) if "decorator" in recipe else function
     if callable(name):  # Keras 2, for H5 files, replaces registered names by their functions.
         return name
     for keras in _loaded_kerases():

@@ -13,6 +13,7 @@ from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.keras import registration
 
 _API = "straight_through"
 
@@ -140,7 +141,11 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) 
 
         return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
 
-    return CustomGradient(api, f, run)
+    options = {"surrogate": surrogate, "slope": float(slope)} if isinstance(surrogate, str) else None
+    return CustomGradient(api, f, run, options)
+
+
+registration.makers[_API] = straight_through
 
 
 def _user_derivative(

@@ -1,0 +1,226 @@
+"""Rules that get the values of the variables that they only read, instead of their handles.
+
+TensorFlow freezes a graph by making each variable a constant, and changes the ops that read variables. An op that gets
+a handle is not one of them: such a graph cannot be frozen. So the value is read beside the op, and a gradient finds the
+handle where the value came from, to read the variable as it is then.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+
+# The op that computes from a value what each of these computes from a handle, and the new names of its attributes.
+_READS = {
+    "ReadVariableOp": ("Identity", {"dtype": "T"}),
+    "ResourceGather": ("GatherV2", {"dtype": "Tparams", "Tindices": "Tindices", "batch_dims": "batch_dims"}),
+    "ResourceGatherNd": ("GatherNd", {"dtype": "Tparams", "Tindices": "Tindices"}),
+    "VariableShape": ("Shape", {"out_type": "out_type"}),
+}
+# The attributes with the functions that an op calls and with the types of their arguments, and the first argument.
+_CALLS = {
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), (("f",), "Tin", 0)),
+    **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), "Tin", 1)),
+    **dict.fromkeys(("Case", "StatelessCase"), (("branches",), "Tin", 1)),
+    **dict.fromkeys(("While", "StatelessWhile"), (("body", "cond"), "T", 0)),
+}
+_LOOPS = ("While", "StatelessWhile")
+
+_serial = itertools.count()
+
+
+def take_values(function: Any, captures: list[Any], num_upstream: int) -> tuple[Any, list[int]]:
+    """The rule as a function of the values of the variables that it only reads, and which captures these are."""
+    candidates = [i for i, tensor in enumerate(captures) if tensor.dtype == tf.resource and _is_variable(tensor)]
+    if not candidates:
+        return function, []
+    functions = _Functions(function)
+    read = [i for i in candidates if functions.only_reads(function.name, num_upstream + i)]
+    if not read:
+        return function, []
+    specs = {num_upstream + i: tf_internal.shape_and_dtype(captures[i]) for i in read}
+    # The graph of the rule, which is ours, lists its new inputs: a SavedModel takes their shapes from there.
+    with function.graph.as_default():
+        for position, (shape, dtype) in specs.items():
+            function.graph.inputs[position] = tf_internal.graph_placeholder(dtype, shape)
+    dtypes = {position: dtype.as_datatype_enum for position, (_, dtype) in specs.items()}
+    return functions.of_values(function.name, dtypes, function.graph), read
+
+
+def read(tensor: Any, like: Any = None) -> Any:
+    """The value now of a variable, from its handle or from a value that was read; another value as it is."""
+    source = tensor
+    while not isinstance(source, tf_internal.EagerTensor) and source.op.type == "Identity":
+        source = source.op.inputs[0]
+    if source.dtype != tf.resource and not isinstance(source, tf_internal.EagerTensor):
+        source = source.op.inputs[0] if source.op.type == "ReadVariableOp" else source
+    if source.dtype != tf.resource:
+        return tensor
+    dtype = tf_internal.shape_and_dtype(source)[1] if like is None else like.dtype
+    # The variable may be on another device than what is computed here.
+    with tf.device(None):
+        value = tf.raw_ops.ReadVariableOp(resource=source, dtype=dtype)
+    if like is not None:
+        value.set_shape(like.shape)
+    return value
+
+
+def _is_variable(handle: Any) -> bool:
+    try:
+        tf_internal.shape_and_dtype(handle)
+    except ValueError:  # Such as a hash table.
+        return False
+    return True
+
+
+class _Functions:
+    """The definitions of a function and of those that it calls, and the new functions made of them."""
+
+    def __init__(self, function: Any) -> None:
+        self._functions = {_name(f): f for f in (function, *function.children)}
+        self._made: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def only_reads(self, name: Any, position: int) -> bool:
+        """Whether a function uses an argument, which is a handle, only to read the variable."""
+        definition = self._definition(name)
+        argument = definition.signature.input_arg[position].name
+        for node in definition.node_def:
+            for i, reference in enumerate(node.input):
+                if reference == argument and not self._node_only_reads(definition, node, i):
+                    return False
+        returned = [
+            i for i, output in enumerate(definition.signature.output_arg) if definition.ret[output.name] == argument
+        ]
+        return returned in ([], [position])  # The body of a loop returns it unchanged.
+
+    def _node_only_reads(self, definition: Any, node: Any, i: int) -> bool:
+        if node.op in _READS:
+            return True
+        if node.op not in _CALLS:
+            return False
+        position = i - _CALLS[node.op][2]
+        called = [function.name for function in _called_by(node)]
+        if position < 0 or not all(name in self._functions and self.only_reads(name, position) for name in called):
+            return False
+        if node.op in _LOOPS:
+            return not _is_used(definition, f"{node.name}:output:{position}")
+        return not any(self._returns(name, position) for name in called)
+
+    def _returns(self, name: str, position: int) -> bool:
+        definition = self._definition(name)
+        return definition.signature.input_arg[position].name in definition.ret.values()
+
+    def of_values(self, name: Any, dtypes: dict[int, int], graph: Any = None) -> Any:
+        """The function of values, of these dtypes, instead of the handles at these positions."""
+        key = _name(name), tuple(dtypes)
+        if key not in self._made:
+            old = self._definition(name)
+            definition = type(old)()
+            definition.CopyFrom(old)
+            definition.signature.name = f"{key[0]}_of_values_{next(_serial)}"
+            self._rewrite(definition, dtypes)
+            made = {_name(f): f for f in self._made.values()}
+            called = [(made | self._functions)[n] for n in _reachable(definition, lambda n: self._find(n, made))]
+            self._made[key] = tf_internal.function_of_definition(definition, called, graph)
+        return self._made[key]
+
+    def _definition(self, name: Any) -> Any:
+        return tf_internal.function_def_of(self._functions[_name(name)])
+
+    def _find(self, name: str, made: dict[str, Any]) -> Any:
+        found = made.get(name) or self._functions.get(name)
+        return found and tf_internal.function_def_of(found)
+
+    def _rewrite(self, definition: Any, dtypes: dict[int, int]) -> None:
+        arguments = {}
+        for position, dtype in dtypes.items():
+            argument = definition.signature.input_arg[position]
+            arguments[argument.name] = dtype
+            argument.type = dtype
+            argument.ClearField("handle_data")
+            definition.arg_attr.pop(position, None)
+            definition.resource_arg_unique_id.pop(position, None)
+            for output in definition.signature.output_arg:
+                if definition.ret[output.name] == argument.name:
+                    output.type = dtype
+                    output.ClearField("handle_data")
+        definition.attr.pop("_input_shapes", None)
+        renamed = {}
+        for node in list(definition.node_def):
+            if node.op in _READS and node.input[0] in arguments:
+                if node.op == "ReadVariableOp":
+                    renamed[f"{node.name}:value:0"] = f"{node.name}:output:0"
+                _read_value(definition, node, arguments[node.input[0]])
+            elif node.op in _CALLS:
+                offset = _CALLS[node.op][2]
+                passed = {i - offset: arguments[r] for i, r in enumerate(node.input) if r in arguments}
+                if passed:
+                    self._pass_values(node, passed)
+        for node in definition.node_def:
+            node.input[:] = [renamed.get(reference, reference) for reference in node.input]
+        for output, reference in list(definition.ret.items()):
+            definition.ret[output] = renamed.get(reference, reference)
+
+    def _pass_values(self, node: Any, dtypes: dict[int, int]) -> None:
+        for function in _called_by(node):
+            function.name = _name(self.of_values(function.name, dtypes))
+        types = node.attr[_CALLS[node.op][1]].list.type
+        for position, dtype in dtypes.items():
+            types[position] = dtype
+            if node.op in _LOOPS and node.attr["output_shapes"].list.shape:
+                node.attr["output_shapes"].list.shape[position].Clear()
+                node.attr["output_shapes"].list.shape[position].unknown_rank = True
+        node.attr.pop("_read_only_resource_inputs", None)
+
+
+def _read_value(definition: Any, node: Any, dtype: int) -> None:
+    """Makes an op that reads a variable compute the same from its value."""
+    old = type(node)()
+    old.CopyFrom(node)
+    node.op, names = _READS[old.op]
+    node.ClearField("attr")
+    for before, after in names.items():
+        if before in old.attr:
+            node.attr[after].CopyFrom(old.attr[before])
+    if node.op == "Shape":
+        node.attr["T"].type = dtype
+    if node.op == "GatherV2":
+        axis = definition.node_def.add(name=f"{node.name}/axis", op="Const")
+        axis.attr["dtype"].type = node.attr["Taxis"].type = tf.int32.as_datatype_enum
+        axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(old.attr["batch_dims"].i, tf.int32))
+        node.input.insert(2, f"{axis.name}:output:0")
+
+
+def _called_by(node: Any) -> Iterator[Any]:
+    for attribute in _CALLS[node.op][0]:
+        value = node.attr[attribute]
+        yield from value.list.func if value.HasField("list") else [value.func]
+
+
+def _reachable(definition: Any, find: Any) -> list[str]:
+    """The names of the functions that a function names, and that those name."""
+    found: dict[str, None] = {}
+    waiting = [definition]
+    while waiting:
+        for name in _names_in(waiting.pop()):
+            if name not in found and (called := find(name)) is not None:
+                found[name] = None
+                waiting.append(called)
+    return list(found)
+
+
+def _names_in(definition: Any) -> Iterable[str]:
+    for node in definition.node_def:
+        for attribute in node.attr.values():
+            yield from (function.name for function in (attribute.func, *attribute.list.func) if function.name)
+
+
+def _is_used(definition: Any, reference: str) -> bool:
+    return reference in definition.ret.values() or any(reference in node.input for node in definition.node_def)
+
+
+def _name(function: Any) -> str:
+    return tf.compat.as_str(getattr(function, "name", function))
