@@ -9,6 +9,7 @@ from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
+from tf_cg_ops._src.rewrite.traced_call import explained
 
 _API = "while_loop"
 
@@ -120,7 +121,8 @@ class _WhileLoop:
 
 
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:
-    value = tf.convert_to_tensor(cond(*loop_vars))
+    with explained(_API, cond):
+        value = tf.convert_to_tensor(cond(*loop_vars))
     if value.dtype != tf.bool or value.shape.num_elements() not in (1, None):
         raise TypeError(
             f"{_API}: '{text.name_of(cond)}' does not say whether there is a next step; expected one bool, got a "

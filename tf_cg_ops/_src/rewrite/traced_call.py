@@ -76,7 +76,8 @@ def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
         yield
     except (TypeError, AttributeError, NotImplementedError) as error:
         # Such as "unsupported format string passed to SymbolicTensor.__format__".
-        if not re.search("symbolic", str(error), re.IGNORECASE):
+        is_explained = str(error).startswith(f"{api}: ")  # Of a function that this one calls.
+        if is_explained or not re.search("symbolic", str(error), re.IGNORECASE):
             raise
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise TypeError(
