@@ -1,11 +1,12 @@
 """The traces of eager mode: `tf.function` decides which one a call may use again.
 
 A `tf.function` without ops stands for each function that is traced here. It compares the arguments of a call with those
-of earlier calls, locks, and warns when it retraces too often; what was made for a signature hangs on its graph.
+of earlier calls, locks, and warns when it retraces too often.
 """
 
 import threading
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
 from tf_cg_ops._src.keras import scopes
 
-# The attribute of a graph that holds what was made for its signature.
+# The attribute of a graph that holds the slot of its signature.
 _SLOT = "_tf_cg_ops_slot"
 # Values of these types are compared with their types, and by what they print: -0.0 is not 0.0, nan is nan.
 _NUMBERS = (bool, int, float, complex)
@@ -41,6 +42,8 @@ class Traces:
 
     def __init__(self) -> None:
         self._signatures = tf.function(_keep_slot, autograph=False)
+        # Here and not in the graph, which takes two collections of garbage to go.
+        self._made: dict[_Slot, Any] = {}
 
     def find(self, api: str, function: Callable[..., Any], key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, or what it returned for the same signature.
@@ -49,7 +52,7 @@ class Traces:
         Keras, the arguments that Keras forwards, and the replica of a strategy. Objects count by identity. When one of
         them dies, what was made for it goes, too.
         """
-        slot = _Slot()
+        slot = _Slot(self)
         arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
         scope = _Static(tuple(_key(value, slot) for value in _scope()), slot)
         graph = self._signatures.get_concrete_function(scope, arguments).graph
@@ -60,9 +63,14 @@ class Traces:
         else:
             tf_internal.frequent_tracing.called_without_tracing(self)
         with found.lock:
-            if found.made is None:
-                found.made = make()
-            return found.made
+            made = self._made.get(found)
+            if made is None:
+                made = self._made[found] = make()
+            return made
+
+    def drop(self, slot: "_Slot") -> None:
+        """Drops what was made for a signature: an object of it has died."""
+        self._made.pop(slot, None)
 
 
 def arrays_to_tensors(structure: Any) -> Any:
@@ -75,15 +83,17 @@ def _is_array(leaf: Any) -> bool:
 
 
 class _Slot:
-    """What was made for a signature."""
+    """Stands for a signature, on the graph that tf.function finds for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, traces: Traces) -> None:
         self.lock = threading.RLock()
-        self.made: Any = None
+        self._traces = weakref.ref(traces)
 
     def empty(self, _: Any) -> None:
-        """Drops it: an object of the signature has died."""
-        self.made = None
+        """Called when an object of the signature has died."""
+        traces = self._traces()
+        if traces is not None:
+            traces.drop(self)
 
 
 def _keep_slot(scope: "_Static", arguments: Any) -> None:
