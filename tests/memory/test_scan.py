@@ -622,3 +622,56 @@ def test_an_error_of_the_function_comes_unchanged():
 
     with pytest.raises(ZeroDivisionError, match="of the user"):
         cg.scan(f, 0.0, tf.ones([3]))
+
+
+XS4 = tf.constant([0.3, 0.5, 0.2, 0.4])
+
+
+def loops_in_loops(x):
+    """Two loops of TensorFlow, one in the other."""
+    rows = tf.reshape(x, [2, 2])
+
+    def inner(carry, row):
+        return tf.while_loop(
+            lambda i, c: i < 2, lambda i, c: (i + 1, c * tf.sin(row[i]) + row[i]), (0, carry), maximum_iterations=2
+        )[1]
+
+    return tf.while_loop(lambda i, c: i < 2, lambda i, c: (i + 1, inner(c, rows[i])), (0, 1.0), maximum_iterations=2)[1]
+
+
+def scanned(checkpoint):
+    return lambda x: cg.scan(lambda carry, x: (carry * tf.sin(x) + x, None), 1.0, x, checkpoint=checkpoint)[0]
+
+
+def derivative(function, order):
+    """The derivatives of a function of a vector, each weighted by numbers that are not equal."""
+
+    def weighted(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = derivative(function, order - 1)(x)
+        return tf.reduce_sum(tape.gradient(y, x) * tf.constant([1.0, 2.0, 3.0, -1.0]))
+
+    return weighted if order else function
+
+
+def compiled(function):
+    return tf.function(function, autograph=False, jit_compile=True)(XS4)
+
+
+def test_higher_derivatives_under_xla():
+    """XLA differentiates a loop in a loop once less often than one loop: segments are loops in a loop."""
+    np.testing.assert_allclose(compiled(derivative(scanned(2), 2)), derivative(loops_in_loops, 2)(XS4), rtol=1e-5)
+    np.testing.assert_allclose(compiled(derivative(scanned(None), 3)), derivative(loops_in_loops, 3)(XS4), rtol=1e-5)
+    for function in (derivative(scanned(2), 3), derivative(loops_in_loops, 3)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="EmptyTensorList must be a compile-time constant"):
+            compiled(function)
+
+
+@pytest.mark.parametrize("function", [scanned("sqrt"), scanned(None), loops_in_loops], ids=["sqrt", "None", "built-in"])
+def test_a_compiled_loop_has_no_gradient_for_a_tape_around_it(function):
+    loop = tf.function(function, autograph=False, jit_compile=True)
+    with tf.GradientTape() as tape:
+        tape.watch(XS4)
+        with pytest.raises(tf.errors.UnimplementedError, match="TensorList crossing the XLA/TF boundary"):
+            loop(XS4)

@@ -34,20 +34,23 @@ class ReadVariables:
         self._function = function
         self._watcher = tf_internal.VariableWatcher()
         self._accessed: list[tf.Variable] = []
+        self._context: contextlib.AbstractContextManager[None] | None = None
 
     def __enter__(self) -> "ReadVariables":
-        self._contexts = contextlib.ExitStack()
         if tf_internal.could_possibly_record():  # Otherwise nothing watches.
-            self._contexts.enter_context(tf_internal.variable_accesses(self._accessed))
-            if tf.executing_eagerly():
-                watched = [v for v in variables_behind(self._function, _NEAR) if _is_only_watched(v)]
-                self._contexts.enter_context(tf_internal.reported_accesses(watched))
+            if not tf.executing_eagerly():
+                self._context = tf_internal.variable_accesses(self._accessed)
+            elif watched := [v for v in _variables_near(self._function) if _is_only_watched(v)]:
+                self._context = tf_internal.reported_accesses(watched)
+        if self._context is not None:
+            self._context.__enter__()
         self._watcher.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self._watcher.__exit__(*exception)
-        self._contexts.close()
+        if self._context is not None:
+            self._context.__exit__(*exception)
 
     def found(self) -> list[tf.Variable]:
         """The variables, in the order of their creation."""
@@ -79,11 +82,28 @@ def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> l
 
 # Enough for a variable in a list of an object in the closure of a wrapped method.
 _DEPTH, _MOST = 6, 2000
-# Enough for a variable in the closure of a function or in a list there, or an attribute of the object of a method.
-_NEAR = 2
+# Nothing of these types holds a variable. This runs in each eager call under a tape.
+_PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
+_PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
 
 
-def variables_behind(function: Callable[..., Any], most_depth: int = _DEPTH) -> list[tf.Variable]:
+def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
+    """The variables that a function closes over, finds in its module or has in its `self`, or in lists there."""
+    values: list[Any] = []
+    if isinstance(function, types.MethodType):
+        values += getattr(function.__self__, "__dict__", {}).values()
+        function = function.__func__
+    if not isinstance(function, types.FunctionType):
+        return variables_behind(function, 3)
+    names = function.__globals__
+    values += [names.get(name) for name in function.__code__.co_names]
+    others = [value for value in values if type(value) not in _PLAIN and type(value) is not types.FunctionType]
+    for cell in function.__closure__ or ():
+        others += [value for value in _contents(cell) if type(value) not in _PLAIN]
+    return variables_behind(others, 2) if others else []
+
+
+def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
     """The variables that a function can reach by closures, globals, arguments and attributes: maybe more than it reads.
 
     In eager mode TensorFlow tells of no read of a variable that is not trainable.

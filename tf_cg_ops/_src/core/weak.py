@@ -46,7 +46,11 @@ class WeakIdentityDict:
         if value is None:
             value = make()
             key_id, values = id(key), self._values
-            identity = Identity(key, lambda _: values.pop(key_id, None))
+
+            def forget(_: Any) -> None:
+                values.pop(key_id, None)
+
+            identity = Identity(key, forget)
             if identity.is_weak:
                 values[key_id] = identity, value
         return value

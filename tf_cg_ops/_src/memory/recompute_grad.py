@@ -105,7 +105,7 @@ def run(
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
         # In a graph an array is a constant.
         inputs = traces.arrays_to_tensors((args, kwargs)) if tf.executing_eagerly() else (args, kwargs)
-        call = _RecomputedCall.of(wording, keep, function, *inputs, traced_for or function)
+        call = _RecomputedCall.of(wording, keep, function, inputs[0], inputs[1], traced_for or function)
         tensors = pytree.tensors_in(inputs)
         leaves = pytree.flatten_arguments(wording.api, function, args, kwargs).values
         unreported = call.unreported_reads(leaves)

@@ -38,7 +38,7 @@ def of(function: Callable[..., Any]) -> "Traces":
 
 
 class Traces:
-    """What was made of one function, for each signature of its arguments."""
+    """Keeps what was made of one function, for each signature of its arguments."""
 
     def __init__(self) -> None:
         self._signatures = tf.function(_keep_slot, autograph=False)
