@@ -52,10 +52,13 @@ bool TakesOrReturnsReference(const Node& node) {
   return std::any_of(inputs.begin(), inputs.end(), is_ref) || std::any_of(outputs.begin(), outputs.end(), is_ref);
 }
 
+// Marks a read of a variable whose value goes to a CustomGradientRule alone: nothing else sees when it ran.
+constexpr char kReadForRule[] = "_tf_cg_ops_read_for_rule";
+
 // Whether running the node has no effect but its outputs.
 bool IsPure(const Node& node) {
-  const std::string& type = node.type_string();
-  return !node.op_def().is_stateful() || node.IsArg() || type == "VarHandleOp" || type == "ReadVariableOp";
+  const bool is_read_for_rule = node.type_string() == "ReadVariableOp" && node.attrs().Find(kReadForRule) != nullptr;
+  return !node.op_def().is_stateful() || node.IsArg() || node.type_string() == "VarHandleOp" || is_read_for_rule;
 }
 
 // Whether an identity need not have the node as an input, provided it waits for the node if that has effects.

@@ -52,6 +52,7 @@ def test_every_name_is_there():
         "execute_unrecorded",
         "find_function",
         "find_gradient_function",
+        "frequent_tracing",
         "from_func_graph",
         "function_def_of",
         "function_def_to_graph",

@@ -291,7 +291,8 @@ FAILURES = {
 NO_GRADIENT = "No gradient defined for op: "
 # TensorFlow's C++ has gradients of variables of float32 alone, of which it can add up none.
 OF_VARIABLES = (
-    "does not match declared output type|Value for attr 'T' of resource|Trying to read variable with wrong dtype"
+    "does not match declared output type|Value for attr 'T' of resource|Trying to read variable with wrong dtype|"
+    r"Expects arg\[\d+\] to be float but double"
 )
 # TensorFlow sends zeros back through all that computed a value, and runs a function once more to differentiate it. Each
 # case with a pattern of the error, or with the gradient that comes instead of the right one.

@@ -91,7 +91,7 @@ def attach(
     results, inside_inputs, captures = ([inside for _, inside in group] for group in groups)
     with tf_internal.stop_recording():
         for i in rule.variables:
-            captures[i] = variable_reads.read(captures[i])
+            captures[i] = variable_reads.read_for_rule(captures[i])
     op = _create_op(graph, name, [results, inside_inputs, captures], rule)
     outputs = list(op.outputs)
     captured = [(outside, inside) for group in groups for outside, inside in group if inside is not outside]

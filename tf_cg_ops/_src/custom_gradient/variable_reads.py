@@ -28,6 +28,8 @@ _CALLS = {
     **dict.fromkeys(("While", "StatelessWhile"), (("body", "cond"), "T", 0)),
 }
 _LOOPS = ("While", "StatelessWhile")
+# The attribute by which the pass that prunes gradients (cc/passes/prune_gradients.cc) knows a read for a rule alone.
+_OF_RULE = "_tf_cg_ops_read_for_rule"
 
 _serial = itertools.count()
 
@@ -65,6 +67,13 @@ def read(tensor: Any, like: Any = None) -> Any:
         value = tf.raw_ops.ReadVariableOp(resource=source, dtype=dtype)
     if like is not None:
         value.set_shape(like.shape)
+    return value
+
+
+def read_for_rule(handle: Any) -> tf.Tensor:
+    """The value now of a variable, which only a CustomGradientRule gets: inference need not read it."""
+    value = read(handle)
+    tf_internal.set_attribute(value.op, _OF_RULE, tf.compat.v1.AttrValue(b=True))
     return value
 
 
