@@ -604,3 +604,51 @@ def test_no_graph_outlives_the_step_of_a_loop():
     assert traces.graphs
     collect_graphs()
     assert [graph() for graph in traces.graphs] == [None] * len(traces)
+
+
+class Holder:
+    """Reads a Tensor or variable that is an attribute."""
+
+    @cg.recompute_grad
+    def recomputed(self, x):
+        return self.held * tf.sin(x)
+
+    def step(self, carry, x):
+        return carry, self.held * tf.sin(x)
+
+    def body(self, y):
+        return (self.held * tf.sin(y),)
+
+
+@pytest.mark.parametrize("make", [variable, lambda value: tf.constant(value, tf.float64)], ids=["variable", "tensor"])
+def test_a_new_tensor_outside_is_a_new_trace(make):
+    holder, cell = Holder(), {}
+    functions = [
+        holder.recomputed,
+        cg.recompute_grad(lambda x: cell["held"] * tf.sin(x)),
+        overridden(lambda x: cell["held"] * tf.sin(x)),
+        lambda x: cg.scan(holder.step, 0.0, x)[1],
+        lambda x: cg.while_loop(lambda y: tf.reduce_all(y == X), holder.body, (x,), 1)[0],
+    ]
+    for value in (2.0, 3.0, 2.0):
+        held = holder.held = cell["held"] = make(value)
+        for function in functions:
+            with tf.GradientTape() as tape:
+                tape.watch([X, held])
+                y = function(X)
+            assert_equal([y, *tape.gradient(y, [X, held], output_gradients=DY)], by_hand(value))
+
+
+@pytest.mark.parametrize("sizes", [[3] * 9, range(1, 10)], ids=["one size", "many sizes"])
+def test_loops_with_a_new_step_keep_no_variable(sizes):
+    def alive_after(size):
+        v, ones = variable(np.ones(size)), tf.ones([size], tf.float64)
+        with tf.GradientTape() as tape:
+            y = cg.scan(lambda carry, x: (carry * v * x, None), ones, X)[0]
+            (y,) = cg.while_loop(lambda y: True, lambda y: (y * v,), (y,), maximum_iterations=2)
+        np.testing.assert_allclose(tape.gradient(y, v), np.full(size, 5 * np.prod(X)))
+        return [weakref.ref(v), weakref.ref(v.handle)]
+
+    alive = [reference for size in sizes for reference in alive_after(size)]
+    collect_graphs()
+    assert [reference() for reference in alive] == [None] * len(alive)

@@ -103,6 +103,22 @@ def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
     return variables_behind(others, 2) if others else []
 
 
+def read_from_outside(function: Any) -> list[Any]:
+    """The Tensors and variables that a function can read from its closure, its module or its object, or lists there."""
+    values: list[Any] = []
+    if isinstance(function, types.MethodType):
+        owner, function = function.__self__, function.__func__
+        if not hasattr(owner, "add_weight"):  # A layer keeps its variables.
+            values += getattr(owner, "__dict__", {}).values()
+    if isinstance(function, types.FunctionType):
+        values += _inside(function)
+    items: list[Any] = []
+    for value in values:
+        is_structure = isinstance(value, (list, tuple, dict))
+        items += (value.values() if isinstance(value, dict) else value) if is_structure else [value]
+    return [item for item in items if isinstance(item, tf.Tensor) or as_variable(item) is not None]
+
+
 def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
     """The variables that a function can reach by closures, globals, arguments and attributes: maybe more than it reads.
 

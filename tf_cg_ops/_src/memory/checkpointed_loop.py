@@ -169,16 +169,16 @@ class Loop:
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The carry after the steps, and the stacked outputs of the function."""
         arguments = carry, inputs, self._step.values(), num_steps
-        return self._run(*arguments) if self._traced is None else self._traced(*arguments)
+        return self._run(*arguments) if self._traced is None else self._traced(self._run, *arguments)
 
-    def _find_run(self, user_function: Callable[..., Any]) -> Callable[..., Any]:
+    def _find_run(self, user_function: Callable[..., Any]) -> "_Run":
         if not isinstance(user_function, types.FunctionType):
-            return _traced(self._run)
+            return _Run()
 
         def fingerprint() -> Any:
             return self._wording.api, self._checkpoint, self._reverse, self._num_carried, self._step.fingerprint()
 
-        return _runs.setdefault(user_function.__code__, _Runs).find(user_function, fingerprint, self._run)
+        return _runs.setdefault(user_function.__code__, _Runs).find(user_function, fingerprint)
 
     def _run(
         self,
@@ -229,7 +229,27 @@ def made_once(api: str, key: Any, functions: Sequence[Callable[..., Any]], make:
         with explained(api, last):
             return make()
 
-    return traces.of(last).find(api, last, (key, others), explained_make)
+    return traces.of(last).find(api, last, (key, others), explained_make, others)
+
+
+class _Run:
+    """A loop as a `tf.function`, which does not keep the object that it was traced for, with its variables."""
+
+    def __init__(self) -> None:
+        self._calling = threading.local()
+        # TensorFlow counts the traces of all functions with one code, and a partial function has none.
+        self._call = SharedCall(tf.function(functools.partial(self._trace), autograph=False))
+
+    def _trace(self, *arguments: Any) -> Any:
+        return self._calling.run(*arguments)
+
+    def __call__(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """`run(*arguments)`, or the trace of an equal one."""
+        self._calling.run = run
+        try:
+            return self._call(*arguments)
+        finally:
+            del self._calling.run
 
 
 class _Runs:
@@ -243,27 +263,21 @@ class _Runs:
 
     def __init__(self) -> None:
         self._first: Any = None
-        self._by_fingerprint: collections.OrderedDict[Any, Callable[..., Any]] = collections.OrderedDict()
+        self._by_fingerprint: collections.OrderedDict[Any, _Run] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, function: Callable[..., Any], fingerprint: Callable[[], Any], run: Callable[..., Any]) -> Any:
-        """A `tf.function` that runs the loop. That of the first function goes with it."""
+    def find(self, function: Callable[..., Any], fingerprint: Callable[[], Any]) -> _Run:
+        """The loop of a function. That of the first one with this code goes with it."""
         with self._lock:
             self._first = self._first or Identity(function)
             if self._first == Identity(function):
-                return _traced(run)
+                return _Run()
             key = fingerprint()
-            if key not in self._by_fingerprint:
-                self._by_fingerprint[key] = _traced(run)
+            found = self._by_fingerprint.setdefault(key, _Run())
             self._by_fingerprint.move_to_end(key)
             if len(self._by_fingerprint) > self._MOST:
                 self._by_fingerprint.popitem(last=False)
-            return self._by_fingerprint[key]
+            return found
 
 
 _runs = WeakIdentityDict()
-
-
-def _traced(run: Callable[..., Any]) -> Callable[..., Any]:
-    # TensorFlow counts the traces of all functions with one code, and a partial function has none.
-    return SharedCall(tf.function(functools.partial(run), autograph=False))

@@ -53,7 +53,8 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     `f` is traced. In eager mode `tf.function` decides when to trace it again: Tensors and NumPy arrays are inputs, so a
     new batch runs the same trace; a Python number is a constant, so each new number is a new trace, and TensorFlow
     warns if there are many; other objects count by identity and aren't kept alive. Inside, `f` sees Tensors without
-    values, and values that it reads from outside stay those of the first call. Without a tape, `f` itself is called.
+    values. Python values that it reads from outside stay those of the first call, but a new Tensor or variable in its
+    closure, its module or its object is a new trace. Without a tape, `f` itself is called.
 
     A recomputed function inside another one is recomputed once more in the backward pass. Layers in a
     `keras.RematScope` aren't: the outermost one counts.

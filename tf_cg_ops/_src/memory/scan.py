@@ -44,7 +44,8 @@ def scan(
 
     The outputs `ys`, and the gradients of `xs`, have a slice for each step.
 
-    The step is traced once, and in eager mode once for each signature of the arguments. If `f` is a new function in
+    The step is traced once, and in eager mode once for each signature of the arguments: a Python number that it reads
+    from outside stays the one of the first call. If `f` is a new function in
     each call, such as a lambda in a training step, eager mode traces its step each time and builds the loop again only
     if the step computes something else. Random ops draw new numbers in
     each step, and the same ones for the gradient. Variables that `f` only reads are read before the loop; those that it

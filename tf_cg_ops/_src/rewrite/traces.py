@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.core.variables import as_variable, read_from_outside
 from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
 from tf_cg_ops._src.keras import scopes
 
@@ -45,16 +45,27 @@ class Traces:
         # Here and not in the graph, which takes two collections of garbage to go.
         self._made: dict[_Slot, Any] = {}
 
-    def find(self, api: str, function: Callable[..., Any], key: Any, make: Callable[[], Any]) -> Any:
+    def find(
+        self,
+        api: str,
+        function: Callable[..., Any],
+        key: Any,
+        make: Callable[[], Any],
+        others: Sequence[Callable[..., Any]] = (),
+    ) -> Any:
         """`make()`, or what it returned for the same signature.
 
         The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
-        Keras, the arguments that Keras forwards, and the replica of a strategy. Objects count by identity. When one of
-        them dies, what was made for it goes, too.
+        Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the
+        function, or one of the others, finds outside. Objects count by identity. When one of them dies, what was made
+        for it goes, too.
         """
         slot = _Slot(self)
         arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
-        scope = _Static(tuple(_key(value, slot) for value in _scope()), slot)
+        # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
+        found_outside = [value for each in (function, *others) for value in read_from_outside(each)]
+        outside = [Identity(value, slot.empty) for value in found_outside]
+        scope = _Static((*(_key(value, slot) for value in _scope()), *outside), slot)
         graph = self._signatures.get_concrete_function(scope, arguments).graph
         found = getattr(graph, _SLOT)
         # get_concrete_function warns of nothing: only a call does.
