@@ -44,12 +44,12 @@ def scan(
 
     The outputs `ys`, and the gradients of `xs`, have a slice for each step.
 
-    The step is traced once, and in eager mode once for each signature of the arguments: a Python number that it reads
-    from outside stays the one of the first call. If `f` is a new function in
-    each call, such as a lambda in a training step, eager mode traces its step each time and builds the loop again only
-    if the step computes something else. Random ops draw new numbers in
-    each step, and the same ones for the gradient. Variables that `f` only reads are read before the loop; those that it
-    assigns, such as the state of dropout, carry their values from step to step and are written after the loop.
+    The step is traced once, and in eager mode once for each signature of the arguments. A Python number that it reads
+    outside stays the one of the first call. If `f` is a new function in each call, such as a lambda in a training
+    step, eager mode traces its step each time and builds the loop again only if the step computes something else.
+    Random ops draw new numbers in each step, and the same ones for the gradient. Variables that `f` only reads are
+    read before the loop; those that it assigns, such as the state of dropout, carry their values from step to step and
+    are written after the loop.
 
     Compared with `tf.scan`: `f` returns the carry and an output, which may be of different structures; memory grows as
     the square root of the length; the state of variables is written after the loop. `jax.lax.scan` with
