@@ -115,7 +115,7 @@ class Wording:
             )
         return (
             f"{self.api}: {self.subject(function)} must return None for {argument}, which is "
-            f"{'None' if value is None else text.describe_type(value)} and holds no Tensor. {remedy}"
+            f"{'None' if value is None else text.describe_type(value)} and has no Tensor inside. {remedy}"
         )
 
     def not_a_gradient(self, function: str, argument: str, got: Any) -> str:
