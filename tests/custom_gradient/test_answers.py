@@ -162,7 +162,7 @@ def test_a_gradient_for_what_holds_no_tensor_is_an_error(leaf, api, mode):
     else:
         function = cg.custom_vjp(lambda x, p: (2.0 * x, None), lambda residuals, dy: (dy, dy))
         subject = "backward '<lambda>'"
-    message = f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind} and has no Tensor inside. {remedy}"
+    message = f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}, in which TensorFlow finds no Tensor. {remedy}"
     with pytest.raises(ValueError, match=re.escape(message)):
         MODES[mode](lambda x: function(x, value), [X], DY)
 

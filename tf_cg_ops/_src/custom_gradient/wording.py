@@ -115,7 +115,7 @@ class Wording:
             )
         return (
             f"{self.api}: {self.subject(function)} must return None for {argument}, which is "
-            f"{'None' if value is None else text.describe_type(value)} and has no Tensor inside. {remedy}"
+            f"{'None' if value is None else text.describe_type(value)}, in which TensorFlow finds no Tensor. {remedy}"
         )
 
     def not_a_gradient(self, function: str, argument: str, got: Any) -> str:
