@@ -117,7 +117,7 @@ def test_tangents_of_the_parts(kind, mode):
 
 
 def test_a_part_that_nobody_uses_does_not_hide_the_other(mode):
-    """With materialize_grads=False the upstream gradient of a whole result may be None, but not that of a part."""
+    """With materialize_grads=False a whole result may have None as its upstream gradient, but a part of it may not."""
     function = cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0), materialize_grads=False)
     by_rule = with_rule(to_tensor, lambda p, t: (to_tensor(*p), 7.0 * t[0].values))
 

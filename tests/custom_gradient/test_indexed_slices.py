@@ -174,7 +174,7 @@ def test_linear_functions_of_tensorflow_are_slices_in_graphs(name, mode):
 @pytest.mark.parametrize("name", [*READY_MADE, *KEPT])
 def test_slices_that_stay_slices_are_never_summed(name, monkeypatch):
     if name == "a Tensor":
-        pytest.skip("In eager mode the operator is that of the other Tensor.")
+        pytest.skip("In eager mode the other Tensor's operator runs.")
     function = (
         READY_MADE[name][0] if name in READY_MADE else cg.custom_gradient(lambda x: (tf.identity(x), KEPT[name][0]))
     )

@@ -1,4 +1,4 @@
-"""Decorated methods: however they are called, `self` and `cls` are no arguments with a gradient."""
+"""Decorated methods: however they are called, `self` and `cls` need no gradient."""
 
 import functools
 import types

@@ -31,7 +31,7 @@ def with_rule(function, rule):
 
 
 def with_returned(v, takes_variables):
-    """The decorated functions of x that return 2 x and v; 7 is the factor of x, and 5 that of v if there is one."""
+    """Decorated functions of x that return 2 x and v. Their rules multiply by 7 for x, and by 5 for v if they have one."""
     value = lambda x: [2.0 * x, v]  # noqa: E731
     if takes_variables:
         return {

@@ -71,7 +71,7 @@ PUBLIC = {
 LAYERS = {f"layers.{name}": getattr(cg.layers, name) for name in cg.layers.__all__}
 
 
-# Their docstrings and those of the public modules, if they have examples: a class of results need not have one.
+# All docstrings with examples, the public modules included: a class of results need not have one.
 DOCUMENTED = public_objects() | {
     name: module for name, module in sys.modules.items() if re.fullmatch(r"tf_cg_ops(\.[a-z]\w*)*", name)
 }
