@@ -38,7 +38,7 @@ demo: $(LIBRARY) ## show the library at work, with figures
 # The tiers of tests: pyproject.toml says what the marks mean, tests/README.md what belongs to each.
 #
 # Whole files go to the workers, because the tests of a file share their set-up, and the slowest first: see
-# tests/support/order.py. A worker that crashes ends the run.
+# tests/conftest.py. A worker that crashes ends the run.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(LIBRARY) ## run the core tests: every public function in every mode

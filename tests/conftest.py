@@ -13,10 +13,23 @@ import pytest
 import tensorflow as tf
 
 from .support.mode_table import ModeTable, cells_of
-from .support.order import slowest_first
+from .support.modes import VJP_MODES
+from .support.sources import ROOT
 from .support.tensors import DTYPES
-from .support.vjp_modes import VJP_MODES
-from .support.workers import number_of_workers
+
+# The slowest files by processor time, which run first, so that no worker is left alone with one at the end.
+SLOWEST = (
+    "qa/test_saved_model_mutants.py",
+    "qa/test_raw_op_calls.py",
+    "packaging/test_build.py",
+    "docs/test_examples.py",
+    "graph/test_modes.py",
+    "packaging/test_build_library.py",
+    "kernels/test_cuda_check.py",
+    "saved_model/test_strip.py",
+)
+# Bytes for each worker: one that has run all tests holds 2.5 GB; those that a test starts hold up to 1 GB together.
+MEMORY = 3.5e9
 
 
 def pytest_configure(config):
@@ -25,12 +38,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """The number of workers of `pytest -n auto`."""
-    return number_of_workers()
+    """The workers of `pytest -n auto`: one for each core that this process may use, as far as the memory goes."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), int(memory / MEMORY)))
 
 
 def pytest_collection_modifyitems(items):
-    slowest_first(items)
+    ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     for item in items:
         item.user_properties.extend(cells_of(item))
 

@@ -11,7 +11,7 @@ import hypothesis
 import numpy as np
 
 from tests.support import reference
-from tests.support.tolerances import GRADIENT_RTOL
+from tests.support.tensors import GRADIENT_RTOL
 
 from . import derivatives
 from .cases import cases

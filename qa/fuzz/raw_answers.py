@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.support.tolerances import GRADIENT_RTOL
+from tests.support.tensors import GRADIENT_RTOL
 
 from .raw_inputs import Handle
 from .raw_modes import make

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from tf_cg_ops.compat.bayesflow import custom_gradient
 
-from ..support.formulas import contrib_formula
-from ..support.products import pairs
-from ..support.tensors import address, random_array
-from ..support.vjp_modes import VJP_MODES, tape_vjp
+from ..support.modes import VJP_MODES, tape_vjp
+from ..support.reference import contrib_formula
+from ..support.tensors import address, pairs, random_array
 
 
 def test_the_signature_is_that_of_the_contrib_function():

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from tf_cg_ops.compat.tfp_math import custom_gradient
 
-from ..support.formulas import tfp_formula
-from ..support.products import pairs
-from ..support.tensors import address, random_array
-from ..support.vjp_modes import VJP_MODES, tape_vjp
+from ..support.modes import VJP_MODES, tape_vjp
+from ..support.reference import tfp_formula
+from ..support.tensors import address, pairs, random_array
 
 # fx, x, and dx for a dy that is not uniform.
 ELEMENTWISE, LEADING, MEAN = "elementwise", "leading", "mean"

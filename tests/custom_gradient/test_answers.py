@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import eager, jit, traced
 from ..support.processes import run_python
-from ..support.vjp_modes import eager, jit, traced
 
 pytestmark = pytest.mark.core
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.vjp_modes import eager, jit, traced
+from ..support.modes import eager, jit, traced
 
 pytestmark = pytest.mark.core
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.alive import num_eager_tensors
+from ..support.observed import num_eager_tensors
 
 pytestmark = pytest.mark.core
 

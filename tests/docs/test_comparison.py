@@ -14,10 +14,10 @@ from tensorflow.python.framework import ops  # Only a test may look inside.
 
 import tf_cg_ops as cg
 
-from ..support.formulas import contrib_formula, tfp_formula
+from ..support.modes import tape_vjp
 from ..support.processes import run_python
+from ..support.reference import contrib_formula, tfp_formula
 from ..support.tensors import address, random_array
-from ..support.vjp_modes import tape_vjp
 
 
 @pytest.fixture(scope="module")

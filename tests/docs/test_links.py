@@ -4,8 +4,8 @@ import urllib.parse
 
 import pytest
 
-from ..support import markdown
-from ..support.public import public_objects
+from ..support import pages
+from ..support.pages import public_objects
 from ..support.sources import ROOT, source_files
 
 PAGES = source_files("*.md", "docs/**/*.md", "examples/**/*.md", ".github/**/*.md")
@@ -17,15 +17,15 @@ GENERATED = {ROOT / "docs" / "quickstart.md"} | {
 
 def has_anchor(page, anchor):
     text = page.read_text()
-    if anchor in markdown.anchors(text):
+    if anchor in pages.anchors(text):
         return True
-    documented = markdown.reference_names(text)
+    documented = pages.reference_names(text)
     return anchor in public_objects() and any(anchor == name or anchor.startswith(f"{name}.") for name in documented)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_to_a_file_and_an_anchor(page):
-    for link in markdown.links(page.read_text()):
+    for link in pages.links(page.read_text()):
         address = urllib.parse.urlsplit(link)
         if not address.scheme:
             target = (page.parent / address.path).resolve() if address.path else page
@@ -36,7 +36,7 @@ def test_every_relative_link_leads_to_a_file_and_an_anchor(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_in_code_exists(page):
-    for path in markdown.paths_in_code(page.read_text()):
+    for path in pages.paths_in_code(page.read_text()):
         assert (ROOT / path).exists() or path.endswith(".so"), path
 
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 import tf_cg_ops.layers.tf_keras
 
+from ..support.pages import public_objects
 from ..support.processes import run_python
-from ..support.public import public_objects
 from ..support.sources import ROOT, source_files
 
 PUBLIC = public_objects() | public_objects(tf_cg_ops.layers.tf_keras, "tf_cg_ops.layers.tf_keras")

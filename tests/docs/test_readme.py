@@ -13,15 +13,15 @@ import tf_cg_ops as cg
 from benchmarks.harness.names import DECORATOR, EMBED, TF
 from benchmarks.report import publish
 
-from ..support import markdown
+from ..support import pages
+from ..support.pages import public_objects
 from ..support.processes import run_python
-from ..support.public import public_objects
 from ..support.sources import ROOT, source_files
 
 README = (ROOT / "README.md").read_text()
 
 
-BLOCKS = markdown.python_blocks(README)
+BLOCKS = pages.python_blocks(README)
 
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))

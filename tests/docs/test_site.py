@@ -17,8 +17,7 @@ import pytest
 from ..support.browser import PROGRAMS, Browser, Tab, find_chromium
 from ..support.sources import ROOT, source_files
 
-SUPPORT = pathlib.Path(__file__).parents[1] / "support"
-LAYOUT, LINKS = ((SUPPORT / name).read_text() for name in ("layout.js", "links.js"))
+LAYOUT, LINKS = (pathlib.Path(__file__).with_name(name).read_text() for name in ("layout.js", "links.js"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
 WIDE, NARROW = 1280, 400
 

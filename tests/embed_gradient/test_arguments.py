@@ -7,8 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support import reference
-from ..support.tensors import random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import assert_gradient_close, random_array
 
 pytestmark = pytest.mark.core
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.formulas import contrib_formula, embed_formula
 from ..support.modes import derivative
+from ..support.reference import contrib_formula, embed_formula
 from ..support.tensors import random_array
 
 pytestmark = pytest.mark.core

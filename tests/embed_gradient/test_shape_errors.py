@@ -9,12 +9,18 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.messages import CHECK_SHAPES, JACOBIAN, PER_EXAMPLE
 from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import ones
 
 pytestmark = pytest.mark.core
+
+CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy: check those of fx, gx and x."
+JACOBIAN = "If gx is a Jacobian, of the shape of fx followed by that of x, pass axis=None."
+PER_EXAMPLE = (
+    "Shapes are aligned from the right: if gx is a Jacobian for each example, [batch, outputs, inputs], give x a "
+    "dimension of size 1 for the outputs, as in x[:, None, :]."
+)
 
 # Errors that the op sees: shapes of fx, gx, x and the axis.
 SHAPES = {

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import VJP_MODES, eager, traced
 from ..support.tensors import random_array
-from ..support.vjp_modes import VJP_MODES, eager, traced
 
 pytestmark = pytest.mark.core
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.black_boxes import erf
+from ..support.functions import erf
+from ..support.modes import VJP_MODES, eager, traced
 from ..support.tensors import random_array
-from ..support.vjp_modes import VJP_MODES, eager, traced
 
 pytestmark = pytest.mark.core
 

@@ -15,11 +15,11 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.black_boxes import erf
+from ..support.functions import erf
+from ..support.modes import eager, traced
 from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import random_array
-from ..support.vjp_modes import eager, traced
 
 
 class Counted:

@@ -15,8 +15,7 @@ from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
 from ..support.processes import run_python
 from ..support.reference import widen
 from ..support.sources import ROOT
-from ..support.tensors import random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import assert_gradient_close, random_array
 
 pytestmark = pytest.mark.core
 

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 from ..support import functions
-from ..support.embed_functions import EMBED_CASES
-from ..support.functions import CASES
-from ..support.graph_modes import GRAPH_MODES
-from ..support.modes import MODES, assert_orders
+from ..support.functions import CASES, EMBED_CASES, READY_MADE
+from ..support.modes import GRAPH_MODES, MODES, assert_orders
 from ..support.processes import run_python
-from ..support.ready_made import READY_MADE
 
 pytestmark = pytest.mark.core
 

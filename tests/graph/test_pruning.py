@@ -8,10 +8,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.inference import COUNTS, OURS, bits, counted, ops_of, ops_that_ran, start_counting
-from ..support.nested_functions import calling, in_functions
+from ..support.observed import COUNTS, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
 from ..support.sources import ROOT
+from ..support.without_python import calling, in_functions
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])

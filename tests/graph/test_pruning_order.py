@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.inference import COUNTS, OURS, counted, ops_of, ops_that_ran, start_counting
+from ..support.observed import COUNTS, OURS, counted, ops_of, ops_that_ran, start_counting
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
-from ..support.inference import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
+from ..support.observed import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
 from ..support.sources import ROOT
 

@@ -11,8 +11,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support import reference
-from ..support.products import pairs
-from ..support.tensors import random_array
+from ..support.tensors import pairs, random_array
 
 N = 3
 

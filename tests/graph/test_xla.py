@@ -10,8 +10,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support.reference import vjp
-from ..support.tensors import DTYPES, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import DTYPES, assert_gradient_close, random_array
 
 pytestmark = pytest.mark.core
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.keras import dispatch
 
-from ..support.kerases import register
+from ..support.keras_models import register
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 

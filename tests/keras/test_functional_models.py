@@ -10,7 +10,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.kerases import (
+from ..support.keras_models import (
     cube_root_like,
     recomputed,
     register,
@@ -231,11 +231,11 @@ FRESH = """
 import sys
 import numpy as np
 import tensorflow as tf
-from tests.support import kerases
+from tests.support import keras_models
 from tests.keras.test_functional_models import features, weight_gradients
 
-library = kerases.KERASES[sys.argv[1]]
-kerases.layers_of(library)
+library = keras_models.KERASES[sys.argv[1]]
+keras_models.layers_of(library)
 model = library.models.load_model(sys.argv[2])
 np.savez(sys.argv[3], *weight_gradients(model))
 """

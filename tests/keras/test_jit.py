@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from ..support.keras_layers import data, sign_layer, train_by_hand
+from ..support.keras_models import data, sign_layer, train_by_hand
 from ..support.processes import run_python
 from ..support.sources import ROOT
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support.kerases import layers_of
-from ..support.layers import DY, X, value_and_gradient
+from ..support.keras_models import DY, X, layers_of, value_and_gradient
 
 CHANGES = {
     "reversal": ("GradientReversal", {"factor": 1.0}, "factor", lambda f: -f * DY),

@@ -12,8 +12,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.kerases import layers_of, register, steep
-from ..support.layers import DY, LAYERS, X, value_and_gradient
+from ..support.keras_models import DY, LAYERS, X, layers_of, register, steep, value_and_gradient
 from ..support.processes import run_python
 from ..support.sources import ROOT
 

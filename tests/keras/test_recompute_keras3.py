@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.recomputation import assert_equal
+from ..support.keras_models import assert_equal
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 

@@ -12,9 +12,8 @@ import tf_keras
 import tf_cg_ops as cg
 from tf_cg_ops._src.rewrite import traced_call
 
-from ..support.alive import num_eager_tensors
-from ..support.kerases import layers_of
-from ..support.recomputation import MODES, assert_equal, train, value_and_gradients, variables_of
+from ..support.keras_models import MODES, assert_equal, layers_of, train, value_and_gradients, variables_of
+from ..support.observed import num_eager_tensors
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 STEPS = np.random.default_rng(1).normal(size=[2, 5, 3]).astype(np.float32)

@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from ..support.kerases import layers_of, register
-from ..support.recomputation import assert_equal, value_and_gradients
+from ..support.keras_models import assert_equal, layers_of, register, value_and_gradients
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)

@@ -11,9 +11,8 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.kerases import layers_of, register
+from ..support.keras_models import assert_equal, layers_of, register, value_and_gradients
 from ..support.processes import run_python
-from ..support.recomputation import assert_equal, value_and_gradients
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 

@@ -9,8 +9,8 @@ from keras.src.backend.tensorflow import core  # Only a test may look inside.
 import tf_cg_ops as cg
 from tf_cg_ops._src.rewrite import traced_call
 
+from ..support.keras_models import MODES, value_and_gradients
 from ..support.processes import run_python
-from ..support.recomputation import MODES, value_and_gradients
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 import tf_cg_ops as cg
 from tf_cg_ops._src.rewrite import traced_call
 
-from ..support.recomputation import assert_equal
+from ..support.keras_models import assert_equal
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)

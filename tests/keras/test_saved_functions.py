@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.kerases import KERASES, layers_of
+from ..support.keras_models import KERASES, layers_of
 
 X, DY = tf.constant([[-2.2, -0.5, 0.7]]), tf.constant([[1.0, 10.0, 100.0]])
 

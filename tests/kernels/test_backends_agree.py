@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
-from ..support.built_in_kernels import built_in_function
+from ..support.modes import built_in_function
 from ..support.tensors import DTYPES
 
 # Each with the two operands as powers of two or sums of them, so that the exact sum is known.

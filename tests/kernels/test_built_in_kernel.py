@@ -12,9 +12,8 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 
 from ..support import reference
-from ..support.built_in_kernels import built_in_function, built_in_session
-from ..support.tensors import DTYPES, bits, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.modes import built_in_function, built_in_session
+from ..support.tensors import DTYPES, assert_gradient_close, bits, random_array
 
 tf1 = tf.compat.v1
 ROLES = ("fx", "gx", "x")

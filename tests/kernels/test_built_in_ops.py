@@ -11,8 +11,7 @@ from tf_cg_ops._src.ops import composed
 
 from ..embed_gradient.test_shape_table import ROWS
 from ..support import reference
-from ..support.tensors import random_array
-from ..support.tolerances import GRADIENT_RTOL, assert_gradient_close
+from ..support.tensors import GRADIENT_RTOL, assert_gradient_close, random_array
 
 ROLES = ("fx", "gx", "x")
 

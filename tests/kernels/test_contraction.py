@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from ..support import contraction
-from ..support.contraction_forms import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
-from ..support.tensors import DTYPES, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
+from ..support.tensors import DTYPES, assert_gradient_close, random_array
 
 
 @pytest.fixture(params=contraction.KINDS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ..support import contraction, emulated
+from ..support import contraction, emulated_cuda
 from ..support.tensors import DTYPES
 
 # Sums have a wider range there.
@@ -52,7 +52,7 @@ def subnormal(dtype):
 
 def both(lhs, rhs, out_shape, wrt, dtype):
     results = []
-    for contract in (emulated.contract, contraction.contract):
+    for contract in (emulated_cuda.contract, contraction.contract):
         out = np.zeros(out_shape, dtype.as_numpy_dtype)
         contract(lhs, rhs, out, wrt)
         results.append(out)
@@ -102,7 +102,7 @@ def test_float32_is_multiplied_in_float64():
         ([1e-30, 1e-30], [1e-30, 1e20], 1e-10),
         ([1e-25] * 3, [1e-21] * 3, 3e-46),
     ]:
-        for contract in (emulated.contract, contraction.contract):
+        for contract in (emulated_cuda.contract, contraction.contract):
             contract(np.array(lhs, np.float32), np.array(rhs, np.float32), out)
             assert out[0] == np.float32(expected)
 
@@ -112,6 +112,6 @@ def test_bfloat16_products_overflow_as_float32():
     bfloat16 = next(dtype for dtype in DTYPES if dtype.name == "bfloat16").as_numpy_dtype
     out = np.zeros([1, 8], bfloat16)
     lhs, rhs = (np.tile(np.array(column, bfloat16)[:, None], 8) for column in ([-3e38, 1.9e19], [1.0, 1.9e19]))
-    for contract in (emulated.contract, contraction.contract):
+    for contract in (emulated_cuda.contract, contraction.contract):
         contract(lhs, rhs, out)
         assert np.all(out == np.inf)

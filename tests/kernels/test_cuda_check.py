@@ -13,7 +13,7 @@ import pytest
 from build_ops import cuda, cuda_check
 from build_ops.sources import CUDA_SOURCES
 
-from ..support.emulated import EMULATED_CUDA, FLAGS
+from ..support.emulated_cuda import EMULATED_CUDA, FLAGS
 from ..support.sources import ROOT
 
 

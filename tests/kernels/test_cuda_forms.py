@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from ..support import contraction, emulated
-from ..support.contraction_forms import UNTOUCHED, check
+from ..support import contraction, emulated_cuda
+from ..support.contraction import UNTOUCHED, check
 from ..support.tensors import random_array
 
 VECTOR_BYTES = 16
@@ -24,7 +24,7 @@ LIMIT = 2**31
 )
 def test_indices_above_31_bits_take_64(shapes, kernel):
     for n, is_narrow in ((LIMIT // 64, True), (LIMIT // 64 + 64, False)):
-        schedule = emulated.schedule(shapes(n))
+        schedule = emulated_cuda.schedule(shapes(n))
         assert schedule.kernel == kernel
         assert schedule.has_narrow_indices == is_narrow
     # Only the product is written element by element then; sums are of the same vectors, read singly.
@@ -34,33 +34,35 @@ def test_indices_above_31_bits_take_64(shapes, kernel):
 def test_a_flat_product_of_any_size_is_in_vectors():
     """It takes several launches."""
     for n in (LIMIT - 1, LIMIT, 5 * LIMIT):
-        schedule = emulated.schedule([[n], [n], [n]])
+        schedule = emulated_cuda.schedule([[n], [n], [n]])
         assert (schedule.kernel, schedule.is_vectorized, schedule.rhs_moves) == ("multiply flat", True, True)
 
 
 def test_many_loops_take_64_bits():
     """A kernel has room for 16 loops with 32-bit indices."""
     for k, is_narrow in ((5, True), (6, False)):
-        assert emulated.schedule([[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]).has_narrow_indices == is_narrow
+        assert emulated_cuda.schedule([[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]).has_narrow_indices == is_narrow
 
 
 def test_the_operand_that_moves_is_on_the_left():
     """One form serves both orders."""
-    schedule = emulated.schedule([[1], [100], [100]])
+    schedule = emulated_cuda.schedule([[1], [100], [100]])
     assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, True)
-    schedule = emulated.schedule([[100], [1], [100]])
+    schedule = emulated_cuda.schedule([[100], [1], [100]])
     assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, False)
 
 
 @pytest.mark.parametrize("addresses", list(itertools.product([0, 4], repeat=3)))
 def test_vectors_are_read_where_those_of_out_begin(addresses):
     lhs, rhs, out = addresses
-    assert emulated.schedule([[100], [100], [100]], addresses=addresses).is_vectorized == (lhs == rhs == out)
-    assert emulated.schedule([[100], [1], [100]], addresses=addresses).is_vectorized == (lhs == out)
-    rows = emulated.schedule([[100, 64], [1, 64], [100, 64]], addresses=addresses)
+    assert emulated_cuda.schedule([[100], [100], [100]], addresses=addresses).is_vectorized == (lhs == rhs == out)
+    assert emulated_cuda.schedule([[100], [1], [100]], addresses=addresses).is_vectorized == (lhs == out)
+    rows = emulated_cuda.schedule([[100, 64], [1, 64], [100, 64]], addresses=addresses)
     assert rows.is_vectorized == (lhs == rhs == out == 0)
     # The order of additions goes by the rows, wherever they are.
-    assert emulated.schedule([[100, 64], [100, 64], [1, 64]], addresses=addresses).is_vectorized == (lhs == rhs == 0)
+    assert emulated_cuda.schedule([[100, 64], [100, 64], [1, 64]], addresses=addresses).is_vectorized == (
+        lhs == rhs == 0
+    )
 
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
@@ -80,7 +82,7 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
             memory[2].fill(UNTOUCHED)
             before = memory[2].size - out.nbytes
             lhs[...], rhs[...] = (random_array(rng, array.shape, dtype) for array in (lhs, rhs))
-            emulated.contract(lhs, rhs, out)
+            emulated_cuda.contract(lhs, rhs, out)
             written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
             assert memory[2].count(UNTOUCHED) - written == before
             check(out, lhs, rhs, "x", dtype)

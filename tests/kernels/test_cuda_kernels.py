@@ -6,16 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from ..support import contraction, emulated
-from ..support.contraction_forms import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
-from ..support.products import pairs
-from ..support.tensors import DTYPES, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support import contraction, emulated_cuda
+from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
+from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=3))
 def test_every_length_at_any_address_within_fences(form, dtype, rng):
-    assert_every_length_within_fences(emulated.contract, form, dtype, rng)
+    assert_every_length_within_fences(emulated_cuda.contract, form, dtype, rng)
 
 
 # Some with parts, some with long rows, some with several tiles; lhs, rhs and out.
@@ -47,9 +45,9 @@ def test_blocks_tiles_and_parts_leave_no_seam(form, dtype, rng):
     *operands, out_shape = LARGE[form]
     lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
     results = set()
-    for order, max_blocks in ((0, emulated.MANY), (1, 3), (2, 1)):
+    for order, max_blocks in ((0, emulated_cuda.MANY), (1, 3), (2, 1)):
         out = np.zeros(out_shape, dtype.as_numpy_dtype)
-        emulated.contract(lhs, rhs, out, "x", order, max_blocks)
+        emulated_cuda.contract(lhs, rhs, out, "x", order, max_blocks)
         results.add(out.tobytes())
     value, _ = expected(lhs, rhs, out_shape, "x")
     terms = np.prod(np.broadcast_shapes(*operands)) / np.prod(out_shape)
@@ -61,7 +59,7 @@ def test_sums_are_cut_into_parts_only_where_outputs_are_few():
     """Of those above: so that both are tried."""
     parts = {}
     for form, (*operands, out_shape) in LARGE.items():
-        parts[form] = emulated.parts(*(np.zeros(shape, np.float32) for shape in (*operands, out_shape)))
+        parts[form] = emulated_cuda.parts(*(np.zeros(shape, np.float32) for shape in (*operands, out_shape)))
     assert {form for form, count in parts.items() if count > 1} == {
         "sum",
         "sum_by_scalar",
@@ -90,7 +88,7 @@ def test_addresses_change_no_bit(form, dtype, rng):
                 for block, shape, offset in zip(memory, shapes(n), offsets, strict=True)
             ]
             views[0][...], views[1][...] = lhs, rhs
-            emulated.contract(*views, wrt)
+            emulated_cuda.contract(*views, wrt)
             results.add(views[2].tobytes())
         assert len(results) == 1
 
@@ -101,7 +99,7 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
     for n in (5, 16):
         lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes(n)[:2])
         on_gpu, on_cpu = (np.zeros(shapes(n)[2], dtype.as_numpy_dtype) for _ in range(2))
-        emulated.contract(lhs, rhs, on_gpu, wrt)
+        emulated_cuda.contract(lhs, rhs, on_gpu, wrt)
         contraction.contract(lhs, rhs, on_cpu, wrt)
         np.testing.assert_array_equal(on_gpu.view(np.uint8), on_cpu.view(np.uint8))
 
@@ -112,15 +110,15 @@ def test_padding_of_vectors_is_not_read(form, rng):
     shapes, wrt = FORMS[form]
     lhs, rhs = (np.full(shape, np.inf, np.float32) for shape in shapes(5)[:2])
     out = np.zeros(shapes(5)[2], np.float32)
-    emulated.contract(lhs, rhs, out, wrt)
+    emulated_cuda.contract(lhs, rhs, out, wrt)
     assert np.all(out == np.inf)
 
 
 def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
     out = np.full([3, 0], 7, np.float32)
-    emulated.contract(np.zeros([3, 0], np.float32), np.zeros([3, 0], np.float32), out)
+    emulated_cuda.contract(np.zeros([3, 0], np.float32), np.zeros([3, 0], np.float32), out)
     memory = np.full([4], UNTOUCHED, np.float32)
-    emulated.contract(np.zeros([0, 3], np.float32), np.zeros([0, 3], np.float32), memory[:3].reshape(1, 3))
+    emulated_cuda.contract(np.zeros([0, 3], np.float32), np.zeros([0, 3], np.float32), memory[:3].reshape(1, 3))
     assert memory.tolist() == [0, 0, 0, UNTOUCHED]
 
 
@@ -128,7 +126,7 @@ def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
 def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
     """Three loops each time, of which none can be merged with its neighbours."""
     shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
-    assert emulated.has_schedule(shapes) == fits
+    assert emulated_cuda.has_schedule(shapes) == fits
 
 
 @pytest.mark.parametrize("n", [1, 17, 1000])
@@ -136,7 +134,7 @@ def test_out_may_be_an_operand(n, dtype, rng):
     lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
     for place in (0, 1):
         operands = [lhs.copy(), rhs.copy()]
-        emulated.contract(*operands, operands[place], "x", order=2)
+        emulated_cuda.contract(*operands, operands[place], "x", order=2)
         check(operands[place], lhs, rhs, "x", dtype)
         np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])
 
@@ -151,7 +149,7 @@ def test_division_by_multiplication_is_exact(rng):
         for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
             n = quotient * divisor + offset
             if 0 <= n <= largest:
-                assert emulated.library().emulated_divide(n, divisor) == n // divisor, (n, divisor)
+                assert emulated_cuda.library().emulated_divide(n, divisor) == n // divisor, (n, divisor)
 
 
 def test_narrow_division_by_multiplication_is_exact(rng):
@@ -164,4 +162,4 @@ def test_narrow_division_by_multiplication_is_exact(rng):
         for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
             n = quotient * divisor + offset
             if 0 <= n <= largest:
-                assert emulated.library().emulated_divide_narrow(n, divisor) == n // divisor, (n, divisor)
+                assert emulated_cuda.library().emulated_divide_narrow(n, divisor) == n // divisor, (n, divisor)

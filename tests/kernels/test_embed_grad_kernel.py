@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library
 
-from ..support.tensors import DTYPES, address, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import DTYPES, address, assert_gradient_close, random_array
 
 pytestmark = pytest.mark.core
 

@@ -15,8 +15,7 @@ from ..embed_gradient.test_shape_table import ROWS
 from ..graph.test_modes import DY, FUNCTIONS, X, by_hand
 from ..support import reference
 from ..support.modes import MODES, assert_orders
-from ..support.tensors import device_address, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import assert_gradient_close, device_address, random_array
 
 
 def embed_vjp(row, inputs):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_layers import data, sign_layer, train_by_hand
+from ..support.keras_models import data, sign_layer, train_by_hand
 from ..support.processes import run_python
 from ..support.sources import ROOT
 

@@ -11,11 +11,10 @@ from tensorflow.python.ops.parallel_for import pfor
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
-from ..support.c_api import add_gradients, registered_ops
 from ..support.processes import run_python
 from ..support.sources import ROOT
-from ..support.tensors import DTYPES, random_array
-from ..support.tolerances import assert_gradient_close
+from ..support.tensors import DTYPES, assert_gradient_close, random_array
+from ..support.without_python import add_gradients, registered_ops
 
 # The wrapper of an op library has two functions for each op: one of the op's name, and one in snake case.
 OPS = sorted(

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library
 
-from ..support.messages import CHECK_SHAPES, JACOBIAN
 from ..support.tensors import ones
 
 V = ones([3])
@@ -40,7 +39,7 @@ RAW = {
         lambda: library.custom_gradient_embed_grad(V, ones([4]), tf.constant([3]), wrt="x"),
         "CustomGradientEmbedGrad: the shapes do not broadcast together; expected sizes that are equal or 1 once fx (or "
         "its upstream) and gx are aligned with x, got fx (or its upstream) of shape [3], gx of shape [4] and x of shape "
-        "[3], with axis []. " + CHECK_SHAPES.replace("fx", "fx (or its upstream)"),
+        "[3], with axis []. Shapes are aligned from the right, as in NumPy: check those of fx (or its upstream), gx and x.",
     ),
     "huge_empty_operands": (
         lambda: library.custom_gradient_embed_grad(
@@ -48,7 +47,8 @@ RAW = {
         ),
         "CustomGradientEmbedGrad: fx (or its upstream) has the wrong shape; expected [0,1099511627776,1099511627776] (the "
         "broadcast shape without the dimensions of axis), got fx (or its upstream) of shape [0,1099511627776,1], gx of "
-        "shape [0,1,1099511627776] and x of shape [], with axis []. " + JACOBIAN.replace("fx", "fx (or its upstream)"),
+        "shape [0,1,1099511627776] and x of shape [], with axis []. If gx is a Jacobian, of the shape of fx (or its upstream) followed "
+        "by that of x, pass axis=None.",
     ),
     "more_products_than_can_be_counted": (
         lambda: library.custom_gradient_embed_grad(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.recomputation import MODES
+from ..support.keras_models import MODES
 
 pytestmark = pytest.mark.core
 

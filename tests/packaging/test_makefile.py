@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from ..support.order import SLOWEST
+from ..conftest import SLOWEST
 from ..support.sources import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()

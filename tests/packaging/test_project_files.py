@@ -9,7 +9,7 @@ import yaml
 
 import tf_cg_ops as cg
 
-from ..support import markdown
+from ..support import pages
 from ..support.sources import ROOT, source_files
 
 try:
@@ -104,7 +104,7 @@ def test_a_page_names_targets_of_make_that_exist(page):
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_an_issue_template_has_what_github_reads(path):
-    front = markdown.front_matter(path.read_text())
+    front = pages.front_matter(path.read_text())
     assert set(front) == {"name", "about", "title", "labels"}
     assert front["name"]
     assert front["about"]

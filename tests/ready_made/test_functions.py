@@ -6,8 +6,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.tensors import DTYPES, address, bits, random_array
-from ..support.tolerances import GRADIENT_RTOL, assert_gradient_close
+from ..support.tensors import DTYPES, GRADIENT_RTOL, address, assert_gradient_close, bits, random_array
 
 pytestmark = pytest.mark.core
 

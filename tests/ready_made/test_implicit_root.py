@@ -8,8 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.graph_modes import GRAPH_MODES
-from ..support.modes import MODES, assert_orders, derivative
+from ..support.modes import GRAPH_MODES, MODES, VJP_MODES, assert_orders, derivative, eager, traced
 from ..support.processes import run_python
 from ..support.roots import (
     DY,
@@ -28,7 +27,6 @@ from ..support.roots import (
 )
 from ..support.sources import ROOT
 from ..support.tensors import random_array
-from ..support.vjp_modes import VJP_MODES, eager, traced
 
 pytestmark = pytest.mark.core
 

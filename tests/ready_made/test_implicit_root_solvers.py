@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES, assert_orders, derivative, eager_orders
+from ..support.modes import MODES, assert_orders, derivative, eager, eager_orders, traced
 from ..support.roots import (
     DY,
     RIDGE_INPUTS,
@@ -26,7 +26,6 @@ from ..support.roots import (
     ridge_gradient,
     scipy_root,
 )
-from ..support.vjp_modes import eager, traced
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced", "around_traced", "tf1"])

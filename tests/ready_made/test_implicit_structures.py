@@ -6,9 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES
+from ..support.modes import MODES, VJP_MODES, eager, traced
 from ..support.tensors import random_array
-from ..support.vjp_modes import VJP_MODES, eager, traced
 
 X, DY = np.array([0.7, 1.3]), np.array([2.0, -3.0])
 

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES
-from ..support.vjp_modes import VJP_MODES, eager, traced
+from ..support.modes import MODES, VJP_MODES, eager, traced
 
 X, DY = np.array([1.0, 2.0, -0.5]), np.array([3.0, -4.0, 12.0])
 XLA = [name for name in VJP_MODES if name.startswith("jit")]

@@ -11,8 +11,7 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.stripped import contents, ops_of, proto_of
-from ..support.without_library import make_site, run_without_library
+from ..support.saved_models import contents, make_site, ops_of, proto_of, run_without_library
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
 SPEC = [tf.TensorSpec([3], tf.float64)]

@@ -17,7 +17,7 @@ import tf_cg_ops_cli
 from tf_cg_ops import saved_model
 from tf_cg_ops._src import command_line
 
-from ..support.stripped import break_values, contents, ops_of
+from ..support.saved_models import break_values, contents, ops_of
 
 
 class Model(tf.Module):

@@ -14,7 +14,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 
 from ..support.processes import run_interpreter, run_python
-from ..support.stripped import contents
+from ..support.saved_models import contents
 
 
 class Model(tf.Module):

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.stripped import bodies_of, contents, proto_of
+from ..support.saved_models import bodies_of, contents, proto_of
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
 SPEC = [tf.TensorSpec([3], tf.float64)]

@@ -9,8 +9,17 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.stripped import assert_same, bodies_of, contents, ops_of, proto_of, save_and_strip, strip
-from ..support.without_library import make_site, run_without_library
+from ..support.saved_models import (
+    assert_same,
+    bodies_of,
+    contents,
+    make_site,
+    ops_of,
+    proto_of,
+    run_without_library,
+    save_and_strip,
+    strip,
+)
 from ..support.without_python import CASES, FAILURES, MODULE
 
 pytestmark = pytest.mark.core

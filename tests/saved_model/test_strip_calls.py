@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _compare_models, _entry_points
 
-from ..support.stripped import break_values, save_and_strip, strip
+from ..support.saved_models import break_values, save_and_strip, strip
 
 X = tf.TensorSpec([None], name="x")
 

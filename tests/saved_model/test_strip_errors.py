@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _folder, _replace_ops
 
-from ..support.stripped import break_values, contents, ops_of, proto_of, save_and_strip
+from ..support.saved_models import break_values, contents, ops_of, proto_of, save_and_strip
 
 
 class Model(tf.Module):

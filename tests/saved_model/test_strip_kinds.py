@@ -12,7 +12,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 import tf_cg_ops as cg
 
-from ..support.stripped import assert_same, contents, save_and_strip, strip
+from ..support.saved_models import assert_same, contents, save_and_strip, strip
 from ..support.without_python import residual, with_tangent
 
 X = np.array([[0.5, -1.0, 2.0], [-0.25, 3.0, 0.0]], np.float32)

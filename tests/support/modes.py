@@ -1,4 +1,4 @@
-"""First and second order of a function in eager mode and traced, and after a reload in a fresh process."""
+"""The modes in which TensorFlow runs a function: values with first and second derivatives, or with vector-Jacobian products."""
 
 import numpy as np
 import tensorflow as tf
@@ -78,3 +78,243 @@ MODES = {
 def assert_orders(actual, expected):
     for a, e in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+
+
+def tape_vjp(function, args, dy):
+    """The value of `function(*args)` and its gradients for the upstream `dy`; None where there is no path."""
+    with tf.GradientTape() as tape:
+        for arg in args:
+            tape.watch(arg)
+        value = function(*args)
+    return value, tape.gradient(value, args, output_gradients=dy)
+
+
+def to_numpy(structure):
+    return tf.nest.map_structure(
+        lambda t: None if t is None else np.asarray(tf.convert_to_tensor(t).numpy()), structure
+    )
+
+
+def eager(function, args, dy):
+    return to_numpy(tape_vjp(function, [tf.constant(a) for a in args], tf.constant(dy)))
+
+
+def traced(function, args, dy):
+    @tf.function
+    def run(args, dy):
+        return tape_vjp(function, args, dy)
+
+    return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
+
+
+def _traced_with(make_spec, function, args, dy, jit_compile=False):
+    tensors = [tf.constant(a) for a in [*args, dy]]
+
+    @tf.function(input_signature=[make_spec(t) for t in tensors], jit_compile=jit_compile)
+    def run(*tensors):
+        return tape_vjp(function, list(tensors[:-1]), tensors[-1])
+
+    return to_numpy(run(*tensors))
+
+
+def traced_unknown_dims(function, args, dy):
+    """Only ranks are known while tracing."""
+    return _traced_with(lambda t: tf.TensorSpec([None] * t.shape.rank, t.dtype), function, args, dy)
+
+
+def traced_unknown_rank(function, args, dy):
+    return _traced_with(lambda t: tf.TensorSpec(None, t.dtype), function, args, dy)
+
+
+def jit(function, args, dy):
+    @tf.function(jit_compile=True)
+    def run(args, dy):
+        return tape_vjp(function, args, dy)
+
+    return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
+
+
+def jit_unknown_dims(function, args, dy):
+    """Only ranks are known while tracing; XLA compiles for the sizes that come."""
+    return _traced_with(lambda t: tf.TensorSpec([None] * t.shape.rank, t.dtype), function, args, dy, jit_compile=True)
+
+
+def tf1_session(function, args, dy):
+    """A TensorFlow 1 graph with placeholders of unknown shape, tf.gradients, and a session."""
+    with tf.Graph().as_default():
+        placeholders = [tf.compat.v1.placeholder(tf.as_dtype(a.dtype)) for a in [*args, dy]]
+        value = function(*placeholders[:-1])
+        gradients = tf.gradients(value, placeholders[:-1], grad_ys=placeholders[-1])
+        fetches = {"value": value} | {str(i): g for i, g in enumerate(gradients) if g is not None}
+        with tf.compat.v1.Session() as session:
+            fetched = session.run(fetches, dict(zip(placeholders, [*args, dy], strict=True)))
+    return fetched["value"], [fetched.get(str(i)) for i in range(len(args))]
+
+
+VJP_MODES = {
+    "eager": eager,
+    "traced": traced,
+    "traced_unknown_dims": traced_unknown_dims,
+    "traced_unknown_rank": traced_unknown_rank,
+    "jit": jit,
+    "jit_unknown_dims": jit_unknown_dims,
+    "tf1_session": tf1_session,
+}
+
+
+def _wrapped(wrap):
+    """Traced, with the function inside of something."""
+    return lambda function, x, dy: traced_orders(lambda x: wrap(function, x), x, dy)
+
+
+def while_loop(function, x):
+    return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[1]
+
+
+def cond(function, x):
+    return tf.cond(tf.reduce_max(x) > 0, lambda: function(x), lambda: 1000.0 * x)
+
+
+def switch_case(function, x):
+    return tf.switch_case(tf.size(x) // tf.size(x), [lambda: 1000.0 * x, lambda: function(x), lambda: -x])
+
+
+def scan(function, x):
+    return tf.scan(lambda _, element: function(element), x[None], initializer=tf.zeros_like(x))[0]
+
+
+def map_fn(function, x):
+    return tf.map_fn(function, x[None])[0]
+
+
+def nested_functions(function, x):
+    return tf.function(tf.function(function))(x)
+
+
+def autograph(function, x):
+    @tf.function(autograph=True)
+    def run(x):
+        y = x
+        for i in tf.range(2):
+            y = function(x) if i == tf.constant(1) else 1000.0 * x
+        return y
+
+    return run(x)
+
+
+def vectorized_map(function, x):
+    batch = tf.stack([2.0 * x, x])
+    return tf.vectorized_map(function, batch, fallback_to_while_loop=False)[1]
+
+
+def while_loop_under_xla(function, x, dy):
+    run = tf.function(
+        lambda x, dy: first_and_second_order(lambda x: while_loop(function, x), x, dy),
+        jit_compile=True,
+        autograph=False,
+    )
+    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
+
+
+def jacobians(function, x, dy):
+    """By tape.jacobian: the vector-Jacobian products of the whole Jacobian and of that of the first order."""
+
+    @tf.function
+    def run(x, dy):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                value = function(x)
+            dx = tf.linalg.matvec(inner.jacobian(value, x), dy, transpose_a=True)
+        second = outer.jacobian(dx, x, unconnected_gradients="zero")
+        return value, dx, tf.linalg.matvec(second, dy, transpose_a=True)
+
+    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
+
+
+def forward_mode(function, x, dy):
+    """By ForwardAccumulator, for each direction: tangents of the value and of the first order (forward over reverse)."""
+    x, dy = tf.constant(x), tf.constant(dy)
+
+    @tf.function
+    def along(direction):
+        with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = function(x)
+            dx = tape.gradient(value, x, output_gradients=dy)
+        tangents = [accumulator.jvp(t, unconnected_gradients="zero") for t in (value, dx)]
+        return value, *tangents
+
+    columns = [along(direction) for direction in tf.unstack(tf.eye(x.shape[0], dtype=x.dtype))]
+    value = columns[0][0].numpy()
+    jacobian, jacobian_of_dx = (np.stack([column[i].numpy() for column in columns], axis=1) for i in (1, 2))
+    return value, dy.numpy() @ jacobian, dy.numpy() @ jacobian_of_dx
+
+
+def forward_mode_eager(function, x, dy):
+    tf.config.run_functions_eagerly(True)
+    try:
+        return forward_mode(function, x, dy)
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def dataset_map(function, x, dy):
+    """The pipeline computes value and gradients."""
+    dataset = tf.data.Dataset.from_tensors((x, dy)).map(lambda x, dy: tuple(first_and_second_order(function, x, dy)))
+    return [t.numpy() for t in next(iter(dataset))]
+
+
+GRAPH_MODES = {
+    "nested_functions": _wrapped(nested_functions),
+    "while_loop": _wrapped(while_loop),
+    "while_loop_under_xla": while_loop_under_xla,
+    "cond": _wrapped(cond),
+    "switch_case": _wrapped(switch_case),
+    "scan": _wrapped(scan),
+    "map_fn": _wrapped(map_fn),
+    "autograph": _wrapped(autograph),
+    "vectorized_map": _wrapped(vectorized_map),
+    "jacobians": jacobians,
+    "forward_mode": forward_mode,
+    "forward_mode_eager": forward_mode_eager,
+    "dataset_map": dataset_map,
+}
+
+
+tf1 = tf.compat.v1
+
+
+def with_built_in_kernels(graph_def):
+    """The same graph, in which the ops ask for the kernel of TensorFlow's own operations; functions included."""
+    changed = tf1.GraphDef()
+    changed.CopyFrom(graph_def)
+    for nodes in (changed.node, *(function.node_def for function in changed.library.function)):
+        for node in nodes:
+            if node.op == "CustomGradientEmbedGrad":
+                node.attr["_kernel"].s = b"built_in"
+    assert changed != graph_def, "no op to change"
+    return changed
+
+
+def built_in_session(graph, **config):
+    """A session of the changed graph, in which tensors have the names that they have in `graph`."""
+    changed = tf.Graph()
+    with changed.as_default():
+        tf.graph_util.import_graph_def(with_built_in_kernels(graph.as_graph_def()), name="")
+    return tf1.Session(graph=changed, config=tf1.ConfigProto(**config))
+
+
+def built_in_function(function, specs):
+    """The concrete function of a tf.function with the kernels changed, callable from eager mode."""
+    traced = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
+    graph_def = with_built_in_kernels(traced.graph.as_graph_def())
+    names = [tensor.name for tensor in traced.inputs]
+
+    def call(*inputs):
+        feeds = dict(zip(names, inputs, strict=True))
+        return tf.graph_util.import_graph_def(graph_def, feeds, [traced.outputs[0].name])[0]
+
+    return tf1.wrap_function(call, specs)

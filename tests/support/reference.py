@@ -1,6 +1,7 @@
-"""The vector-Jacobian product of `embed_gradient` in plain NumPy, float64 or complex128: the tests' oracle."""
+"""The tests' oracle: the vector-Jacobian product of `embed_gradient` in NumPy, and the upstream functions' formulas."""
 
 import numpy as np
+import tensorflow as tf
 
 
 def domain_axes(axis, x_rank):
@@ -40,3 +41,23 @@ def widen(array):
     """The same numbers in float64 or complex128."""
     array = np.asarray(array)
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+def embed_formula(fx, gx, x, fx_gx_manually_stopped=False):
+    """`fx + gx * (x - stop(x))` for operands of one shape, as `embed_gradient` promises with an empty axis."""
+    stop = tf.identity if fx_gx_manually_stopped else tf.stop_gradient
+    return stop(fx) + stop(gx) * (x - tf.stop_gradient(x))
+
+
+def contrib_formula(fx, gx, x, axis=(), fx_gx_manually_stopped=False):
+    """The formula of `tf.contrib.bayesflow.custom_grad.custom_gradient` of TensorFlow 1.6."""
+    stop = tf.identity if fx_gx_manually_stopped else tf.stop_gradient
+    sum_x = tf.reduce_sum(x, axis)
+    return (sum_x - tf.stop_gradient(sum_x)) * stop(gx) + stop(fx)
+
+
+def tfp_formula(fx, gx, x, fx_gx_manually_stopped=False):
+    """The formula of `tfp.math.custom_gradient` of TensorFlow Probability 0.25; `gx` and `x` are lists."""
+    stop = tf.identity if fx_gx_manually_stopped else tf.stop_gradient
+    terms = [tf.reduce_sum(stop(g) * (t - tf.stop_gradient(t))) for g, t in zip(gx, x, strict=True)]
+    return stop(fx) + sum(terms) / tf.cast(tf.size(fx), terms[0].dtype)

@@ -1,8 +1,10 @@
-"""Random tensors of every dtype, and where a tensor's numbers are in memory."""
+"""Random tensors of every dtype, their bytes and addresses, and how close a gradient must be: one table."""
 
 import ctypes
+import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128]
@@ -39,3 +41,37 @@ def bits(array):
 
 def ones(shape, dtype=tf.float32):
     return tf.ones(shape, dtype)
+
+
+# The relative tolerance for one product or a sum that is kept in a wider type: a few units in the last place.
+GRADIENT_RTOL = {
+    tf.float16: 2e-3,
+    tf.bfloat16: 2e-2,
+    tf.float32: 1e-6,
+    tf.float64: 1e-13,
+    tf.complex64: 1e-6,
+    tf.complex128: 1e-13,
+}
+
+
+def assert_gradient_close(actual, expected, dtype, scale=1.0):
+    """`scale`: the size of the largest terms, where they may cancel."""
+    actual = np.asarray(actual.numpy() if tf.is_tensor(actual) else actual)
+    assert actual.shape == np.shape(expected)
+    wide = actual.astype(np.complex128 if dtype.is_complex else np.float64)
+    rtol = GRADIENT_RTOL[dtype]
+    np.testing.assert_allclose(wide, expected, rtol=rtol, atol=rtol * scale)
+
+
+def pairs(rows, columns, quick=1):
+    """All pairs of the two lists. Those that are not slow have each row, with so many columns that change in turn."""
+    rows, columns = list(rows), list(columns)
+    return [
+        pytest.param(
+            row,
+            column,
+            id=f"{row}-{getattr(column, 'name', column)}",
+            marks=[] if (j - i * quick) % len(columns) < quick else pytest.mark.slow,
+        )
+        for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns))
+    ]

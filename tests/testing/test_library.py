@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.kerases import layers_of, recomputed, residual, steep, tripled, two_values
+from ..support.keras_models import layers_of, recomputed, residual, steep, tripled, two_values
 from ..support.sources import ROOT
 
 X = np.array([[-2.2, -0.6, 0.4], [0.3, 1.6, -1.2]])

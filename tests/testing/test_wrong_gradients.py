@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
-from ..support.formulas import tfp_formula
+from ..support.reference import tfp_formula
 
 RNG = np.random.default_rng(11)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])

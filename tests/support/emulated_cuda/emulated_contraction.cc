@@ -9,7 +9,7 @@
 #include "cuda/contraction.h"
 #include "cuda/indexing.h"
 #include "cuda/schedule.h"
-#include "tests/support/contraction_request.h"
+#include "tests/support/emulated_cuda/contraction_request.h"
 #include "tests/support/emulated_cuda/cuda_runtime.h"
 
 extern "C" {

@@ -6,7 +6,7 @@ import tempfile
 
 from build_ops.sources import CUDA_SOURCES
 
-from .contraction import C_ARGUMENTS, as_c, compile_library
+from ..contraction import C_ARGUMENTS, as_c, compile_library
 
 EMULATED_CUDA = "tests/support/emulated_cuda"
 # The kernels read 16 bytes at once as one struct, which nvcc allows.
@@ -40,7 +40,7 @@ def library():
     with tempfile.TemporaryDirectory() as folder:
         sources = [
             f"{EMULATED_CUDA}/emulator.cc",
-            "tests/support/emulated_contraction.cc",
+            f"{EMULATED_CUDA}/emulated_contraction.cc",
             *CUDA_SOURCES,
         ]
         emulated = compile_library(sources, *FLAGS, folder=folder)

@@ -1,9 +1,12 @@
-"""Reads Markdown: the code of a page with its output, its prose, its links and the anchors that it has."""
+"""Reads pages: the code, prose, links and anchors of Markdown; and the public names that pages document."""
 
+import inspect
 import re
 import string
 
 import yaml
+
+import tf_cg_ops as cg
 
 _FENCE = re.compile(r"^(`{3,}).*?^\1$\n?", re.DOTALL | re.MULTILINE)
 _INDENTED = re.compile(r"(?:\A|(?<=\n\n))(?: {4}.*\n+)+")
@@ -57,3 +60,21 @@ def _slug(heading):
 def front_matter(text):
     """The YAML between dashes at the top of an issue template."""
     return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL).group(1))
+
+
+def public_objects(module=cg, prefix="tf_cg_ops"):
+    """The functions and classes that users call, by names such as "tf_cg_ops.compat.bayesflow.custom_gradient"."""
+    found = {}
+    for name in names_of(module):
+        value, full_name = getattr(module, name), f"{prefix}.{name}"
+        if inspect.ismodule(value):
+            found |= public_objects(value, full_name)
+        elif callable(value):
+            found[full_name] = value
+    return found
+
+
+def names_of(module):
+    """Its `__all__`; without one, the functions and classes that are written there."""
+    written = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return getattr(module, "__all__", [name for name in written if not name.startswith("_")])
