@@ -85,7 +85,7 @@ install-clang: ## install Clang, which has libFuzzer, if there is none
 
 # The tests of the pages need a browser; without it they are skipped.
 install-chromium: ## install Chromium, with which the pages are tested, if there is none
-	@$(PYTHON) -c 'import sys; from tests.support.browser import find_chromium; sys.exit(find_chromium() is None)' \
+	@$(PYTHON) -c 'import sys; from tests.docs.browser import find_chromium; sys.exit(find_chromium() is None)' \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
 	    echo "Installing Chromium."; export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get install -y --no-install-recommends chromium-headless-shell >/dev/null 2>&1 \
@@ -133,7 +133,7 @@ matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 # As users have it.
 bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY) ## measure everything anew for docs/performance.md
-	$(BIN)/python -m benchmarks --output benchmarks/results
+	$(BIN)/python -m benchmarks --output benchmarks/results.json
 	$(BIN)/python -m benchmarks.report.publish
 
 # On a machine with a GPU and nvcc, where neither TensorFlow nor the library need be installed: checks every kernel

@@ -1,55 +1,58 @@
-"""All benchmarks, one after the other: `make bench`."""
+"""Measures cases, prints them as a table or writes them to a file: `make bench` runs all.
 
-from . import program
-from .subjects import (
-    blocks,
-    broadcast,
-    build_time,
-    compiled,
-    dispatch,
-    dtypes,
-    elementwise,
-    growth,
-    import_cost,
-    import_time,
-    inference,
-    library_size,
-    linear_solvers,
-    live_rules,
-    loops,
-    models,
-    numpy_calls,
-    peak_memory,
-    recompute_grad,
-    reductions,
-    threads,
-    tracing,
-)
+The file has one line for each case, in the order of the program. `python -m benchmarks.report.publish`
+puts it into the documentation.
+"""
 
-SUBJECTS = (
-    dispatch,
-    elementwise,
-    reductions,
-    broadcast,
-    dtypes,
-    compiled,
-    inference,
-    live_rules,
-    numpy_calls,
-    linear_solvers,
-    peak_memory,
-    recompute_grad,
-    blocks,
-    loops,
-    models,
-    tracing,
-    growth,
-    threads,
-    import_cost,
-    import_time,
-    library_size,
-    build_time,
-)
+import argparse
+import dataclasses
+import logging
+import pathlib
+import sys
+
+from .harness import measurement, record
+from .report import table
+from .subjects import calls, graphs, kernels, library, memory, models
+
+SUBJECTS = (calls, kernels, memory, models, graphs, library)
+
+
+def main() -> None:
+    """Runs the cases that the arguments choose."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, few samples: says nothing about speed")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="write the results to FILE, as JSON")
+    parser.add_argument("--seconds", type=float, help="the time for the samples of one case")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="measure only cases with TEXT in 'subject: case'; may be repeated",
+    )
+    arguments = parser.parse_args()
+    # Some benchmarks trace the same function again, of which TensorFlow warns.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    settings = measurement.QUICK if arguments.quick else measurement.Settings()
+    if arguments.seconds is not None:
+        settings = dataclasses.replace(settings, seconds=arguments.seconds)
+    cases = _chosen(arguments.only, settings)
+    origin = {**record.origin(), "quick": settings.quick}
+    found = {**origin, "cases": measurement.measure_all(cases, settings)}
+    if arguments.output is None:
+        print(table.document(found))
+    else:
+        record.write(found, arguments.output)
+
+
+def _chosen(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:
+    cases = [case for subject in SUBJECTS for case in subject.cases(settings)]
+    names = [f"{case.subject}: {case.name}" for case in cases]
+    chosen = [case for case, name in zip(cases, names, strict=True) if not texts or any(text in name for text in texts)]
+    if not chosen:
+        sys.exit(f"--only: no case has {texts} in its name; the cases are {', '.join(names)}")
+    return chosen
+
 
 if __name__ == "__main__":
-    program.run(*[subject.cases for subject in SUBJECTS])
+    main()

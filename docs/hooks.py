@@ -1,4 +1,4 @@
-"""The pages that mkdocs makes of other files: the quickstart of a notebook, and one page for each example."""
+"""The pages that mkdocs makes of other files: the README, the notebook of the quickstart, and the examples."""
 
 import json
 import pathlib
@@ -9,12 +9,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[1]
+_SOURCES = "https://github.com/tf-cg-ops/tf_cg_ops/blob/main/"
 _LANGUAGES = {".py": "python", ".c": "c"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages to those under docs/."""
-    pages = {"quickstart.md": notebook_page(ROOT / "docs" / "quickstart.ipynb")}
+    pages = {"index.md": start_page(), "quickstart.md": notebook_page(ROOT / "docs" / "quickstart.ipynb")}
     pages |= {f"examples/{path.stem}.md": example_page(path) for path in examples()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
@@ -29,6 +30,17 @@ def on_page_content(html: str, **_: Any) -> str:
 def _with_breaks(cell: re.Match[str]) -> str:
     between_words = re.compile(r"(?<=\w[._])(?=\w)|(?<=[a-z])(?=[A-Z])")
     return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
+
+
+def start_page() -> str:
+    """The README, with links from the folder of the pages."""
+    pages = {"examples/README.md": "gallery.md", "docs/quickstart.ipynb": "quickstart.md"}
+
+    def target(link: re.Match[str]) -> str:
+        page = pages.get(link[1], link[1].removeprefix("docs/"))
+        return "](" + (_SOURCES + page if page == link[1] else page)
+
+    return re.sub(r"\]\((?!https?:|#)([^)\s]+)", target, (ROOT / "README.md").read_text())
 
 
 def examples() -> list[pathlib.Path]:
@@ -53,7 +65,7 @@ def notebook_page(path: pathlib.Path) -> str:
             parts.append(_block(source, "python"))
             printed = "".join(map(_text_of, cell["outputs"]))
             parts += [_block(printed, "text")] if printed else []
-    return "\n".join(parts)
+    return "\n".join(parts).replace("](../README.md", "](index.md")
 
 
 def _text_of(output: dict[str, Any]) -> str:

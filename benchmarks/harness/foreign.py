@@ -10,7 +10,6 @@ from .samplers import Sampler
 from .workers import Worker
 
 _ABSENT = "not installed"
-_MODULES = {"torch": "benchmarks.harness.foreign_torch", "jax": "benchmarks.harness.foreign_jax"}
 # PyTorch's threads must not spin while others are measured.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "JAX_PLATFORMS": "cpu"}
 
@@ -21,25 +20,20 @@ def _worker(framework: str) -> Worker:
 
 
 def implementations(function: str, **arguments: Any) -> dict[str, Sampler | str]:
-    """The results of `function` in the modules for PyTorch and JAX; a note for an absent framework."""
-    found: dict[str, Sampler | str] = {}
-    for framework, module in _MODULES.items():
-        if _installed(framework):
-            found.update(_worker(framework).build(f"{module}:{function}", **arguments))
-        else:
-            found[framework] = _ABSENT
-    return found
+    """The samplers that `function` builds in the modules for PyTorch and JAX; a note for an absent framework."""
+    torch, jax = (times_in(name, function, **arguments) for name in ("torch", "jax"))
+    return {**torch, **jax}
 
 
 def times_in(framework: str, function: str, **arguments: Any) -> Mapping[str, Sampler | str]:
-    """The samplers that `module:function` builds."""
-    return _worker(framework).build(function, **arguments) if _installed(framework) else {framework: _ABSENT}
+    """The samplers that `function` builds in the module for a framework."""
+    if importlib.util.find_spec(framework) is None:
+        return {framework: _ABSENT}
+    return _worker(framework).build(f"benchmarks.models.in_{framework}:{function}", **arguments)
 
 
-def peak_in(framework: str, builder: str, **arguments: Any) -> Sampler | str:
-    """The sampler that `module:function` builds, in a fresh process for each sample."""
-    return peaks.InFreshProcess(builder, arguments, _ENVIRONMENT) if _installed(framework) else _ABSENT
-
-
-def _installed(framework: str) -> bool:
-    return importlib.util.find_spec(framework) is not None
+def peak_in(framework: str, function: str, **arguments: Any) -> Sampler | str:
+    """The sampler that `function` builds, in a fresh process for each sample."""
+    if importlib.util.find_spec(framework) is None:
+        return _ABSENT
+    return peaks.InFreshProcess(f"benchmarks.models.in_{framework}:{function}", arguments, _ENVIRONMENT)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import quantiles
+import numpy as np
+
 from .samplers import Sampler
 
 
@@ -27,6 +28,7 @@ class Settings:
 
 
 QUICK = Settings(quick=True, seconds=0.01, most_rounds=2, fewest_rounds=2)
+Samplers = Mapping[str, Sampler | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Case:
     subject: str
     name: str
     # Makes the inputs and returns the implementations by their names; a string says why one is absent.
-    build: Callable[[], Mapping[str, Sampler | str]]
+    build: Callable[[], Samplers]
     # Ratios are taken of these, over each of the others.
     ours: Sequence[str] = ("cg.embed_gradient",)
     unit: str = "s"
@@ -48,9 +50,24 @@ class Case:
     rounds: int | None = None
 
 
+def summarize(samples: Sequence[float]) -> dict[str, float]:
+    """The median with the 20th and 80th percentile, interpolated between neighbours, to five digits."""
+    p20, median, p80 = (float(f"{value:.5g}") for value in np.quantile(samples, [0.2, 0.5, 0.8]))
+    return {"median": median, "p20": p20, "p80": p80}
+
+
+def ratio(of: Sequence[float], over: Sequence[float]) -> dict[str, float] | None:
+    """The quantiles of the ratios of samples from the same round.
+
+    Pairs, since a machine that gets slower for a while does so for both samples of a round: the ratio of two medians
+    would compare the slow moments of one with the quick moments of the other. None where one of them is over zero.
+    """
+    pairs = list(zip(of, over, strict=True))
+    return summarize([a / b for a, b in pairs]) if all(over) else None
+
+
 def measure(case: Case, settings: Settings) -> dict[str, Any]:
-    """The samples of all implementations of one case, with their summaries and the ratios of pairs."""
-    began = time.perf_counter()
+    """The summaries of all implementations of one case, and the ratios of pairs."""
     built = dict(case.build())
     implementations = {name: sampler for name, sampler in built.items() if not isinstance(sampler, str)}
     most = min(case.rounds or settings.most_rounds, settings.most_rounds)
@@ -64,7 +81,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
     rounds = 0
     while rounds < fewest or (rounds < most and time.perf_counter() - start < settings.seconds):
         for name, sampler in implementations.items():
-            samples[name].append(float(f"{sampler.sample():.5g}"))
+            samples[name].append(sampler.sample())
         rounds += 1
     gc.unfreeze()
     return {
@@ -74,11 +91,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         "elements": case.elements,
         "bytes_moved": case.bytes_moved,
         "rounds": rounds,
-        "seconds": round(time.perf_counter() - began, 2),
-        "implementations": {
-            name: {**dataclasses.asdict(quantiles.summarize(values)), "samples": values}
-            for name, values in samples.items()
-        },
+        "implementations": {name: summarize(values) for name, values in samples.items()},
         "ratios": {ours: _ratios(ours, samples) for ours in case.ours if ours in samples},
         "absent": {name: reason for name, reason in built.items() if isinstance(reason, str)},
     }
@@ -86,8 +99,8 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
 
 def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
     """Over each of the others; without those that are zero."""
-    found = {other: quantiles.ratio(samples[ours], samples[other]) for other in samples if other != ours}
-    return {other: dataclasses.asdict(ratio) for other, ratio in found.items() if ratio is not None}
+    found = {other: ratio(samples[ours], samples[other]) for other in samples if other != ours}
+    return {other: summary for other, summary in found.items() if summary is not None}
 
 
 def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
@@ -99,5 +112,4 @@ def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any
         left = f"about {passed / index * (len(cases) - index):.0f} s left" if index else "no estimate yet"
         print(f"[{index + 1}/{len(cases)}] {case.subject}: {case.name} ({left})", file=sys.stderr, flush=True)
         results.append(measure(case, settings))
-    print(f"{len(cases)} cases in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return results

@@ -21,7 +21,6 @@ REDUCE_SUM = "tf.reduce_sum"
 STREAM = "streaming multiply"
 READ_BOTH = "read both"
 TRAFFIC = "traffic of the large operand"
-ONE_BY_ONE = "one by one in float32"
 YARDSTICKS = (STREAM, READ_BOTH, TRAFFIC)
 PLAIN = "without a gradient"
 
@@ -44,9 +43,7 @@ JAX_BLOCKS = (
 
 # Of calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"
-NUMPY_JACOBIAN = "cg.numpy_function with the derivative"
 NUMPY_CALL = "tf.numpy_function"
-TF_NUMPY_PAIR = "tf.custom_gradient of two tf.numpy_function"
 
 # Of implicit functions.
 DENSE_SOLVER = "the Jacobian and tf.linalg.solve"

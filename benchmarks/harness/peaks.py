@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .samplers import Sampler
 from .workers import Worker
 
 # Every large block goes back to the system at once: resident memory is in use. Without the optimisations of oneDNN,
@@ -14,9 +15,13 @@ ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", 
 
 
 @functools.cache
-def worker() -> Worker:
-    """A process in which resident memory is in use."""
+def _worker() -> Worker:
     return Worker(ENVIRONMENT)
+
+
+def in_worker(function: str, **arguments: Any) -> Mapping[str, Sampler]:
+    """The samplers that `module:function` returns, in a process in which resident memory is in use."""
+    return _worker().build(function, **arguments)
 
 
 class Peak:
@@ -40,19 +45,14 @@ class Peak:
 
 
 class OfFirstCall(Peak):
-    """The peak of the first call, which no memory that an earlier one has freed can hide; what is traced stays.
+    """The peak of the first call of what a function traces: no memory that an earlier call has freed can hide it.
 
     For one sample only: see InFreshProcess.
     """
 
-    def __init__(self, trace: Callable[[], Callable[[], Any]], unit_bytes: int) -> None:
-        """`trace` returns the function."""
-        self._trace = trace
-        self._unit_bytes = unit_bytes
-
     def prepare(self, seconds: float) -> None:
         """Traces and compiles."""
-        self._function = self._trace()
+        self._function = self._function()
 
 
 class InFreshProcess:

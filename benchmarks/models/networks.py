@@ -106,19 +106,39 @@ def _normalized(ops: Ops, x: Any) -> Any:
     return centred / ops.square_root(ops.mean(centred * centred) + 1e-6)
 
 
+def block(
+    ops: Ops,
+    heads: int,
+    length: int,
+    weights: Sequence[Any],
+    x: Any,
+    activation: Callable[[Any], Any],
+    mark: Callable[[Any, str], Any] = lambda x, name: x,
+    unit: Callable[[Any], Any] = lambda x: x,
+) -> Any:
+    """A transformer block of rows `[batch * length, width]`; `mark` names two values."""
+    into, back, up, down = weights
+    rows, width = x.shape
+    projected = ops.reshape(_normalized(ops, x) @ into, [rows // length, length, 3, heads, width // heads])
+    projected = ops.transpose(projected, [2, 0, 3, 1, 4])
+    q, k, v = projected[0], projected[1], projected[2]
+    scores = ops.softmax(q @ ops.transpose(k, [0, 1, 3, 2]) / math.sqrt(width // heads))
+    attention = ops.reshape(ops.transpose(scores @ v, [0, 2, 1, 3]), [rows, width])
+    x = x + unit(mark(attention, "attention") @ back)
+    return x + unit(activation(mark(_normalized(ops, x) @ up, "hidden")) @ down)
+
+
+def block_shapes(width: int) -> list[list[int]]:
+    """The weights of a block."""
+    return [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]]
+
+
 def _transformer(heads: int, ops: Ops, clip: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     batch, length, width = x.shape
     *of_blocks, out = weights
-    rows = [batch * length, width]
-    x = ops.reshape(x, rows)
+    x = ops.reshape(x, [batch * length, width])
     for first in range(0, len(of_blocks), 4):
-        into, back, up, down = of_blocks[first : first + 4]
-        projected = ops.reshape(_normalized(ops, x) @ into, [batch, length, 3, heads, width // heads])
-        projected = ops.transpose(projected, [2, 0, 3, 1, 4])
-        q, k, v = projected[0], projected[1], projected[2]
-        scores = ops.softmax(q @ ops.transpose(k, [0, 1, 3, 2]) / math.sqrt(width // heads))
-        x = x + clip(ops.reshape(ops.transpose(scores @ v, [0, 2, 1, 3]), rows) @ back)
-        x = x + clip(ops.relu(_normalized(ops, x) @ up) @ down)
+        x = block(ops, heads, length, of_blocks[first : first + 4], x, ops.relu, unit=clip)
     return _cross_entropy(ops, ops.reshape(x, [batch, length * width]) @ out, labels)
 
 
@@ -137,8 +157,7 @@ def networks(quick: bool) -> dict[str, Network]:
     kernels = [[3, 3, before, after] for before, after in zip((1, *depths), depths, strict=False)]
     binarised = Network(BINARY, _binarised, [batch, size, size, 1], False, [*kernels, [depths[-1], 10]])
     blocks, batch, length, width, heads = (1, 2, 3, 4, 2) if quick else (4, 4, 64, 128, 4)
-    of_block = [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]]
-    of_transformer = [*(of_block * blocks), [length * width, 10]]
+    of_transformer = [*(block_shapes(width) * blocks), [length * width, 10]]
     transformer = Network(CLIP, functools.partial(_transformer, heads), [batch, length, width], False, of_transformer)
     batch, width, features = (4, 6, 5) if quick else (256, 784, 256)
     of_adversarial = [

@@ -1,6 +1,5 @@
 """The charts: few, each with one message. This library is in colour, all else in grey."""
 
-import dataclasses
 import math
 import pathlib
 import textwrap
@@ -13,32 +12,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from ..harness.names import (
-    COMPILED_JAX,
-    DECORATOR,
-    EMBED,
-    FORMULA,
-    JAX,
-    JAX_CHECKPOINT,
-    JAX_LOOP,
-    KERNEL,
-    LOG,
-    MULTIPLY,
-    PLAIN,
-    READ_BOTH,
-    REDUCE_SUM,
-    SQRT,
-    STREAM,
-    TF,
-    TF_LOOP,
-    TFP,
-    TORCH,
-    TRAFFIC,
-)
+from ..harness import names
+from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, FORMULA, TF, TFP, TORCH
 from . import table
 
 _BLUE, _LIGHT, _GREY, _DARK, _LINE = "#1b6ca8", "#6aa9d6", "#c3c8cd", "#4a4f55", "#c0392b"
-_COLOURS = {EMBED: _BLUE, DECORATOR: _LIGHT, KERNEL: _BLUE}
 _STYLE = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -46,67 +24,70 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_OURS = {"linewidth": 2.2, "marker": "o", "zorder": 3}
+# The lines of implementations; others are in another process, in another framework.
+_LINES: dict[str, dict[str, Any]] = {
+    EMBED: {"color": _BLUE, **_OURS},
+    DECORATOR: {"color": _LIGHT, **_OURS},
+    TF: {"color": _DARK, "marker": "s"},
+    FORMULA: {"color": _GREY, "marker": "^"},
+    TFP: {"color": "#8a9096", "marker": "D"},
+    TORCH: {"color": "#8a9096", "linestyle": ":", "marker": "x"},
+    names.JAX: {"color": "#8a9096", "linestyle": ":", "marker": "+"},
+    COMPILED_JAX: {"color": "#8a9096", "linestyle": ":", "marker": "*"},
+    names.TF_LOOP: {"color": _DARK, "marker": "s"},
+    names.SQRT: {"color": _BLUE, **_OURS},
+    names.LOG: {"color": _LIGHT, **_OURS},
+    names.JAX_LOOP: {"color": _GREY, "linestyle": ":", "marker": "s"},
+    names.JAX_CHECKPOINT: {"color": _GREY, "linestyle": ":", "marker": "D"},
+}
 Cases = dict[tuple[str, str], dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """One group of bars."""
+def draw(run: dict[str, Any], folder: pathlib.Path) -> None:
+    """Draws each chart whose figures the run has."""
+    cases = {(case["subject"], case["case"]): case for case in run["cases"]}
+    with plt.rc_context(_STYLE):
+        for draw_one in (_headline, _sizes, _loops, _growth, _models):
+            figure = draw_one(cases)
+            if figure is not None:
+                note = textwrap.fill(f"Medians. {table.origin(run)}", int(figure.get_size_inches()[0] * 17))
+                figure.text(0.01, -0.01, note, fontsize=7, color=_DARK, va="top")
+                # No version of matplotlib, no date: the same figures give the same bytes.
+                path = folder / f"{draw_one.__name__.removeprefix('_')}.png"
+                figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None})
+                plt.close(figure)
 
-    title: str
-    subject: str
-    # The start of the case's name.
-    case: str
-    # A line for the least possible: a subject, the start of the name of a case of the same size, an implementation and
-    # a legend.
-    least: tuple[str, str, str, str] | None = None
+
+def _title(figure: Any, text: str, size: int = 12) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=size, fontweight="bold")
 
 
-_PANELS = (
-    Panel("Forward, one element, eager", "dispatch", "forward, no tape"),
-    Panel("Forward and backward, one element, eager", "dispatch", "forward and backward"),
-    Panel(
+# Of each panel: the title, the subject and the start of the case's name; for a line at the least possible, a subject,
+# the start of the name of a case of the same size, an implementation and a legend.
+_PANELS: tuple[tuple[str, str, str, tuple[str, str, str, str] | None], ...] = (
+    ("Forward, one element, eager", "dispatch", "forward, no tape", None),
+    ("Forward and backward, one element, eager", "dispatch", "forward and backward", None),
+    (
         "Forward and backward, {elements:,} float32, eager",
         "elementwise",
         "forward and backward",
-        ("elementwise", "backward", STREAM, "one streaming multiply"),
+        ("elementwise", "backward", names.STREAM, "one streaming multiply"),
     ),
-    Panel(
+    (
         "Forward and backward with a sum, {elements:,} float32, eager",
         "reductions",
         "forward and backward",
-        ("reductions", "sum", READ_BOTH, "reading both inputs"),
+        ("reductions", "sum", names.READ_BOTH, "reading both inputs"),
     ),
-    Panel(
+    (
         "Inference, expensive gradient, {elements:,} float32, tf.function",
         "inference",
         "tf.function",
-        ("inference", "tf.function", PLAIN, "no gradient at all"),
+        ("inference", "tf.function", names.PLAIN, "no gradient at all"),
     ),
-    Panel("Memory above the inputs, forward and backward, eager", "peak_memory", "backward, eager"),
+    ("Memory above the inputs, forward and backward, eager", "peak_memory", "backward, eager", None),
 )
-
-
-def draw(run: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws each chart whose figures the run has, and returns the paths."""
-    cases = {(case["subject"], case["case"]): case for case in run["cases"]}
-    paths = []
-    with plt.rc_context(_STYLE):
-        for draw_one in (_headline, _sizes, _memory_limit, _loops, _growth, _models):
-            figure = draw_one(cases)
-            if figure is not None:
-                paths.append(folder / f"{draw_one.__name__.removeprefix('_')}.png")
-                _save(figure, run, paths[-1])
-    return paths
-
-
-def _save(figure: Any, run: dict[str, Any], path: pathlib.Path) -> None:
-    width = figure.get_size_inches()[0]
-    note = f"Medians. {table.origin(run)}"
-    figure.text(0.01, -0.01, textwrap.fill(note, int(width * 17)), fontsize=7, color=_DARK, va="top")
-    # No version of matplotlib, no date: the same figures give the same bytes.
-    figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None})
-    plt.close(figure)
 
 
 def _find(cases: Cases, subject: str, start: str, most: int = 10_000_000) -> dict[str, Any] | None:
@@ -117,212 +98,113 @@ def _find(cases: Cases, subject: str, start: str, most: int = 10_000_000) -> dic
 
 def _headline(cases: Cases) -> Any:
     """Six costs, ours beside the others."""
-    panels = [(panel, _find(cases, panel.subject, panel.case)) for panel in _PANELS]
-    found = [(panel, case) for panel, case in panels if case is not None]
-    if not found:
+    found = [(title, _find(cases, subject, start), least) for title, subject, start, least in _PANELS]
+    if any(case is None for _, case, _ in found):
         return None
-    figure, axes = plt.subplots(math.ceil(len(found) / 2), 2, figsize=(11, 2 * math.ceil(len(found) / 2)))
+    figure, axes = plt.subplots(3, 2, figsize=(11, 6))
     figure.set_layout_engine("constrained", h_pad=0.12, w_pad=0.08)
-    for axis in axes.flat[len(found) :]:
-        axis.remove()
-    for axis, (panel, case) in zip(axes.flat, found, strict=False):
-        _bars(axis, panel, case, cases)
-    figure.suptitle("What a custom gradient costs (less is better)", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    for axis, (title, case, least) in zip(axes.flat, found, strict=True):
+        _bars(axis, title.format(elements=case["elements"]), case)
+        least_case = least and _find(cases, *least[:2], most=case["elements"])
+        if least_case:
+            value = least_case["implementations"][least[2]]["median"]
+            axis.axvline(value, color=_LINE, linewidth=1, linestyle="--")
+            label = f" {least[3]}: {table.quantity(value, least_case['unit'])}"
+            axis.text(value, len(axis.patches) - 0.45, label, color=_LINE, fontsize=7.5, va="top")
+    _title(figure, "What a custom gradient costs (less is better)", 13)
     return figure
 
 
-def _bars(axis: Any, panel: Panel, case: dict[str, Any], cases: Cases) -> None:
-    names = [name for name in (EMBED, DECORATOR, TF, FORMULA, TFP) if name in case["implementations"]]
-    values = [case["implementations"][name]["median"] for name in names]
-    colours = [_COLOURS.get(name, _GREY) for name in names]
-    axis.barh(names, values, color=colours)
-    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+def _bars(axis: Any, title: str, case: dict[str, Any]) -> None:
+    shown = [name for name in (EMBED, DECORATOR, TF, FORMULA, TFP) if name in case["implementations"]]
+    values = [case["implementations"][name]["median"] for name in shown]
+    axis.barh(shown, values, color=[{EMBED: _BLUE, DECORATOR: _LIGHT}.get(name, _GREY) for name in shown])
+    for index, (name, value) in enumerate(zip(shown, values, strict=True)):
         ratio = case["ratios"].get(EMBED, {}).get(name)
         times = f"  ({1 / ratio['median']:.3g} x)" if ratio and ratio["median"] else ""
         label = f"{table.quantity(value, case['unit'])}{times}"
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         axis.annotate(label, (value, index), (5, 0), textcoords="offset points", va="center", fontsize=8, bbox=box)
-    axis.set_title(panel.title.format(elements=case["elements"]))
+    axis.set_title(title)
     axis.set_xlim(0, max([*values, 1e-12]) * 1.32)
     axis.set_xticks([])
     axis.spines["bottom"].set_visible(False)
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
-    least = panel.least and _find(cases, *panel.least[:2], most=case["elements"])
-    if panel.least and least and panel.least[2] in least["implementations"]:
-        value = least["implementations"][panel.least[2]]["median"]
-        axis.axvline(value, color=_LINE, linewidth=1, linestyle="--")
-        label = f"{panel.least[3]}: {table.quantity(value, least['unit'])}"
-        axis.text(value, len(names) - 0.45, f" {label}", color=_LINE, fontsize=7.5, va="top")
+
+
+def _curves(axis: Any, lines: dict[str, dict[int, float]], unit: str) -> None:
+    """Figures by their number of something, on logarithmic axes: what is linear is a straight line of slope 1."""
+    for name, figures in lines.items():
+        shown = {n: figure for n, figure in figures.items() if figure > 0}
+        axis.plot(shown.keys(), shown.values(), label=name, markersize=5, **_LINES[name])
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, unit)))
+    axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axis.grid(alpha=0.25)
+
+
+def _curve(lines: dict[str, dict[int, float]], unit: str, title: str, label: str) -> Any:
+    """One chart of curves."""
+    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+    _curves(axis, lines, unit)
+    axis.set_xlabel(label)
+    axis.set_title(title, fontsize=12, fontweight="bold")
+    axis.legend(fontsize=8, frameon=False)
+    return figure
 
 
 def _sizes(cases: Cases) -> Any:
     """Time by number of elements, forward and backward; the slope at the right is memory."""
-    start = "forward and backward, "
-    found = [case for (subject, name), case in cases.items() if subject == "elementwise" and name.startswith(start)]
-    if len(found) < 2:
+    lines: dict[str, dict[int, float]] = {}
+    streams = {}
+    for (subject, name), case in cases.items():
+        if subject == "elementwise" and name.startswith("forward and backward, "):
+            for implementation, summary in case["implementations"].items():
+                lines.setdefault(implementation, {})[case["elements"]] = summary["median"]
+        elif subject == "elementwise" and case["elements"] >= table.LARGE:
+            streams[case["elements"]] = case["implementations"][names.STREAM]["median"]
+    if not lines:
         return None
-    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
-    names = dict.fromkeys(name for case in found for name in case["implementations"])
-    lines = {
-        name: [(case["elements"], case["implementations"][name]) for case in found if name in case["implementations"]]
-        for name in names
-    }
-    for name, points in lines.items():
-        ours, foreign = name in _COLOURS, name.startswith(("torch", "jax"))
-        axis.plot(
-            [size for size, _ in points],
-            [summary["median"] for _, summary in points],
-            label=name,
-            color=_COLOURS.get(name, _DARK if not foreign else "#8a9096"),
-            linewidth=2.2 if ours else 1.2,
-            linestyle=":" if foreign else "-",
-            marker=_MARKERS.get(name, "."),
-            markersize=5,
-            zorder=3 if ours else 2,
-        )
-    streams = [
-        (case["elements"], case["implementations"][STREAM]["median"])
-        for (subject, name), case in cases.items()
-        if subject == "elementwise" and name.startswith("backward, ") and case["elements"] >= table.LARGE
-    ]
-    if streams:
-        axis.plot(
-            *zip(*streams, strict=True), color=_LINE, linestyle="--", linewidth=1.2, label="one streaming multiply"
-        )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, "s")))
-    axis.set_xlabel("elements (float32)")
-    axis.set_title("Forward and backward in eager mode, by size", fontsize=12, fontweight="bold")
-    axis.grid(alpha=0.25)
+    title = "Forward and backward in eager mode, by size"
+    figure = _curve(lines, "s", title, "elements (float32)")
+    (axis,) = figure.axes
+    axis.plot(streams.keys(), streams.values(), "--", color=_LINE, linewidth=1.2, label="one streaming multiply")
     axis.legend(fontsize=8, frameon=False)
     return figure
-
-
-_MARKERS = {
-    TF: "s",
-    FORMULA: "^",
-    TFP: "D",
-    TORCH: "x",
-    JAX: "+",
-    COMPILED_JAX: "*",
-}
-
-
-def _memory_limit(cases: Cases) -> Any:
-    """The distance of each backward pass from the memory limit."""
-    rows = []
-    for (subject, name), case in cases.items():
-        for yardstick, plain in (
-            (READ_BOTH, REDUCE_SUM),
-            (TRAFFIC, REDUCE_SUM),
-            (TRAFFIC, MULTIPLY),
-            (STREAM, MULTIPLY),
-        ):
-            implementations = case["implementations"]
-            if {KERNEL, yardstick, plain} <= set(implementations) and case["elements"] >= table.LARGE:
-                ratio = case["ratios"][KERNEL][yardstick]
-                theirs = implementations[plain]["median"] / implementations[yardstick]["median"]
-                rows.append((f"{subject}: {name}", yardstick, ratio, plain, theirs))
-    if not rows:
-        return None
-    figure, axis = plt.subplots(figsize=(9, 0.27 * len(rows) + 1.4), layout="constrained")
-    for index, (_, _, ratio, _, theirs) in enumerate(rows):
-        axis.plot(
-            [ratio["p20"], ratio["p80"]],
-            [index, index],
-            color=_LIGHT,
-            linewidth=4,
-            solid_capstyle="round",
-            label=None if index else "20th to 80th percentile",
-        )
-        axis.plot(ratio["median"], index, "o", color=_BLUE, label=None if index else KERNEL)
-        axis.plot(theirs, index, "s", color=_GREY, label=None if index else f"{MULTIPLY} or {REDUCE_SUM}")
-    axis.axvline(1, color=_LINE, linewidth=1, linestyle="--", label="the memory traffic alone")
-    axis.set_yticks(range(len(rows)), [row[0] for row in rows])
-    axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} x"))
-    axis.set_xticks([1, 2, 5, 10])
-    axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axis.set_xlabel("time, in multiples of the yardstick")
-    axis.invert_yaxis()
-    axis.grid(axis="x", alpha=0.25)
-    axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
-    figure.suptitle("Backward pass against the memory limit", x=0.01, ha="left", fontsize=12, fontweight="bold")
-    return figure
-
-
-_OF_LOOPS = {
-    TF_LOOP: {"color": _DARK, "marker": "s"},
-    SQRT: {"color": _BLUE, "linewidth": 2.2, "marker": "o"},
-    LOG: {"color": _LIGHT, "linewidth": 2.2, "marker": "o"},
-    JAX_LOOP: {"color": _GREY, "linestyle": ":", "marker": "s"},
-    JAX_CHECKPOINT: {"color": _GREY, "linestyle": ":", "marker": "D"},
-}
 
 
 def _loops(cases: Cases) -> Any:
-    """Memory by number of steps: a straight line of slope 1 for a loop that keeps everything, of 1/2 for the root."""
+    """Memory by number of steps: a line of slope 1 for a loop that keeps everything, of 1/2 for the root."""
     case = cases.get(("loops", "peak memory"))
     if case is None:
         return None
-    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
-    for name, by_length in table.by_length(case).items():
-        axis.plot(by_length.keys(), by_length.values(), label=name, markersize=5, **_OF_LOOPS[name])
-    lengths = sorted({length for by_length in table.by_length(case).values() for length in by_length})
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} MiB"))
-    axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axis.set_xlabel("steps, with a state of 1 MiB")
-    axis.set_title("Memory of the gradient of a loop", fontsize=12, fontweight="bold")
-    axis.grid(alpha=0.25)
-    axis.legend(fontsize=8, frameon=False)
+    title = "Memory of the gradient of a loop"
+    figure = _curve(table.by_length(case), "MiB", title, "steps, with a state of 1 MiB")
+    _show_lengths(figure.axes[0], case)
     return figure
 
 
-_OF_GROWTH = {
-    EMBED: {"color": _BLUE, "linewidth": 2.2, "marker": "o"},
-    DECORATOR: {"color": _LIGHT, "linewidth": 2.2, "marker": "o"},
-    TF: {"color": _DARK, "marker": "s"},
-    FORMULA: {"color": _GREY, "linestyle": ":", "marker": "s"},
-}
+def _show_lengths(axis: Any, case: dict[str, Any]) -> None:
+    lengths = sorted({length for by_length in table.by_length(case).values() for length in by_length})
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
 def _growth(cases: Cases) -> Any:
-    """Each cost by the number of custom gradients in a function: one that is linear is a straight line of slope 1."""
-    found = [
-        (name, case)
-        for (subject, name), case in cases.items()
-        if subject == "growth" and name.endswith("in a function")
-    ]
+    """Each cost by the number of custom gradients in a function."""
+    found = {name: case for (subject, name), case in cases.items() if subject == "growth" and "function" in name}
     if not found:
         return None
     figure, axes = plt.subplots(2, math.ceil(len(found) / 2), figsize=(11, 6), layout="constrained")
-    for axis in axes.flat[len(found) :]:
-        axis.remove()
-    for axis, (name, case) in zip(axes.flat, found, strict=False):
-        by_length = table.by_length(case)
-        for implementation, figures in by_length.items():
-            shown = {n: figure for n, figure in figures.items() if figure > 0}
-            axis.plot(shown.keys(), shown.values(), label=implementation, markersize=4, **_OF_GROWTH[implementation])
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        lengths = sorted({n for figures in by_length.values() for n in figures})
-        axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
-        axis.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _, unit=case["unit"]: table.quantity(y, unit)))
-        axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    for axis, (name, case) in zip(axes.flat, found.items(), strict=True):
+        _curves(axis, table.by_length(case), case["unit"])
+        _show_lengths(axis, case)
         axis.set_title(name.partition(",")[0], fontsize=10)
-        axis.grid(alpha=0.25)
     axes.flat[0].legend(fontsize=8, frameon=False)
-    figure.suptitle(
-        "Costs by the number of custom gradients in a function", x=0.01, ha="left", fontsize=12, fontweight="bold"
-    )
+    _title(figure, "Costs by the number of custom gradients in a function")
     return figure
 
 
@@ -336,9 +218,8 @@ def _models(cases: Cases) -> Any:
     networks = list(dict.fromkeys(network for network, _ in by_case))
     if not networks:
         return None
-    figure, axes = plt.subplots(
-        2, len(networks), figsize=(3.4 * len(networks), 5.4), layout="constrained", squeeze=False
-    )
+    size = (3.4 * len(networks), 5.4)
+    figure, axes = plt.subplots(2, len(networks), figsize=size, layout="constrained", squeeze=False)
     for column, network in enumerate(networks):
         by_mode = {mode: found for (of, mode), found in by_case.items() if of == network}
         for row, (kind, unit) in enumerate(_KINDS):
@@ -348,11 +229,9 @@ def _models(cases: Cases) -> Any:
         axes[row, 0].set_ylabel(label)
     shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
     handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
-    names = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
-    figure.legend(handles, names, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
-    figure.suptitle(
-        "A training step of four models (less is better)", x=0.01, ha="left", fontsize=12, fontweight="bold"
-    )
+    labels = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
+    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
+    _title(figure, "A training step of four models (less is better)")
     return figure
 
 

@@ -1,21 +1,16 @@
-"""Puts the figures of `benchmarks/results` into the documentation: tables between marks, and charts.
+"""Puts the figures of `benchmarks/results.json` into the documentation: tables between marks, and charts.
 
 `python -m benchmarks.report.publish` does it; a test compares.
 """
 
-import json
 import pathlib
 import re
-import shutil
 from collections.abc import Callable
 from typing import Any
 
-from absl import app
-
-from ..harness.record import ROOT
+from ..harness.record import ROOT, read
 from . import table
 
-RESULTS = ROOT / "benchmarks" / "results"
 # The parts of each page, by the name in its marks.
 PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
     ROOT / "docs" / "performance.md": {
@@ -51,21 +46,15 @@ def fill(path: pathlib.Path, text: str, run: dict[str, Any]) -> str:
     return text
 
 
-def charts(text: str) -> list[pathlib.Path]:
-    """The paths of the charts of a page that a run has written; examples draw the others."""
-    paths = [RESULTS / name for name in re.findall(r"!\[.*?\]\(figures/(\w+\.png)\)", text, re.DOTALL)]
-    return [path for path in paths if path.exists()]
+def main() -> None:
+    """Writes the pages and draws the charts."""
+    from . import charts  # Only charts need matplotlib.
 
-
-def main(_: list[str]) -> None:
-    """Writes the pages and copies the charts."""
-    run = json.loads((RESULTS / "results.json").read_text())
+    run = read()
     for path in PAGES:
-        text = fill(path, path.read_text(), run)
-        path.write_text(text)
-        for chart in charts(text):
-            shutil.copyfile(chart, FIGURES / chart.name)
+        path.write_text(fill(path, path.read_text(), run))
+    charts.draw(run, FIGURES)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

@@ -3,21 +3,9 @@
 import math
 from typing import Any
 
-from ..harness.names import (
-    COMPILED_JAX,
-    DECORATOR,
-    EMBED,
-    JAX_CHECKPOINT,
-    JAX_LOOP,
-    KERNEL,
-    LOG,
-    SQRT,
-    TF,
-    TF_LOOP,
-    TFP,
-    TORCH,
-    YARDSTICKS,
-)
+from ..harness import names
+from ..harness.names import DECORATOR, EMBED, KERNEL, LOG, SQRT, TF, TF_LOOP
+from .targets import evaluate
 
 # The elements from which no cache holds a tensor.
 LARGE = 4_000_000
@@ -66,14 +54,10 @@ def origin(run: dict[str, Any]) -> str:
 def targets(run: dict[str, Any]) -> str:
     """Target, limit, figure, whether it is reached."""
     body = []
-    for target in run["targets"]:
-        measured = target["measured"]
-        figures = "not measured"
-        if measured:
-            figures = f"{digits(measured['median'])} ({digits(measured['p20'])} to {digits(measured['p80'])})"
-        reached = {True: "yes", False: "**no**", None: ""}[target["reached"]]
-        name = f"{target['name']}<br>`{target['expression']}`"
-        body.append((name, digits(target["limit"]), figures, reached))
+    for found in evaluate(run["cases"]):
+        reached = {True: "yes", False: "**no**", None: ""}[found.reached]
+        name = f"{found.target.name}<br>`{found.target.expression}`"
+        body.append((name, digits(found.target.limit), _spread(found.measured) or "not measured", reached))
     return rows(("target", "at most", "median (p20 to p80)", "reached"), *body)
 
 
@@ -81,11 +65,11 @@ def memory(run: dict[str, Any]) -> str:
     """The bytes to move, the speed of the yardstick, and that of the kernel compared with it."""
     body = []
     for case in run["cases"]:
-        found = [name for name in YARDSTICKS if name in case["implementations"]]
+        found = [name for name in names.YARDSTICKS if name in case["implementations"]]
         if case["elements"] >= LARGE and case["bytes_moved"] and found:
             yardstick, kernel = case["implementations"][found[0]]["median"], case["implementations"][KERNEL]["median"]
             times = [f"{quantity(t, 's')}<br>{case['bytes_moved'] / t / 1e9:.1f} GB/s" for t in (yardstick, kernel)]
-            ratio = _ratio(case["ratios"][KERNEL][found[0]])
+            ratio = _spread(case["ratios"][KERNEL][found[0]])
             moved = f"{case['bytes_moved'] / 1e6:,.0f} MB"
             body.append((f"{case['subject']}: {case['case']}<br>{moved}, {found[0]}", *times, ratio))
     return rows(("case<br>bytes moved at least, yardstick", "yardstick", f"{KERNEL}", "ratio (p20 to p80)"), *body)
@@ -94,9 +78,9 @@ def memory(run: dict[str, Any]) -> str:
 def loops(run: dict[str, Any]) -> str:
     """The memory of loops: a row for each length, a column for each implementation."""
     (case,) = (case for case in run["cases"] if (case["subject"], case["case"]) == ("loops", "peak memory"))
-    names = (TF_LOOP, SQRT, LOG, JAX_LOOP, JAX_CHECKPOINT)
     found = by_length(case)
-    present = [name for name in names if name in found]
+    columns = (TF_LOOP, SQRT, LOG, names.JAX_LOOP, names.JAX_CHECKPOINT)
+    present = [name for name in columns if name in found]
     body = []
     for num_steps in found[SQRT]:
         cells = [f"{found[name][num_steps]:,.0f}" if num_steps in found[name] else "not run" for name in present]
@@ -116,17 +100,17 @@ def by_length(case: dict[str, Any]) -> dict[str, dict[int, float]]:
 def growth(run: dict[str, Any]) -> str:
     """The costs of the most uses, and the power of their number with which each has grown since the size before."""
     body = []
-    names: list[str] = []
+    columns: list[str] = []
     for case in (case for case in run["cases"] if case["subject"] == "growth"):
         found = by_length(case)
-        names = list(found)
+        columns = list(found)
         cells = []
         for figures in found.values():
             (n, before), (most, after) = list(figures.items())[-2:]
             power = f" (n^{math.log(after / before, most / n):.1f})" if min(before, after) > 0 else ""
             cells.append(f"{quantity(after, case['unit'])}{power}")
         body.append((f"{case['case']}, n = {most:,}", *cells))
-    return rows(("", *(f"`{name}`" for name in names)), *body)
+    return rows(("", *(f"`{name}`" for name in columns)), *body)
 
 
 def of_models(run: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
@@ -141,17 +125,17 @@ def of_models(run: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, 
 
 def models(run: dict[str, Any]) -> str:
     """The time and the memory of a step of each model, in each mode."""
-    columns = ((EMBED,), (DECORATOR,), (TF,), (TFP,), (TORCH, COMPILED_JAX))
+    columns = ((EMBED,), (DECORATOR,), (TF,), (names.TFP,), (names.TORCH, names.COMPILED_JAX))
     body = []
     for (network, mode), by_name in of_models(run).items():
         cells = []
-        for names in columns:
-            figures = next((by_name[name] for name in names if name in by_name), None)
+        for column in columns:
+            figures = next((by_name[name] for name in column if name in by_name), None)
             cell = f"{quantity(figures['time'], 's')}<br>{figures['peak memory']:,.0f} MiB" if figures else ""
             cells.append(cell)
         body.append((f"{network}, {mode}", *cells))
-    titles = (EMBED, DECORATOR, TF, TFP)
-    return rows(("", *(f"`{title}`" for title in titles), "PyTorch, or JAX for XLA"), *body)
+    titles = (f"`{name}`" for (name,) in columns[:-1])
+    return rows(("", *titles, "PyTorch, or JAX for XLA"), *body)
 
 
 def size(run: dict[str, Any]) -> str:
@@ -172,7 +156,7 @@ def times_of_loops(run: dict[str, Any]) -> str:
     for case in run["cases"]:
         if case["subject"] == "loops" and case["case"].startswith("time, "):
             plain = quantity(case["implementations"][TF_LOOP]["median"], "s")
-            ratios = (_ratio(case["ratios"][name][TF_LOOP]) for name in (SQRT, LOG))
+            ratios = (_spread(case["ratios"][name][TF_LOOP]) for name in (SQRT, LOG))
             body.append((case["case"].removeprefix("time, "), plain, *ratios))
     return rows(("step", f"`{TF_LOOP}`", f"`{SQRT}`, times this", f"`{LOG}`, times this"), *body)
 
@@ -185,36 +169,23 @@ def blocks(run: dict[str, Any]) -> str:
     return rows(("", "MiB", "time"), *body)
 
 
-def cases(run: dict[str, Any]) -> str:
-    """All cases, one table a subject."""
-    parts = []
-    for subject in dict.fromkeys(case["subject"] for case in run["cases"]):
-        found = [case for case in run["cases"] if case["subject"] == subject]
-        parts.append(f"### {subject}\n\n" + "\n".join(_case(case) for case in found))
+def document(run: dict[str, Any]) -> str:
+    """All cases: the medians, and the ratios with their spread."""
+    parts = [f"{origin(run)}\n\nRatios are medians over pairs of samples from the same round.\n"]
+    for case in run["cases"]:
+        body = []
+        for name, summary in case["implementations"].items():
+            ratios = [_spread(ratios.get(name)) for ratios in case["ratios"].values()]
+            body.append((name, quantity(summary["median"], case["unit"]), *ratios))
+        header = ("", "median", *(f"{ours} / this" for ours in case["ratios"]))
+        absent = "".join(f"\nAbsent: {name} ({reason}).\n" for name, reason in case["absent"].items())
+        parts.append(
+            f"**{case['subject']}: {case['case']}** ({case['rounds']} rounds)\n\n{rows(header, *body)}{absent}"
+        )
     return "\n".join(parts)
 
 
-def _case(case: dict[str, Any]) -> str:
-    ours = list(case["ratios"])
-    body = []
-    for name, summary in case["implementations"].items():
-        unit = case["unit"] if case["unit"] == "s" else ""
-        spread = f"{quantity(summary['p20'], unit)} to {quantity(summary['p80'], unit)}"
-        ratios = [_ratio(case["ratios"][our].get(name)) for our in ours]
-        body.append((name, quantity(summary["median"], case["unit"]), spread, *ratios))
-    absent = "".join(f"\nAbsent: {name} ({reason}).\n" for name, reason in case["absent"].items())
-    header = ("", "median", "p20 to p80", *(f"{our} / this" for our in ours))
-    return f"**{case['case']}** ({case['rounds']} rounds)\n\n{rows(header, *body)}{absent}"
-
-
-def _ratio(ratio: dict[str, float] | None) -> str:
-    return f"{digits(ratio['median'])} ({digits(ratio['p20'])} to {digits(ratio['p80'])})" if ratio else ""
-
-
-def document(run: dict[str, Any]) -> str:
-    """The whole document."""
-    return (
-        f"# Benchmarks\n\n{origin(run)}\n\n"
-        "Written by `make bench`. Ratios are medians over pairs of samples from the same round.\n\n"
-        f"## Targets\n\n{targets(run)}\n## Against memory\n\n{memory(run)}\n## Cases\n\n{cases(run)}"
-    )
+def _spread(summary: dict[str, float] | None) -> str:
+    if summary is None:
+        return ""
+    return f"{digits(summary['median'])} ({digits(summary['p20'])} to {digits(summary['p80'])})"

@@ -4,23 +4,17 @@ Each has one custom gradient, used once or many times. The assignments of the op
 """
 
 import functools
-from collections.abc import Mapping
 
-from .. import program
 from ..harness import foreign, peaks
-from ..harness.measurement import Case, Settings
+from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, TORCH
 from ..harness.samplers import Sampler, Timed
 from ..models import in_tensorflow
 from ..models.networks import networks
 
-SUBJECT = "models"
 _MIB = 2**20
 # The framework beside TensorFlow in a mode: PyTorch runs each operation as it comes, JAX compiles all of them.
-_FOREIGN = {
-    "eager": ("torch", TORCH, "benchmarks.models.in_torch"),
-    "XLA": ("jax", COMPILED_JAX, "benchmarks.models.in_jax"),
-}
+_FOREIGN = {"eager": ("torch", TORCH), "XLA": ("jax", COMPILED_JAX)}
 
 
 def in_worker(name: str, mode: str, quick: bool, implementation: str) -> dict[str, Sampler]:
@@ -30,23 +24,23 @@ def in_worker(name: str, mode: str, quick: bool, implementation: str) -> dict[st
     return {implementation: peaks.OfFirstCall(trace, _MIB)}
 
 
-def _time(name: str, mode: str, quick: bool) -> Mapping[str, Sampler | str]:
+def _time(name: str, mode: str, quick: bool) -> Samplers:
     steps = in_tensorflow.steps(networks(quick)[name], mode)
     found: dict[str, Sampler | str] = {implementation: Timed(step) for implementation, step in steps.items()}
     if mode in _FOREIGN:
-        framework, _, module = _FOREIGN[mode]
-        found.update(foreign.times_in(framework, f"{module}:times", name=name, quick=quick))
+        framework, _ = _FOREIGN[mode]
+        found.update(foreign.times_in(framework, "times", name=name, quick=quick))
     return found
 
 
-def _memory(name: str, mode: str, quick: bool) -> Mapping[str, Sampler | str]:
+def _memory(name: str, mode: str, quick: bool) -> Samplers:
     found: dict[str, Sampler | str] = {}
     for implementation in in_tensorflow.units(networks(quick)[name].unit):
         arguments = {"name": name, "mode": mode, "quick": quick, "implementation": implementation}
-        found[implementation] = peaks.InFreshProcess(f"{__spec__.name}:in_worker", arguments)
+        found[implementation] = peaks.InFreshProcess(f"{__name__}:in_worker", arguments)
     if mode in _FOREIGN:
-        framework, implementation, module = _FOREIGN[mode]
-        found[implementation] = foreign.peak_in(framework, f"{module}:peak", name=name, quick=quick, unit=_MIB)
+        framework, implementation = _FOREIGN[mode]
+        found[implementation] = foreign.peak_in(framework, "peak", name=name, quick=quick, unit=_MIB)
     return found
 
 
@@ -57,11 +51,7 @@ def cases(settings: Settings) -> list[Case]:
         for mode in in_tensorflow.MODES:
             arguments = {"name": name, "mode": mode, "quick": settings.quick}
             ours = (EMBED, DECORATOR)
-            found.append(Case(SUBJECT, f"time, {name}, {mode}", functools.partial(_time, **arguments), ours))
+            found.append(Case("models", f"time, {name}, {mode}", functools.partial(_time, **arguments), ours))
             memory = functools.partial(_memory, **arguments)
-            found.append(Case(SUBJECT, f"peak memory, {name}, {mode}", memory, ours, "MiB", rounds=1))
+            found.append(Case("models", f"peak memory, {name}, {mode}", memory, ours, "MiB", rounds=1))
     return found
-
-
-if __name__ == "__main__":
-    program.run(cases)

@@ -1,7 +1,7 @@
-"""The comparison table of the README: one test a row, with every column that can be run.
+"""The comparison table: one test a row, with every column that can be run.
 
-`tf.contrib` went with TensorFlow 1; its column is its formula, written down in support/formulas.py. The column of TFP is
-TFP itself where it is installed (`make test` installs it), beside its formula.
+`tf.contrib` went with TensorFlow 1; its column is its formula. The column of TFP is TFP itself where it is installed
+(`make test` installs it), beside its formula.
 """
 
 import ast
@@ -18,6 +18,8 @@ from ..support.modes import tape_vjp
 from ..support.processes import run_python
 from ..support.reference import contrib_formula, tfp_formula
 from ..support.tensors import address, random_array
+
+OURS = (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient)
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +47,11 @@ def assert_same(actual, expected):
             np.testing.assert_allclose(a, e)
 
 
-X, DY = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 10.0, 100.0])
-
-
-def gradient_of_square(embed):
-    return tape_vjp(lambda x: embed(x**2, 2 * x, x), [X], DY)[1][0].numpy().tolist()
-
-
 def test_vector_jacobian_product(tfp):
-    assert gradient_of_square(cg.embed_gradient) == [2, 40, 600]
-    assert gradient_of_square(cg.compat.tfp_math.custom_gradient) == [2, 40, 600]
-    assert gradient_of_square(with_tf_custom_gradient) == [2, 40, 600]
-    assert gradient_of_square(contrib_formula) == [2, 40, 600]
-    assert gradient_of_square(tfp.math.custom_gradient) == [74, 148, 222]
+    x, dy = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 10.0, 100.0])
+    for embed in (*OURS[:2], with_tf_custom_gradient, contrib_formula, tfp.math.custom_gradient):
+        _, (dx,) = tape_vjp(lambda x, embed=embed: embed(x**2, 2 * x, x), [x], dy)
+        assert dx.numpy().tolist() == ([74, 148, 222] if embed is tfp.math.custom_gradient else [2, 40, 600])
 
 
 def test_the_formula_in_the_tests_is_that_of_tfp(tfp, rng):
@@ -82,20 +76,18 @@ def test_tfp_agrees_wherever_the_upstream_is_uniform(tfp, rng):
 
 def test_value_at_infinity(tfp):
     fx, gx, x = tf.constant([1.0, 0.5]), tf.constant([0.0, 0.25]), tf.constant([np.inf, 1.0])
-    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
-        assert ours(fx, gx, x).numpy().tolist() == [1.0, 0.5]
-    assert with_tf_custom_gradient(fx, gx, x).numpy().tolist() == [1.0, 0.5]
+    for embed in (*OURS, with_tf_custom_gradient):
+        assert embed(fx, gx, x).numpy().tolist() == [1.0, 0.5]
     np.testing.assert_array_equal(contrib_formula(fx, gx, x), [np.nan, 0.5])
     np.testing.assert_array_equal(tfp.math.custom_gradient(fx, gx, x), [np.nan, np.nan])
 
 
 def test_memory_of_the_value(tfp):
     fx = tf.random.stateless_normal([1000], [1, 2])
-    for ours in (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient):
-        assert address(ours(fx, fx, fx)) == address(fx)
-    assert address(with_tf_custom_gradient(fx, fx, fx)) == address(fx)
-    assert address(contrib_formula(fx, fx, fx)) != address(fx)
-    assert address(tfp.math.custom_gradient(fx, fx, fx)) != address(fx)
+    for embed in (*OURS, with_tf_custom_gradient):
+        assert address(embed(fx, fx, fx)) == address(fx)
+    for embed in (contrib_formula, tfp.math.custom_gradient):
+        assert address(embed(fx, fx, fx)) != address(fx)
 
 
 def test_the_gradient_of_an_empty_value(tfp):
@@ -130,26 +122,23 @@ def gradients_of_model(model):
 
 def model_with_loop_and_cond():
     model = tf.Module()
+    squares = {
+        "embed": lambda x: cg.embed_gradient(x**2, 20.0 * x, x),
+        "contrib": lambda x: contrib_formula(x**2, 20.0 * x, x),
+        "tfp": lambda x: tfp_formula(x**2, [20.0 * x], [x]),
+        "custom": tf.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)),
+    }
+    for name, square in squares.items():
 
-    def add(name, square):
-        def loop(x):
+        def loop(x, square=square):
             return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
 
-        def cond(x):
+        def cond(x, square=square):
             return tf.cond(x[0] > 0, lambda: square(x), lambda: x)
 
-        specs = [tf.TensorSpec([2], tf.float32)]
-        setattr(model, f"{name}_loop", tf.function(loop, input_signature=specs))
-        setattr(model, f"{name}_cond", tf.function(cond, input_signature=specs))
-
-    @tf.custom_gradient
-    def custom(x):
-        return x**2, lambda dy: 20.0 * dy * x
-
-    add("embed", lambda x: cg.embed_gradient(x**2, 20.0 * x, x))
-    add("contrib", lambda x: contrib_formula(x**2, 20.0 * x, x))
-    add("tfp", lambda x: tfp_formula(x**2, [20.0 * x], [x]))
-    add("custom", custom)
+        for kind, function in (("loop", loop), ("cond", cond)):
+            traced = tf.function(lambda x, f=function: f(x), input_signature=[tf.TensorSpec([2], tf.float32)])
+            setattr(model, f"{name}_{kind}", traced)
     return model
 
 
@@ -180,15 +169,10 @@ def test_gradient_of_the_wrong_shape(tfp):
     assert contrib_formula(x, gx, x).shape == [7, 2]
 
 
-def registry_entries_after_traces(embed, traces=5):
-    before = len(ops.gradient_registry.list())
-    for i in range(traces):
-        tf.function(lambda x: embed(x**2, 2 * x, x)).get_concrete_function(tf.TensorSpec([i + 1]))
-    return len(ops.gradient_registry.list()) - before
-
-
 def test_entries_in_the_gradient_registry(tfp):
-    assert registry_entries_after_traces(with_tf_custom_gradient) == 5
-    assert registry_entries_after_traces(cg.embed_gradient) == 0
-    assert registry_entries_after_traces(contrib_formula) == 0
-    assert registry_entries_after_traces(tfp.math.custom_gradient) == 0
+    for embed in (with_tf_custom_gradient, cg.embed_gradient, contrib_formula, tfp.math.custom_gradient):
+        before = len(ops.gradient_registry.list())
+        for size in range(1, 6):
+            function = tf.function(lambda x, embed=embed: embed(x**2, 2 * x, x))
+            function.get_concrete_function(tf.TensorSpec([size]))
+        assert len(ops.gradient_registry.list()) - before == (5 if embed is with_tf_custom_gradient else 0)

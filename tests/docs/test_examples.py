@@ -1,13 +1,9 @@
 """The examples: the findings of each hold and are drawn, and each fails if a gradient is wrong.
 
-graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py tests `c_api`. Every file is copied first: it
-runs alone.
+graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py tests `c_api`.
 """
 
-import ast
-import concurrent.futures
 import json
-import re
 import shutil
 
 import matplotlib.image
@@ -15,25 +11,16 @@ import numpy as np
 import pytest
 
 from ..support.processes import run_python, run_script
-from ..support.sources import ROOT
+from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
-
-# The files of each example beside results.json.
-FILES = {
-    "log1pexp": {"log1pexp.png", "saved_model", "reloaded.npy"},
-    "domain_adversarial_digits": {"domain_adversarial_digits.png", "curves.json"},
-    "binary_net": {"binary_net.png", "binary_net.keras", "reloaded.npz"},
-    "spiking_cell": {"spiking_cell.png", "saved_model", "continued.json"},
-    "fit_ode": {"fit_ode.png", "fit.json"},
-    "equilibrium_layer": {"equilibrium_layer.png", "curves.json"},
-    "convex_layer": {"convex_layer.png", "curves.json"},
-    "neural_ode": {"neural_ode.png", "curve.json"},
-    "long_sequence": {"long_sequence.png", "curves.json"},
-    "adopt_model": {"adopt_model.png", "published", "adopted", "curves.json"},
-    "saliency_maps": {"saliency_maps.png", "saved_model", "reloaded.npz"},
-    "strip_for_tflite": {"trained", "stripped", "stripped.tflite"},
-}
+# Two take minutes: the slow tests run them.
+SLOW = ("long_sequence", "domain_adversarial_digits")
+NAMES = [
+    pytest.param(path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
+    for path in source_files("examples/*.py")
+    if path.stem != "multi_worker"
+]
 
 # Runs an example as a program after it has broken one of the library's functions.
 BROKEN = """
@@ -86,66 +73,45 @@ cg.numpy_function = doubled
 }
 
 
-def run_example(name, folder):
-    """One run of a copy of the file, which has nothing beside it: the name, what it printed, and the folder."""
+@pytest.mark.parametrize("name", NAMES)
+def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
+    """In a folder that has a copy of the file alone."""
     for empty in ("here", "temporary", "script"):
-        (folder / empty).mkdir()
+        (tmp_path / empty).mkdir()
     result = run_script(
-        shutil.copy(EXAMPLES / f"{name}.py", folder / "script"),
+        shutil.copy(EXAMPLES / f"{name}.py", tmp_path / "script"),
         *("--output", "output"),
-        cwd=folder / "here",
-        environment={"TMPDIR": str(folder / "temporary")},
+        cwd=tmp_path / "here",
+        environment={"TMPDIR": str(tmp_path / "temporary")},
         check=False,
     )
-    return name, result, folder
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """All of them, two at a time: each is a process of its own, and most compute on one core."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in FILES}
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        yield {name: pool.submit(run_example, name, folder) for name, folder in folders.items()}
-
-
-@pytest.fixture(scope="module", params=list(FILES))
-def run(request, runs):
-    return runs[request.param].result()
-
-
-def test_every_finding_of_an_example_holds(run):
-    _, result, folder = run
     assert result.returncode == 0, result.stdout + result.stderr
-    findings = json.loads((folder / "here" / "output" / "results.json").read_text())
+    output = tmp_path / "here" / "output"
+    findings = json.loads((output / "results.json").read_text())
     assert len(findings) >= 5
     for finding in findings:
         assert finding["holds"], finding
         assert finding["subject"] in result.stdout
         assert f"{finding['measured']:.4g}" in result.stdout
-
-
-def test_an_example_writes_only_into_its_output(run):
-    name, _, folder = run
-    assert {path.name for path in (folder / "here" / "output").iterdir()} == FILES[name] | {"results.json"}
-    assert [path.name for path in (folder / "here").iterdir()] == ["output"]
-    left = [path.name for path in (folder / "temporary").rglob("*") if path.is_file()]
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["output"]
+    left = [path.name for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
     # AutoGraph imports the code that it generates, and leaves the bytecode that Python makes of it.
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
-
-
-def test_pictures_of_an_example_are_not_empty(run):
-    name, _, folder = run
-    pictures = [file for file in FILES[name] if file.endswith(".png")]
-    assert bool(pictures) == (name != "strip_for_tflite")
+    pictures = list(output.glob("*.png"))
+    assert [path.stem for path in pictures] == ([] if name == "strip_for_tflite" else [name])
     for picture in pictures:
-        pixels = matplotlib.image.imread(folder / "here" / "output" / picture)[..., :3]
-        height, width, _ = pixels.shape
-        assert height >= 400
-        assert width >= 1000
-        # Ink in every third of the width, and more than black and white.
-        for part in np.array_split(pixels, 3, axis=1):
-            assert np.mean(part < 0.9) > 0.01
-        assert np.mean(np.ptp(pixels, axis=-1) > 0.2) > 0.002
+        assert_is_drawn(picture)
+
+
+def assert_is_drawn(picture):
+    """Ink in every third of the width, and more than black and white."""
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    height, width, _ = pixels.shape
+    assert height >= 400
+    assert width >= 1000
+    for part in np.array_split(pixels, 3, axis=1):
+        assert np.mean(part < 0.9) > 0.01
+    assert np.mean(np.ptp(pixels, axis=-1) > 0.2) > 0.002
 
 
 @pytest.mark.slow
@@ -158,18 +124,3 @@ def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
     findings = json.loads((tmp_path / "output" / "results.json").read_text())
     assert not all(finding["holds"] for finding in findings)
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_docstring_of_an_example_names_its_command_and_files(name):
-    text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
-    assert f"\n    python examples/{name}.py [--output FOLDER]\n" in text
-    results = text[text.index("\nFOLDER gets ") :]
-    assert all(file in results for file in FILES[name])
-
-
-def test_the_table_lists_every_example():
-    text = (EXAMPLES / "README.md").read_text()
-    listed = re.findall(r"^\| \[`([\w.]+)/?`\]", text, re.MULTILINE)
-    assert set(listed) == {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
-    assert {f"{name}.py" for name in FILES} < set(listed)

@@ -4,7 +4,6 @@ Selenium would need a driver program of the browser's very version, and Playwrig
 The protocol itself is JSON, each message ended by a zero byte: no package is needed for it, and no port is opened.
 """
 
-import base64
 import json
 import os
 import select
@@ -125,32 +124,11 @@ class Tab:
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
         self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 
-    def prefer(self, scheme):
-        """The colour scheme of the system: light or dark."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-
     def run(self, script):
         """The value of an expression, or what a promise gives."""
         result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
-
-    def wait_until(self, script):
-        """Returns once the expression is true."""
-        end = time.monotonic() + HANGS
-        while not self.run(script):
-            assert time.monotonic() < end, f"still false after {HANGS} s: {script}"
-            time.sleep(0.05)
-
-    def save_screenshot(self, path, highest=8000):
-        """The whole page, up to a height."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], highest), "scale": 1}
-        data = self.call(
-            "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True, optimizeForSpeed=True
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(data["data"]))
 
     def problems(self, origin):
         """Errors on the console, requests that failed, and requests to anywhere else, since the page was opened."""
