@@ -150,7 +150,6 @@ docs: $(LIBRARY) ## build the pages in build/docs
 
 # Some minutes: it also runs the quickstart notebook.
 figures: $(LIBRARY) ## draw the pictures of the pages again
-	$(BIN)/python docs/figures/graph.py
 	$(BIN)/python docs/figures/gallery.py
 	$(BIN)/python docs/notebook.py
 

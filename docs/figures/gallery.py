@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/gallery.md again: runs the examples and the demo, and copies what they draw.
+"""Draws the pictures of docs/gallery.md again: runs the examples that draw, and the demo, and copies what they draw.
 
 python docs/figures/gallery.py
 """
@@ -8,29 +8,15 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
-FIGURES = ROOT / "docs" / "figures"
+FIGURES = pathlib.Path(__file__).parent
+ROOT = FIGURES.parents[1]
 OUTPUT = ROOT / "build" / "figures"
-# The programs that draw, and their arguments.
-EXAMPLES = (
-    "log1pexp",
-    "binary_net",
-    "spiking_cell",
-    "domain_adversarial_digits",
-    "fit_ode",
-    "neural_ode",
-    "convex_layer",
-    "equilibrium_layer",
-    "long_sequence",
-    "saliency_maps",
-    "adopt_model",
-)
-PROGRAMS = {name: [f"examples/{name}.py"] for name in EXAMPLES} | {"demo": ["-m", "tf_cg_ops", "demo"]}
 
 
 def main() -> None:
     """Runs one program after the other."""
-    for name, arguments in PROGRAMS.items():
+    drawing = [path for path in sorted((ROOT / "examples").glob("*.py")) if f"{path.stem}.png" in path.read_text()]
+    for name, arguments in {path.stem: [path] for path in drawing} | {"demo": ["-m", "tf_cg_ops", "demo"]}.items():
         subprocess.run([sys.executable, *arguments, "--output", OUTPUT / name], cwd=ROOT, check=True)
         for picture in (OUTPUT / name).glob("*.png"):
             shutil.copy(picture, FIGURES)
