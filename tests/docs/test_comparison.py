@@ -64,16 +64,6 @@ def test_the_formula_in_the_tests_is_that_of_tfp(tfp, rng):
             assert_same(actual, expected)
 
 
-def test_tfp_agrees_wherever_the_upstream_is_uniform(tfp, rng):
-    for fx_shape, x_shape in [((3,), (3,)), ((), (4,)), ((2,), (2, 3)), ((3,), ()), ((3,), (4,)), ((2, 3), (2,))]:
-        fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
-        dy = tf.fill(fx_shape, tf.constant(-1.7, tf.float64))
-        x = tf.constant(x)
-        ours = tape_vjp(lambda x, f=fx, g=gx: cg.compat.tfp_math.custom_gradient(f, g, x), [x], dy)
-        theirs = tape_vjp(lambda x, f=fx, g=gx: tfp.math.custom_gradient(f, g, x), [x], dy)
-        assert_same(ours, theirs)
-
-
 def test_value_at_infinity(tfp):
     fx, gx, x = tf.constant([1.0, 0.5]), tf.constant([0.0, 0.25]), tf.constant([np.inf, 1.0])
     for embed in (*OURS, with_tf_custom_gradient):
@@ -88,13 +78,6 @@ def test_memory_of_the_value(tfp):
         assert address(embed(fx, fx, fx)) == address(fx)
     for embed in (contrib_formula, tfp.math.custom_gradient):
         assert address(embed(fx, fx, fx)) != address(fx)
-
-
-def test_the_gradient_of_an_empty_value(tfp):
-    x, empty = tf.constant([1.0, 2.0]), tf.zeros([0])
-    for custom_gradient, expected in ((cg.compat.tfp_math.custom_gradient, 0.0), (tfp.math.custom_gradient, np.nan)):
-        _, (dx,) = tape_vjp(lambda x, embed=custom_gradient: embed(empty, x, x), [x], empty)
-        np.testing.assert_array_equal(dx, [expected] * 2)
 
 
 LOOP_AND_COND = """

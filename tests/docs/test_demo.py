@@ -72,10 +72,3 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
         "tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no NoSuchPackage. "
         "Install them with: pip install 'tf_cg_ops[demo]'\n"
     )
-
-
-def test_an_unknown_command_is_refused(capsys):
-    with pytest.raises(SystemExit) as caught:
-        tf_cg_ops_cli.parse(["dmeo"])
-    assert caught.value.code == 2
-    assert "invalid choice: 'dmeo'" in capsys.readouterr().err

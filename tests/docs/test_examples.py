@@ -25,51 +25,24 @@ NAMES = [
 # Runs an example as a program after it has broken one of the library's functions.
 BROKEN = """
 import runpy, sys
+import tensorflow as tf
 import tf_cg_ops as cg
+scan, numpy_function = cg.scan, cg.numpy_function
+def scaled(function, factor):
+    scale = lambda tensor: tensor if tensor is None else cg.scale_gradient(tensor, factor)
+    return lambda *args, **options: tf.nest.map_structure(scale, function(*args, **options))
 {breakage}
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-
 BREAKAGES = {
-    "saliency_maps": """
-cg.override_gradients = lambda f, rules: f
-""",
-    "long_sequence": """
-import tensorflow as tf
-scan = cg.scan
-def doubled(step, init, xs, checkpoint):
-    state, outputs = scan(step, init, xs, checkpoint=checkpoint)
-    return tf.nest.map_structure(lambda tensor: cg.scale_gradient(tensor, 2.0), state), outputs
-cg.scan = doubled
-""",
-    "equilibrium_layer": """
-cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.
-""",
-    "convex_layer": """
-numpy_function = cg.numpy_function
-def reversed(f, spec, vjp, batched):
-    return numpy_function(f, spec, vjp=lambda residuals, dy: -vjp(residuals, dy), batched=batched)
-cg.numpy_function = reversed
-""",
-    "neural_ode": """
-numpy_function = cg.numpy_function
-def doubled(f, spec, vjp):
-    return numpy_function(f, spec, vjp=lambda residuals, dy: [2.0 * g for g in vjp(residuals, dy)])
-cg.numpy_function = doubled
-""",
-    "log1pexp": """
-cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.
-""",
-    "fit_ode": """
-numpy_function = cg.numpy_function
-def doubled(f, spec):
-    def g(a, b):
-        value, gradients = f(a, b)
-        return value, [2.0 * gradient for gradient in gradients]
-    return numpy_function(g, spec)
-cg.numpy_function = doubled
-""",
+    "saliency_maps": "cg.override_gradients = lambda f, rules: f",
+    "long_sequence": "cg.scan = scaled(scan, 2.0)",
+    "equilibrium_layer": "cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.",
+    "convex_layer": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), -1.0)",
+    "neural_ode": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), 2.0)",
+    "fit_ode": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), 2.0)",
+    "log1pexp": "cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.",
 }
 
 
