@@ -21,10 +21,9 @@ class Sampler(Protocol):
 class Timed:
     """The seconds that one call takes: the mean over as many calls as fit into the time of a sample."""
 
-    def __init__(self, function: Callable[[], Any], wait: Callable[[Any], Any] | None = None) -> None:
-        """`wait`: waits until a result is there, for frameworks that return before it is."""
+    def __init__(self, function: Callable[[], Any]) -> None:
+        """`function` has to wait until its result is there, if its framework returns before it is."""
         self._function = function
-        self._wait = wait
         self._calls = 1
 
     def prepare(self, seconds: float) -> None:
@@ -42,14 +41,10 @@ class Timed:
         return self._run(self._calls) / self._calls
 
     def _run(self, calls: int) -> float:
-        function, wait = self._function, self._wait
+        function = self._function
         start = time.perf_counter()
-        if wait is None:
-            for _ in range(calls):
-                function()
-        else:
-            for _ in range(calls):
-                wait(function())
+        for _ in range(calls):
+            function()
         return time.perf_counter() - start
 
 

@@ -95,9 +95,8 @@ def _arrays(shape: list[int], x_shape: list[int] | None) -> tuple[Any, ...]:
 
 
 def _both(function: Callable[..., Any], *arguments: Any) -> dict[str, Sampler]:
-    compiled = jax.jit(function)
-    wait = jax.block_until_ready
-    return {JAX: Timed(lambda: function(*arguments), wait), COMPILED_JAX: Timed(lambda: compiled(*arguments), wait)}
+    compiled, wait = jax.jit(function), jax.block_until_ready
+    return {JAX: Timed(lambda: wait(function(*arguments))), COMPILED_JAX: Timed(lambda: wait(compiled(*arguments)))}
 
 
 def forward(shape: list[int]) -> dict[str, Sampler]:

@@ -209,7 +209,6 @@ def _growth(cases: Cases) -> Any:
 
 
 _OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096", TORCH: _GREY, COMPILED_JAX: _GREY}
-_KINDS = (("time", "s"), ("peak memory", "MiB"))
 
 
 def _models(cases: Cases) -> Any:
@@ -222,11 +221,11 @@ def _models(cases: Cases) -> Any:
     figure, axes = plt.subplots(2, len(networks), figsize=size, layout="constrained", squeeze=False)
     for column, network in enumerate(networks):
         by_mode = {mode: found for (of, mode), found in by_case.items() if of == network}
-        for row, (kind, unit) in enumerate(_KINDS):
-            _grouped_bars(axes[row, column], by_mode, kind, unit)
+        _grouped_bars(axes[0, column], by_mode, "time", "s")
+        _grouped_bars(axes[1, column], by_mode, "peak memory", "MiB")
         axes[0, column].set_title(network, fontsize=9.5)
-    for row, label in enumerate(("time of a step", "memory of a step")):
-        axes[row, 0].set_ylabel(label)
+    axes[0, 0].set_ylabel("time of a step")
+    axes[1, 0].set_ylabel("memory of a step")
     shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
     handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
     labels = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]

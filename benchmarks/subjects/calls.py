@@ -50,7 +50,7 @@ def _forward(on_tape: bool) -> Samplers:
 def _both() -> Samplers:
     """`tf.identity` is the floor: the least that a gradient on a tape costs."""
     fx, gx, x, dy = tensors([], [], [], [])
-    functions = {**{name: make(fx, gx) for name, make in IMPLEMENTATIONS.items()}, IDENTITY: tf.identity}
+    functions = {name: make(fx, gx) for name, make in IMPLEMENTATIONS.items()} | {IDENTITY: tf.identity}
     ours = {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
     return {**ours, **foreign.implementations("gradient", shape=[])}
 

@@ -162,9 +162,7 @@ def _broadcasts(settings: Settings) -> list[Case]:
     return found
 
 
-_DTYPES = {"half": tf.float16, "bfloat16": tf.bfloat16} | {
-    dtype.name: dtype for dtype in (tf.float32, tf.float64, tf.complex64, tf.complex128)
-}
+_DTYPES = {"half": tf.float16, "bfloat16": tf.bfloat16, "float32": tf.float32}
 
 
 def _by_dtype(shape: list[int], x_shape: list[int], axis: list[int]) -> Samplers:

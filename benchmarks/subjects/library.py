@@ -116,12 +116,10 @@ def _import_seconds(folder: str, modules: tuple[str, ...]) -> float:
     return float(subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
-def _imports(with_probability: bool) -> Samplers:
+def _imports() -> Samplers:
     folder = tempfile.mkdtemp(prefix="tf_cg_ops_bytecode_")
     atexit.register(shutil.rmtree, folder)
     modules = {IMPORT: ("tensorflow", "tf_cg_ops"), "tensorflow": ("tensorflow",)}
-    if with_probability:
-        modules["tensorflow_probability, after TensorFlow"] = ("tensorflow", "tensorflow_probability")
     for names in modules.values():
         _import_seconds(folder, names)  # Compiles the modules, as pip does when it installs a package.
     return {name: Number(functools.partial(_import_seconds, folder, names)) for name, names in modules.items()}
@@ -192,11 +190,10 @@ def _build(script: str) -> Samplers:
 
 def cases(settings: Settings) -> list[Case]:
     """The cost for other graphs, the import, the parts of the file, and the build."""
-    imports = functools.partial(_imports, not settings.quick)
     build = functools.partial(_build, settings.pick(_ALL, _ONE_FILE))
     return [
         *_import_cost(settings),
-        Case("import_time", "import", imports, (IMPORT,), rounds=settings.pick(5, 1)),
+        Case("import_time", "import", _imports, (IMPORT,), rounds=settings.pick(5, 1)),
         Case("library_size", "parts of the op library", _parts, (LIBRARY_FILE,), "kB", rounds=1),
         Case("build_time", "cold build", build, (WITHOUT_NVCC,), rounds=1),
     ]
