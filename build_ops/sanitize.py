@@ -95,7 +95,6 @@ OTHER_TESTS = (
     "docs/test_demo",
     "docs/test_examples",
     "docs/test_pages",
-    "docs/test_readme",
     "kernels/test_contraction",
     "kernels/test_cuda_check",
     "kernels/test_cuda_kernels",
