@@ -36,7 +36,7 @@ def main() -> None:
     settings = measurement.QUICK if arguments.quick else measurement.Settings()
     if arguments.seconds is not None:
         settings = dataclasses.replace(settings, seconds=arguments.seconds)
-    cases = _chosen(arguments.only, settings)
+    cases = chosen_cases(arguments.only, settings)
     origin = {**record.origin(), "quick": settings.quick}
     found = {**origin, "cases": measurement.measure_all(cases, settings)}
     if arguments.output is None:
@@ -45,7 +45,8 @@ def main() -> None:
         record.write(found, arguments.output)
 
 
-def _chosen(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:
+def chosen_cases(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:
+    """The cases that have one of the texts in their names; all cases, if there is no text."""
     cases = [case for subject in SUBJECTS for case in subject.cases(settings)]
     names = [f"{case.subject}: {case.name}" for case in cases]
     chosen = [case for case, name in zip(cases, names, strict=True) if not texts or any(text in name for text in texts)]

@@ -1,8 +1,8 @@
 """The benchmarks: their arithmetic, their models, that all of them run, and that the documentation shows their results."""
 
+import functools
 import json
 import math
-import subprocess
 import sys
 import warnings
 
@@ -17,19 +17,17 @@ from benchmarks.report import charts, publish, table, targets
 
 from ..support.processes import run_interpreter
 from ..support.sources import ROOT
+from ..support.tensors import pairs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TensorFlow Probability warns about itself while it is imported.
+    from benchmarks.__main__ import chosen_cases
     from benchmarks.models import in_tensorflow
-
-
-def test_quantiles_of_known_numbers():
-    assert measurement.summarize([5.0, 1.0, 4.0, 2.0, 3.0, 0.0]) == {"median": 2.5, "p20": 1.0, "p80": 4.0}
-    assert measurement.summarize([7.0]) == {"median": 7.0, "p20": 7.0, "p80": 7.0}
 
 
 def test_a_ratio_is_made_of_pairs_and_not_of_medians():
     """The machine slows down tenfold in the middle; one implementation always takes twice as long as the other."""
+    assert measurement.summarize([5.0, 1.0, 4.0, 2.0, 3.0, 0.0]) == {"median": 2.5, "p20": 1.0, "p80": 4.0}
     of, over = [2.0, 2.0, 20.0, 20.0], [1.0, 1.0, 10.0, 10.0]
     assert measurement.ratio(of, over) == {"median": 2.0, "p20": 2.0, "p80": 2.0}
     assert measurement.ratio([1.0, 2.0, 9.0], [1.0, 1.0, 1.0])["median"] == 2.0
@@ -109,7 +107,7 @@ def case(name, **medians):
     }
 
 
-def test_a_target_takes_the_fastest_baseline_and_the_worst_case():
+def test_a_target_takes_the_fastest_baseline_and_the_worst_case(monkeypatch):
     good, bad = case("sum a", ours=1.0, quick=1.0, slow=5.0), case("sum b", ours=4.0, quick=2.0, slow=5.0)
     other = case("product", ours=9.0, quick=1.0, slow=1.0)
     found = targets.evaluate_one(TARGET, [good, bad, other])
@@ -117,13 +115,9 @@ def test_a_target_takes_the_fastest_baseline_and_the_worst_case():
     assert targets.evaluate_one(TARGET, [good]).reached is True
     nothing = targets.evaluate_one(TARGET, [other])
     assert (nothing.measured, nothing.reached) == (None, None)
-
-
-def test_a_missed_target_is_shown_as_missed(monkeypatch):
     monkeypatch.setattr(targets, "TARGETS", {"s": (TARGET,)})
-    for ours, shown in ((4.0, "| 2 (1.8 to 2.2) | **no** |"), (2.0, "| 1 (0.9 to 1.1) | yes |")):
-        run = {"cases": [{"subject": "s", **case("sum", ours=ours, quick=2.0)}]}
-        assert shown in table.targets(run)
+    assert "| 2 (1.8 to 2.2) | **no** |" in table.targets({"cases": [{"subject": "s", **bad}]})
+    assert "| 1 (0.9 to 1.1) | yes |" in table.targets({"cases": [{"subject": "s", **good}]})
 
 
 @pytest.mark.parametrize(
@@ -162,10 +156,8 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
 
 
 def test_a_name_that_no_case_has_is_an_error_that_lists_them():
-    command = [sys.executable, "-m", "benchmarks", "--only", "importance"]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert shown.returncode == 1
-    assert "--only: no case has ['importance'] in its name; the cases are dispatch: " in shown.stderr
+    with pytest.raises(SystemExit, match=r"--only: no case has \['importance'\] in its name; the cases are dispatch: "):
+        chosen_cases(["importance"], measurement.QUICK)
 
 
 @pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
@@ -204,53 +196,48 @@ def test_the_sentence_below_the_chart_of_the_readme_is_that_of_the_results():
 NETWORKS = networks.networks(quick=True)
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def network(request):
-    return NETWORKS[request.param]
-
-
-@pytest.fixture(scope="module")
-def expected(network):
+@functools.cache
+def expected(name):
     """The loss and the gradients of TensorFlow's decorator, in float64."""
-    loss, gradients = in_tensorflow.steps(network, "eager", np.float64)[TF]()
+    loss, gradients = in_tensorflow.steps(NETWORKS[name], "eager", np.float64)[TF]()
     assert all(np.any(gradient.numpy() != 0) for gradient in gradients)
     return float(loss), [gradient.numpy() for gradient in gradients]
 
 
-def assert_same(loss, gradients, expected):
-    np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
-    for got, wanted in zip(gradients, expected[1], strict=True):
+def assert_expected(name, loss, gradients, in_layout=lambda gradient: gradient):
+    np.testing.assert_allclose(loss, expected(name)[0], rtol=1e-12)
+    for got, wanted in zip(gradients, map(in_layout, expected(name)[1]), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("mode", in_tensorflow.MODES)
-def test_the_implementations_of_a_model_agree_but_that_of_tfp(network, mode, expected):
+@pytest.mark.parametrize(("name", "mode"), pairs(NETWORKS, in_tensorflow.MODES))
+def test_the_implementations_of_a_model_agree_but_that_of_tfp(name, mode):
     """Its loss is the same, its gradients are others: TFP's model is trained differently."""
-    steps = in_tensorflow.steps(network, mode, np.float64)
-    assert set(steps) == {TF, DECORATOR} | (set() if network.unit.factor is None else {EMBED, TFP})
-    for name, step in steps.items():
+    steps = in_tensorflow.steps(NETWORKS[name], mode, np.float64)
+    by_values = set() if NETWORKS[name].unit.factor is None else {EMBED, TFP}
+    assert set(steps) == {TF, DECORATOR} | by_values
+    for implementation, step in steps.items():
         loss, gradients = step()
-        if name == TFP:
-            np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
+        if implementation == TFP:
             with pytest.raises(AssertionError, match="Mismatched elements"):
-                assert_same(loss, gradients, expected)
-        else:
-            assert_same(loss, gradients, expected)
+                assert_expected(name, expected(name)[0], gradients)
+            gradients = expected(name)[1]
+        assert_expected(name, loss, gradients)
 
 
-def test_pytorch_agrees(network, expected):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pytorch_agrees(name):
     pytest.importorskip("torch")
     from benchmarks.models import in_torch
 
-    loss, gradients = in_torch.step(network, np.float64)()
-    in_layout = [gradient.transpose(3, 2, 0, 1) if gradient.ndim == 4 else gradient for gradient in expected[1]]
-    assert_same(loss, gradients, (expected[0], in_layout))
+    step = in_torch.step(NETWORKS[name], np.float64)
+    assert_expected(name, *step(), lambda kernel: kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel)
 
 
-def test_jax_agrees(network, expected):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_jax_agrees(name):
     jax = pytest.importorskip("jax")
     from benchmarks.models import in_jax
 
     with jax.enable_x64(True):
-        loss, gradients = in_jax.step(network, np.float64)()
-    assert_same(loss, gradients, expected)
+        assert_expected(name, *in_jax.step(NETWORKS[name], np.float64)())

@@ -105,23 +105,22 @@ def gradients_of_model(model):
 
 def model_with_loop_and_cond():
     model = tf.Module()
-    squares = {
-        "embed": lambda x: cg.embed_gradient(x**2, 20.0 * x, x),
-        "contrib": lambda x: contrib_formula(x**2, 20.0 * x, x),
-        "tfp": lambda x: tfp_formula(x**2, [20.0 * x], [x]),
-        "custom": tf.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)),
-    }
-    for name, square in squares.items():
 
-        def loop(x, square=square):
+    def add(name, square):
+        def loop(x):
             return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
 
-        def cond(x, square=square):
+        def cond(x):
             return tf.cond(x[0] > 0, lambda: square(x), lambda: x)
 
-        for kind, function in (("loop", loop), ("cond", cond)):
-            traced = tf.function(lambda x, f=function: f(x), input_signature=[tf.TensorSpec([2], tf.float32)])
-            setattr(model, f"{name}_{kind}", traced)
+        specs = [tf.TensorSpec([2], tf.float32)]
+        setattr(model, f"{name}_loop", tf.function(loop, input_signature=specs))
+        setattr(model, f"{name}_cond", tf.function(cond, input_signature=specs))
+
+    add("embed", lambda x: cg.embed_gradient(x**2, 20.0 * x, x))
+    add("contrib", lambda x: contrib_formula(x**2, 20.0 * x, x))
+    add("tfp", lambda x: tfp_formula(x**2, [20.0 * x], [x]))
+    add("custom", tf.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)))
     return model
 
 
