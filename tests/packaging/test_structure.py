@@ -104,12 +104,6 @@ def test_the_package_needs_only_tensorflow_and_numpy():
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
 
-def test_names_of_tests_state_a_property():
-    """A name that begins with a pronoun says nothing without its file."""
-    for path in source_files("tests/**/*.py"):
-        assert not re.findall(r"def test_(?:its?|they|what|who|where|how)\w*", path.read_text()), path
-
-
 def test_no_path_of_a_machine_is_in_the_repository():
     folders = "|".join(("home", "root", "work", "tmp"))
     for path in source_files(
