@@ -52,17 +52,20 @@ def test_the_operand_that_moves_is_on_the_left():
     assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, False)
 
 
-@pytest.mark.parametrize("addresses", list(itertools.product([0, 4], repeat=3)))
-def test_vectors_are_read_where_those_of_out_begin(addresses):
-    lhs, rhs, out = addresses
-    assert emulated_cuda.schedule([[100], [100], [100]], addresses=addresses).is_vectorized == (lhs == rhs == out)
-    assert emulated_cuda.schedule([[100], [1], [100]], addresses=addresses).is_vectorized == (lhs == out)
-    rows = emulated_cuda.schedule([[100, 64], [1, 64], [100, 64]], addresses=addresses)
-    assert rows.is_vectorized == (lhs == rhs == out == 0)
-    # The order of additions goes by the rows, wherever they are.
-    assert emulated_cuda.schedule([[100, 64], [100, 64], [1, 64]], addresses=addresses).is_vectorized == (
-        lhs == rhs == 0
-    )
+@pytest.mark.parametrize(
+    ("shapes", "is_aligned"),
+    [
+        ([[100], [100], [100]], lambda lhs, rhs, out: lhs == rhs == out),
+        ([[100], [1], [100]], lambda lhs, rhs, out: lhs == out),
+        ([[100, 64], [1, 64], [100, 64]], lambda lhs, rhs, out: lhs == rhs == out == 0),
+        # Out takes no part: the order of additions goes by the rows, wherever they are.
+        ([[100, 64], [100, 64], [1, 64]], lambda lhs, rhs, out: lhs == rhs == 0),
+    ],
+    ids=["flat", "by scalar", "rows", "sums"],
+)
+def test_vectors_are_read_where_those_of_out_begin(shapes, is_aligned):
+    for addresses in itertools.product([0, 4], repeat=3):
+        assert emulated_cuda.schedule(shapes, addresses=addresses).is_vectorized == is_aligned(*addresses)
 
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
@@ -72,7 +75,7 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
     memory = [contraction.Fenced(1) for _ in range(3)]
     alike = [(offset, offset, offset) for offset in range(vector)]
     apart = [(0, 1, 0), (1, 0, 0), (0, 0, 1), (vector - 1, 1, 2)]
-    for n, offsets in itertools.product(range(2 * vector + 2), alike + apart):
+    for n, offsets in itertools.product([*range(vector + 2), 2 * vector, 2 * vector + 1], alike + apart):
         sizes = [n if moves else 1 for moves in shapes] + [n]
         for place in (contraction.Fenced.at_start, contraction.Fenced.at_end):
             lhs, rhs, out = (

@@ -1,5 +1,6 @@
 """Mixed precision, determinism, checked numerics and random seeds."""
 
+import contextlib
 import importlib
 import json
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import data, sign_layer, train_by_hand
+from ..support.keras_models import data, sign_layer
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -23,32 +24,10 @@ def keras(request):
 
 
 POLICIES = {
-    # The policy, the dtype of its computations, and how far from float64 its 32 steps may end.
+    # The policy, the dtype of its computations, and how far its gradients may be from float64.
     "mixed_float16": (tf.float16, 1e-3),
     "mixed_bfloat16": (tf.bfloat16, 8e-3),
 }
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
-    compute_dtype, rtol = POLICIES[policy]
-    keras.mixed_precision.set_global_policy(policy)
-    x, y = data()
-    layer = sign_layer(keras)
-    model = keras.Sequential([layer])
-    optimizer = keras.optimizers.SGD(0.2)
-    if policy == "mixed_float16":
-        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
-    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
-    history = model.fit(x, y, epochs=8, batch_size=16, shuffle=False, verbose=0)
-    assert layer(tf.constant(x)).dtype == compute_dtype
-    kernel, scale, losses = train_by_hand(0.2, 8, 16)
-    actual_kernel, actual_scale = layer.get_weights()
-    assert actual_kernel.dtype == np.float32
-    np.testing.assert_allclose(actual_kernel, kernel, rtol=rtol)
-    np.testing.assert_allclose(actual_scale, scale, rtol=rtol)
-    np.testing.assert_allclose(history.history["loss"], losses, rtol=rtol)
-    assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
 
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
@@ -187,7 +166,6 @@ def squares():
         return x**2, lambda dy: 2.0 * dy * x
 
     return {
-        "none": tf.square,
         "built_in": built_in,
         "custom_gradient": ours,
         "embed_gradient": lambda x: cg.embed_gradient(x**2, 2.0 * x, x),
@@ -202,27 +180,26 @@ def draws(function, traced, with_gradient):
 
     def run(x):
         drawn = [tf.random.normal([2]), generator.normal([2])]
-        if with_gradient:
-            with tf.GradientTape() as tape:
+        with tf.GradientTape() if with_gradient else contextlib.nullcontext() as tape:
+            if with_gradient:
                 tape.watch(x)
-                value = function(x)
-            gradient = tape.gradient(value, x, output_gradients=tf.constant([1.0, 10.0]))
-        else:
-            gradient = 2.0 * function(x)
-        return [*drawn, tf.random.normal([2]), tf.random.normal([2], seed=5), generator.normal([2])], gradient
+            result = function(x)
+        if with_gradient:
+            result = tape.gradient(result, x, output_gradients=tf.constant([1.0, 10.0]))
+        return [*drawn, tf.random.normal([2]), tf.random.normal([2], seed=5), generator.normal([2])], result
 
-    drawn, gradient = (tf.function(run) if traced else run)(tf.constant([1.0, 2.0]))
-    np.testing.assert_array_equal(gradient, [2.0, 40.0] if with_gradient else [2.0, 8.0])
+    drawn, result = (tf.function(run) if traced else run)(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(result, [2.0, 40.0] if with_gradient else [1.0, 4.0])
     return np.stack(drawn)
 
 
-@pytest.mark.parametrize("with_gradient", [False, True], ids=["value", "gradient"])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("name", squares())
-def test_random_numbers_are_the_same_with_and_without_a_call(name, traced, with_gradient):
+@pytest.mark.parametrize("with_gradient", [False, True], ids=["value", "gradient"])
+def test_random_numbers_are_the_same_with_and_without_a_call(traced, with_gradient):
     """A graph counts the draws without a seed of their own, and not its operations."""
-    plain = draws(squares()["none"], traced, with_gradient)
-    np.testing.assert_array_equal(draws(squares()[name], traced, with_gradient), plain)
+    plain = draws(tf.square, traced, with_gradient)
+    for name, function in squares().items():
+        np.testing.assert_array_equal(draws(function, traced, with_gradient), plain, err_msg=name)
 
 
 def test_the_import_draws_nothing(tmp_path):
