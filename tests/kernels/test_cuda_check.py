@@ -17,21 +17,22 @@ import pytest
 from build_ops import cuda, cuda_check
 from build_ops.sources import CUDA_SOURCES
 
+from ..support.contraction import compile_objects
 from ..support.emulated_cuda import EMULATED_CUDA, FLAGS
 from ..support.sources import ROOT
 
 
-def build_emulated(program, folder=ROOT):
+def build_emulated(folder, root=ROOT):
     """The check program of a copy of the sources, with CUDA emulated."""
     sources = [*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"]
-    command = ["g++", "-std=c++17", "-O2", "-ffp-contract=off", "-I.", *FLAGS, "-o", program]
-    subprocess.run([*command, "-x", "c++", *sources], cwd=folder, check=True)
-    return program
+    objects = compile_objects(sources, *FLAGS, folder=folder, root=root)
+    subprocess.run(["g++", "-o", folder / "cuda_check", *objects], check=True)
+    return folder / "cuda_check"
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    return build_emulated(tmp_path_factory.mktemp("program") / "cuda_check")
+    return build_emulated(tmp_path_factory.mktemp("program"))
 
 
 def run(program, *arguments, **environment):
@@ -75,7 +76,7 @@ def test_the_program_finds_injected_faults(fault, tmp_path):
         faulty += text.count(right)
         path.write_text(text.replace(right, wrong))
     assert faulty == 1
-    result = run(build_emulated(tmp_path / "cuda_check", tmp_path), "--quick", "--only", case)
+    result = run(build_emulated(tmp_path, tmp_path), "--quick", "--only", case)
     assert result.returncode == 1
     assert re.search(r"^WRONG: .*: error ", result.stdout, re.MULTILINE)
     assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)

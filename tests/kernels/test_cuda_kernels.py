@@ -78,12 +78,11 @@ def test_blocks_tiles_and_parts_leave_no_seam(form, dtype, rng):
     assert len(results) == 1
 
 
-def test_sums_are_cut_into_parts_only_where_outputs_are_few():
-    """Of those above: so that both are tried."""
-    for form, (*operands, out_shape) in LARGE.items():
-        parts = emulated_cuda.parts(*(np.zeros(shape, np.float32) for shape in (*operands, out_shape)))
-        products = np.prod(np.broadcast_shapes(*operands))
-        assert (parts > 1) == (np.prod(out_shape) < 1000 and products >= 40_000), form
+def test_some_of_these_sums_are_cut_into_parts():
+    """So that both are tried."""
+    shapes = [[np.zeros(shape, np.float32) for shape in form] for form in LARGE.values()]
+    are_cut = [emulated_cuda.parts(*arrays) > 1 for arrays in shapes]
+    assert 5 < sum(are_cut) < len(LARGE) - 5
 
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))

@@ -22,7 +22,7 @@ OPS = sorted(
     n for n in vars(library._ops) if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(library._ops) if n != n.lower()
 )
 DEFINITIONS = registered_ops()
-# It fails wherever it runs, and a graph pass alone makes it.
+# It fails wherever it runs, and a graph pass alone makes it: tests/graph/test_without_python.py.
 REFUSAL = "CustomGradientRefusal"
 # It has no input of floating point and lives on the host: tests/external/test_numpy_residuals.py.
 TOKEN = "CustomGradientToken"
@@ -66,11 +66,6 @@ CALLS = {
 
 def test_every_op_has_a_call_below():
     assert list(CALLS) == OPS
-
-
-def test_the_refusal_fails_with_its_message():
-    with pytest.raises(tf.errors.UnimplementedError, match="the reason"):
-        library._ops.custom_gradient_refusal([tf.constant(1.0)], Tout=[tf.float32], message="the reason")
 
 
 def dtype_attributes(name):
