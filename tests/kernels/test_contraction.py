@@ -1,5 +1,9 @@
-"""The arithmetic of `cc/lib` at every length around its vectors, for each kind of vectors, against NumPy in float64."""
+"""The kernels' arithmetic without TensorFlow: `cc/lib` for each kind of vectors, and the kernels for GPUs on the emulated CUDA.
 
+Both are compared with NumPy in float64.
+"""
+
+import functools
 import itertools
 import math
 
@@ -7,23 +11,92 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support import contraction
+from ..support import contraction, emulated_cuda
 from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 
 
-@pytest.fixture(params=contraction.KINDS)
-def vectors(request):
+@pytest.fixture(params=[*contraction.KINDS, "gpu"])
+def contract(request):
+    """Writes a gradient into an array, by one kind of vectors or by the kernels for GPUs."""
+    if request.param == "gpu":
+        return emulated_cuda.contract
     if request.param not in contraction.kinds_here():
         pytest.skip(f"this machine has no {request.param}")
-    return request.param
+    return functools.partial(contraction.contract, vectors=request.param)
 
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
-def test_every_length_at_any_address_within_fences(form, dtype, vectors, rng):
-    assert_every_length_within_fences(
-        lambda lhs, rhs, out, wrt: contraction.contract(lhs, rhs, out, wrt, vectors), form, dtype, rng
-    )
+def test_every_length_at_any_address_within_fences(form, dtype, contract, rng):
+    assert_every_length_within_fences(contract, form, dtype, rng)
+
+
+def test_out_may_be_an_operand(contract, dtype, rng):
+    for n, place in itertools.product((1, 17, 1000), (0, 1)):
+        lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
+        operands = [lhs.copy(), rhs.copy()]
+        contract(*operands, operands[place], "x")
+        check(operands[place], lhs, rhs, "x", dtype)
+        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])
+
+
+# Lhs, rhs and out. Sums are cut into blocks, tiles or parts, and rows are short, long, aligned or not.
+LARGE = [
+    ([70_007], [70_007], [1]),
+    ([70_007], [1], [1]),
+    ([20_009, 3], [20_009, 3], [1, 3]),
+    ([20_009, 3], [20_009, 3], [20_009, 1]),
+    ([700, 40], [1, 40], [700, 1]),
+    ([5, 20_011], [5, 20_011], [1, 20_011]),
+    ([5, 20_011], [5, 20_011], [5, 1]),
+    ([5, 40_960], [5, 40_960], [5, 1]),
+    ([700, 501], [700, 501], [1, 501]),
+    ([3000, 64], [3000, 64], [1, 64]),
+    ([3000, 1], [3000, 64], [1, 64]),
+    ([3, 100, 1001], [3, 100, 1001], [3, 1, 1]),
+    ([10, 3, 50, 64], [10, 3, 50, 64], [10, 1, 50, 1]),
+    ([10, 3, 50, 64], [10, 3, 50, 64], [1, 3, 1, 64]),
+    ([30, 200, 2], [30, 200, 2], [30, 1, 1]),
+    ([70_007], [70_007], [70_007]),
+    ([100, 64], [1, 64], [100, 64]),
+    ([100, 63], [1, 63], [100, 63]),
+    # Short sums: alone, within others, and where more loops fit into a group or fewer.
+    *(([1003, 4, 4, 4], [1003, 4, 4, 4], out) for out in ([1003, 1, 1, 4], [1003, 1, 4, 1], [1, 4, 1, 4])),
+    ([5003, 2, 100], [5003, 2, 100], [5003, 1, 100]),
+    ([70, 3, 501, 3], [70, 3, 501, 3], [70, 1, 501, 1]),
+    ([20, 9, 40, 30], [20, 9, 40, 30], [20, 1, 40, 1]),
+    ([3, 11_003, 2], [3, 11_003, 2], [3, 11_003, 1]),
+    ([11_003, 3, 2], [11_003, 3, 2], [1, 3, 1]),
+    # Several groups in one packed row, with a sum over the rows.
+    ([1003, 2, 2, 2], [1003, 2, 2, 2], [1, 2, 1, 2]),
+    ([5003, 2, 3, 2], [5003, 2, 3, 2], [1, 2, 1, 2]),
+    ([1001, 50, 2, 3, 2], [1001, 50, 2, 3, 2], [1001, 1, 2, 1, 2]),
+]
+
+
+def on_cpu(i, *arrays):
+    contraction.contract(*arrays, "x", contraction.kinds_here()[i % len(contraction.kinds_here())], (1, 2, 5)[i])
+
+
+def on_gpu(i, *arrays):
+    emulated_cuda.contract(*arrays, "x", order=i, max_blocks=(emulated_cuda.MANY, 3, 1)[i])
+
+
+@pytest.mark.parametrize("contract_in", [on_cpu, on_gpu])
+@pytest.mark.parametrize(("shapes", "dtype"), pairs(LARGE, DTYPES))
+def test_blocks_tiles_and_parts_leave_no_seam(shapes, dtype, contract_in, rng):
+    """The same bits by each kind of vectors, in any number of pieces; on GPUs in any order and number of blocks."""
+    *operands, out_shape = shapes
+    lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
+    results = set()
+    for i in range(3):
+        out = np.zeros(out_shape, dtype.as_numpy_dtype)
+        contract_in(i, lhs, rhs, out)
+        results.add(out.tobytes())
+    value, _ = expected(lhs, rhs, out_shape, "x")
+    terms = np.prod(np.broadcast_shapes(*operands)) / np.prod(out_shape)
+    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=2))
@@ -52,57 +125,14 @@ def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dt
     assert len(results) == 1
 
 
-# Shapes at which reductions are cut into blocks and tiles: lhs and rhs, and out.
-LARGE = [
-    ([300_007], [1]),
-    ([40_009, 3], [1, 3]),
-    ([40_009, 3], [40_009, 1]),
-    ([5, 20_011], [1, 20_011]),
-    ([5, 20_011], [5, 1]),
-    ([700, 501], [1, 501]),
-    ([40, 3, 50, 64], [40, 1, 50, 1]),
-    ([40, 3, 50, 64], [1, 3, 1, 64]),
-    ([3, 100, 1001], [3, 1, 1]),
-    # Short sums: alone, within others, and where more loops fit into a group or fewer.
-    ([1003, 4, 4, 4], [1003, 1, 1, 4]),
-    ([1003, 4, 4, 4], [1003, 1, 4, 1]),
-    ([1003, 4, 4, 4], [1, 4, 1, 4]),
-    ([5003, 2, 100], [5003, 1, 100]),
-    ([70, 3, 501, 3], [70, 1, 501, 1]),
-    ([20, 9, 40, 30], [20, 1, 40, 1]),
-    ([3, 11_003, 2], [3, 11_003, 1]),
-    ([11_003, 3, 2], [1, 3, 1]),
-    # Several groups in one packed row, with a sum over the rows.
-    ([1003, 2, 2, 2], [1, 2, 1, 2]),
-    ([5003, 2, 3, 2], [1, 2, 1, 2]),
-    ([1001, 50, 2, 3, 2], [1001, 1, 2, 1, 2]),
-]
-
-
-@pytest.mark.parametrize(("shapes", "dtype"), pairs(LARGE, DTYPES))
-def test_blocks_and_tiles_leave_no_seam(shapes, dtype, rng):
-    """For each kind of vectors, however the outputs are cut into pieces."""
-    shape, out_shape = shapes
-    lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
-    results = set()
-    for i, kind in enumerate(contraction.kinds_here()):
-        out = np.zeros(out_shape, dtype.as_numpy_dtype)
-        contraction.contract(lhs, rhs, out, "x", kind, pieces=(1, 2, 5)[i])
-        results.add(out.tobytes())
-    value, _ = expected(lhs, rhs, out_shape, "x")
-    terms = np.prod(shape) / np.prod(out_shape)
-    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
-    assert len(results) == 1
-
-
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d.size == 2], ids=lambda d: d.name)
-def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, vectors, rng):
+def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, contract, rng):
     """float holds them exactly, and NumPy rounds those: all numbers by some, of which one is 1; a nan stays a nan."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.as_numpy_dtype)
     for factor in [*rng.permutation(numbers[np.isfinite(numbers.astype(np.float32))])[:20], 1.0, 0.5, 1.0 / 3]:
         factor = np.asarray(factor).astype(dtype.as_numpy_dtype)
         out = np.zeros_like(numbers)
-        contraction.contract(numbers, factor[None], out, "x", vectors)
+        contract(numbers, factor[None], out, "x")
         with np.errstate(all="ignore"):
             exact = numbers.astype(np.float32) * np.float32(factor)
             product = exact.astype(dtype.as_numpy_dtype)
@@ -126,25 +156,16 @@ def test_sums_are_more_accurate_than_one_addition_after_the_other(shape, out_sha
 
 
 @pytest.mark.parametrize(("dtype", "offset"), [(tf.float16, 5), (tf.float32, 0), (tf.complex128, 1)], ids=str)
-def test_large_outputs_are_written_past_the_caches_at_any_address(dtype, offset, vectors, rng):
+def test_large_outputs_are_written_past_the_caches_at_any_address(dtype, offset, rng):
     """From 16 MiB on. Odd pieces begin at every alignment."""
     n = (1 << 24) // dtype.size + 77
     some = random_array(rng, [1013], dtype)
     lhs = np.resize(some, n)
     memory = np.full((n + 16) * dtype.size, UNTOUCHED, np.uint8)
     out = memory[offset * dtype.size : (offset + n) * dtype.size].view(dtype.as_numpy_dtype)
-    contraction.contract(lhs, some[3:4], out, "x", vectors, pieces=7)
+    contraction.contract(lhs, some[3:4], out, "x", contraction.kinds_here()[-1], pieces=7)
     small = np.zeros_like(some)
-    contraction.contract(some, some[3:4], small, "x", vectors)
+    contraction.contract(some, some[3:4], small, "x")
     np.testing.assert_array_equal(out.view(np.uint8), np.resize(small, n).view(np.uint8))
     assert np.all(memory[: offset * dtype.size] == UNTOUCHED)
     assert np.all(memory[(offset + n) * dtype.size :] == UNTOUCHED)
-
-
-def test_out_may_be_an_operand(vectors, dtype, rng):
-    for n, place in itertools.product((1, 17, 1000), (0, 1)):
-        lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
-        operands = [lhs.copy(), rhs.copy()]
-        contraction.contract(*operands, operands[place], "x", vectors)
-        check(operands[place], lhs, rhs, "x", dtype)
-        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])

@@ -1,19 +1,14 @@
-"""The kernels for GPUs against NumPy in float64, on the emulated CUDA; and which form of a kernel computes what."""
+"""The kernels for GPUs on the emulated CUDA: their forms, addresses and indices."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 
 from ..support import contraction, emulated_cuda
-from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
-from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
-
-
-@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
-def test_every_length_at_any_address_within_fences(form, dtype, rng):
-    assert_every_length_within_fences(emulated_cuda.contract, form, dtype, rng)
+from ..support.contraction import FORMS, UNTOUCHED, check
+from ..support.tensors import DTYPES, pairs, random_array
+from .test_contraction import LARGE
 
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
@@ -37,45 +32,6 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
             written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
             assert memory[2].count(UNTOUCHED) - written == before
             check(out, lhs, rhs, "x", dtype)
-
-
-# Some with parts, some with long rows, some with several tiles; lhs, rhs and out.
-LARGE = {
-    "sum": ([70_007], [70_007], [1]),
-    "sum_by_scalar": ([70_007], [1], [1]),
-    "sum_of_many": ([300_000], [300_000], [1]),
-    "few_columns": ([20_009, 3], [20_009, 3], [1, 3]),
-    "short_rows": ([20_009, 3], [20_009, 3], [20_009, 1]),
-    "rows_by_row": ([700, 40], [1, 40], [700, 1]),
-    "wide": ([5, 20_011], [5, 20_011], [1, 20_011]),
-    "long_rows": ([5, 20_011], [5, 20_011], [5, 1]),
-    "aligned_long_rows": ([5, 40_960], [5, 40_960], [5, 1]),
-    "columns": ([700, 501], [700, 501], [1, 501]),
-    "aligned_columns": ([3000, 64], [3000, 64], [1, 64]),
-    "columns_by_column": ([3000, 1], [3000, 64], [1, 64]),
-    "over_1_and_3": ([10, 3, 50, 64], [10, 3, 50, 64], [10, 1, 50, 1]),
-    "over_0_and_2": ([10, 3, 50, 64], [10, 3, 50, 64], [1, 3, 1, 64]),
-    "over_a_tiny_inner_one": ([30, 200, 2], [30, 200, 2], [30, 1, 1]),
-    "product": ([70_007], [70_007], [70_007]),
-    "product_by_row": ([100, 64], [1, 64], [100, 64]),
-    "product_by_odd_row": ([100, 63], [1, 63], [100, 63]),
-}
-
-
-@pytest.mark.parametrize(("form", "dtype"), pairs(LARGE, DTYPES))
-def test_blocks_tiles_and_parts_leave_no_seam(form, dtype, rng):
-    """In any order of blocks and threads, however many blocks there are, the same bits."""
-    *operands, out_shape = LARGE[form]
-    lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
-    results = set()
-    for order, max_blocks in ((0, emulated_cuda.MANY), (1, 3), (2, 1)):
-        out = np.zeros(out_shape, dtype.as_numpy_dtype)
-        emulated_cuda.contract(lhs, rhs, out, "x", order, max_blocks)
-        results.add(out.tobytes())
-    value, _ = expected(lhs, rhs, out_shape, "x")
-    terms = np.prod(np.broadcast_shapes(*operands)) / np.prod(out_shape)
-    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
-    assert len(results) == 1
 
 
 def test_some_of_these_sums_are_cut_into_parts():
@@ -128,15 +84,6 @@ def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(
     """Three loops each time, of which none can be merged with its neighbours."""
     shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
     assert emulated_cuda.has_schedule(shapes) == fits
-
-
-def test_out_may_be_an_operand(dtype, rng):
-    for n, place in itertools.product((1, 17, 1000), (0, 1)):
-        lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
-        operands = [lhs.copy(), rhs.copy()]
-        emulated_cuda.contract(*operands, operands[place], "x", order=2)
-        check(operands[place], lhs, rhs, "x", dtype)
-        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])
 
 
 @pytest.mark.parametrize("bits", [63, 31])
