@@ -1,6 +1,6 @@
-"""What every device has to do. Each test runs on the GPU, where there is one, and in short on the CPU, so that it stays right.
+"""What is special about a GPU. Each test runs there, if there is one, and in short on the CPU, so that it stays right.
 
-The CPU's own tests are in other files.
+The numbers of its kernels are tested where those of the CPU are: test_embed_grad_kernel.py.
 """
 
 import contextlib
@@ -55,32 +55,6 @@ def test_gradients_in_all_forms_and_dtypes(device, way, rng):
             assert is_on(dx, device)
             np.testing.assert_array_equal(h.numpy(), fx)
             assert_gradient_close(dx, reference.vjp(dy, gx, row.x, row.axis), dtype, scale=10.0)
-
-
-@pytest.mark.parametrize("shape", [[1_000_003], [1001, 700], [700, 1001]], ids=str)
-def test_long_products_and_sums_with_the_same_bits_each_time(shape, device, rng):
-    for dtype in DTYPES if device == "GPU" else [tf.bfloat16]:
-        a, b = (np.round(random_array(rng, shape), 1).astype(dtype.as_numpy_dtype) for _ in range(2))
-        product = reference.widen(a) * np.conj(reference.widen(b))
-        for out in (shape, shape[-1:], []):
-            expected = reference.sum_to_shape(product, tuple(out))
-            call = functools.partial(library.custom_gradient_embed_grad, a, b, tf.constant(out, tf.int32), wrt="x")
-            actual = call()
-            assert_gradient_close(actual, expected, dtype, scale=4 * (product.size / max(1, expected.size)) ** 0.5)
-            assert {call().numpy().tobytes() for _ in range(3)} == {actual.numpy().tobytes()}
-
-
-def test_empty_tensors_and_zeros(device, dtype):
-    nothing, bad = tf.zeros([0, 3], dtype), tf.cast(tf.constant([np.inf, np.nan, 1.0]), dtype)
-    contract = library.custom_gradient_embed_grad
-    np.testing.assert_array_equal(contract(nothing, nothing, tf.constant([3]), wrt="x").numpy(), np.zeros(3))
-    assert contract(nothing, nothing, tf.constant([0, 3]), wrt="x").shape == [0, 3]
-    np.testing.assert_array_equal(contract(bad, bad, tf.constant([3]), wrt="fx", zero_x=True).numpy(), np.zeros(3))
-
-
-def test_wrong_shapes_are_an_error(device):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes do not broadcast together"):
-        library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([4]), tf.constant([3]), wrt="x")
 
 
 def test_the_value_shares_the_memory_of_fx(device, dtype):
