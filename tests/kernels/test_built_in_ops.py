@@ -42,13 +42,13 @@ def run_with_unknown_ranks(function, lhs, rhs, shape):
     return tf.function(function, input_signature=specs, autograph=False)(lhs, rhs, tf.constant(shape, tf.int32))
 
 
-def run_in_a_graph_of_tensorflow_1(function, lhs, rhs, shape):
+def run_in_a_session(function, lhs, rhs, shape):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         given = [tf.constant(array) for array in (lhs.numpy(), rhs.numpy())]
         return session.run(function(*given, tf.constant(shape, tf.int64)))
 
 
-def run_called_under_xla(function, lhs, rhs, shape):
+def run_under_xla(function, lhs, rhs, shape):
     """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
     zero = tf.Variable(0.0, trainable=False)
     specs = [tf.TensorSpec(None, lhs.dtype)] * 2 + [tf.TensorSpec([None], tf.int64)]
@@ -61,22 +61,13 @@ def run_called_under_xla(function, lhs, rhs, shape):
     return tf.function(call, input_signature=specs, autograph=False, jit_compile=True)(lhs, rhs, tf.zeros(shape))
 
 
-MODES = {
-    f.__name__: f
-    for f in (
-        run_eagerly,
-        run_traced,
-        run_with_unknown_ranks,
-        run_in_a_graph_of_tensorflow_1,
-        run_called_under_xla,
-    )
-}
+MODES = {f.__name__: f for f in (run_eagerly, run_traced, run_with_unknown_ranks, run_in_a_session, run_under_xla)}
 
 
 @pytest.mark.parametrize(("row", "mode"), pairs(ROWS, MODES, quick=2))
 def test_every_layout_gives_what_the_op_gives(row, mode, rng):
     # XLA compiles for each operand anew.
-    for wrt in ROLES[ROWS.index(row) % 3 :][:1] if mode == "run_called_under_xla" else ROLES:
+    for wrt in ROLES[ROWS.index(row) % 3 :][:1] if mode == "run_under_xla" else ROLES:
         attributes = attributes_of(row, wrt)
         (lhs, rhs), shape = operands_of(row, wrt, rng, tf.float64)
         expected = library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), **attributes)

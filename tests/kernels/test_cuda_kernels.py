@@ -34,10 +34,9 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
             check(out, lhs, rhs, "x", dtype)
 
 
-def test_some_of_these_sums_are_cut_into_parts():
+def test_some_of_the_large_sums_are_cut_into_parts():
     """So that both are tried."""
-    shapes = [[np.zeros(shape, np.float32) for shape in form] for form in LARGE.values()]
-    are_cut = [emulated_cuda.parts(*arrays) > 1 for arrays in shapes]
+    are_cut = [emulated_cuda.schedule(shapes).parts > 1 for shapes in LARGE]
     assert 5 < sum(are_cut) < len(LARGE) - 5
 
 
@@ -83,7 +82,7 @@ def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
 def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
     """Three loops each time, of which none can be merged with its neighbours."""
     shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
-    assert emulated_cuda.has_schedule(shapes) == fits
+    assert (emulated_cuda.schedule(shapes).kernel != "too many loops") == fits
 
 
 @pytest.mark.parametrize("bits", [63, 31])
