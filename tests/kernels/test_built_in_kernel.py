@@ -1,9 +1,10 @@
-"""The kernel of CustomGradientEmbedGrad for GPUs without CUDA kernels, which composes TensorFlow's own operations.
+"""CustomGradientEmbedGrad composed of TensorFlow's own operations: by Python, and by the kernel for GPUs without CUDA kernels.
 
-It is registered for the CPU, too, under a label that only these tests ask for.
+The kernel is registered for the CPU, too, under a label that only these tests ask for.
 """
 
 import concurrent.futures
+import functools
 import itertools
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library
+from tf_cg_ops._src.ops import composed
 
+from ..embed_gradient.test_shape_table import ROWS
 from ..support import reference
 from ..support.modes import built_in_session
 from ..support.tensors import DTYPES, assert_gradient_close, bits, random_array
@@ -38,15 +41,16 @@ def random_shapes(rng):
 
 
 class Calls:
-    """Calls of the op in one graph whose shapes are unknown while it is made; run by either kernel."""
+    """Calls of an op in one graph whose shapes are unknown while it is made."""
 
-    def __init__(self, device="CPU"):
-        self.graph, self.outputs, self.feeds, self._device = tf.Graph(), [], {}, f"/device:{device}:0"
+    def __init__(self, device="CPU", op=library.custom_gradient_embed_grad):
+        self.graph, self.outputs, self.feeds = tf.Graph(), [], {}
+        self._device, self._op = f"/device:{device}:0", op
 
     def add(self, lhs, rhs, shape, wrt="x", **attributes):
         with self.graph.as_default(), tf.device(self._device):
             given = [self._fed(array) for array in (lhs, rhs, np.asarray(shape, np.int64))]
-            self.outputs.append(library.custom_gradient_embed_grad(*given, wrt=wrt, **attributes).name)
+            self.outputs.append(self._op(*given, wrt=wrt, **attributes).name)
 
     def _fed(self, array):
         placeholder = tf1.placeholder(array.dtype)
@@ -69,19 +73,44 @@ def by_built_in_ops(*inputs, **attributes):
     return result
 
 
-def test_random_shapes_give_what_the_usual_kernel_gives(device, dtype, rng):
+@pytest.fixture(params=["by the kernel", "by Python"])
+def by_composition(request, device):
+    """Runs calls of the op as composed operations, given how to add the calls."""
+
+    def run(add_calls):
+        if request.param == "by Python":
+            calls = Calls(device, composed.embed_grad)
+            add_calls(calls)
+            return calls.by_the_usual_kernel()
+        calls = Calls(device)
+        add_calls(calls)
+        return calls.by_built_in_ops()
+
+    return run
+
+
+def by_the_usual_kernel(add_calls):
+    calls = Calls()
+    add_calls(calls)
+    return calls.by_the_usual_kernel()
+
+
+def test_random_shapes_give_what_the_usual_kernel_gives(by_composition, dtype, rng):
     """Sixty calls with as many shapes."""
-    calls, about = Calls(device), []
+    about = []
     for i in range(60):
         shapes, axis = random_shapes(rng)
         wrt = ROLES[i % 3]
         arrays = {role: random_array(rng, shape, dtype) for role, shape in shapes.items()}
-        lhs, rhs = (arrays[role] for role in ROLES if role != wrt)
-        calls.add(lhs, rhs, shapes[wrt], wrt, axis=axis)
-        about.append((wrt, lhs, rhs, shapes, axis))
+        about.append((wrt, *(arrays[role] for role in ROLES if role != wrt), shapes, axis))
+
+    def add(calls):
+        for wrt, lhs, rhs, shapes, axis in about:
+            calls.add(lhs, rhs, shapes[wrt], wrt, axis=axis)
+
     summed = broadcast = empty = 0
     for actual, expected, (wrt, lhs, rhs, shapes, axis) in zip(
-        calls.by_built_in_ops(), calls.by_the_usual_kernel(), about, strict=True
+        by_composition(add), by_the_usual_kernel(add), about, strict=True
     ):
         assert actual.dtype == dtype.as_numpy_dtype
         assert_gradient_close(actual, reference.widen(expected), dtype, scale=20.0)
@@ -93,23 +122,64 @@ def test_random_shapes_give_what_the_usual_kernel_gives(device, dtype, rng):
     assert min(summed, broadcast, empty) > 3, "the random shapes leave something out"
 
 
-def test_products_that_are_not_summed_have_the_same_bits(dtype, rng):
-    calls = Calls()
-    for n, wrt in itertools.product((1, 1000), ROLES):
-        calls.add(random_array(rng, [n], dtype), random_array(rng, [n], dtype), [n], wrt)
-    for actual, expected in zip(calls.by_built_in_ops(), calls.by_the_usual_kernel(), strict=True):
+def test_products_that_are_not_summed_have_the_same_bits(by_composition, dtype, rng):
+    given = [[random_array(rng, [n], dtype) for _ in range(2)] for n in (1, 1000)]
+
+    def add(calls):
+        for (lhs, rhs), wrt in itertools.product(given, ROLES):
+            calls.add(lhs, rhs, lhs.shape, wrt)
+
+    for actual, expected in zip(by_composition(add), by_the_usual_kernel(add), strict=True):
         np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
-def test_sums_over_nothing_are_zero_and_so_is_all_where_x_is(dtype):
+def test_sums_over_nothing_are_zero_and_so_is_all_where_x_is(by_composition, dtype):
     nothing, bad = np.zeros([0, 3], dtype.as_numpy_dtype), np.asarray([np.inf, np.nan, 1.0], dtype.as_numpy_dtype)
-    calls = Calls()
-    calls.add(nothing, nothing, [3])
-    calls.add(nothing[:, 0], nothing[:, 0], [])
-    calls.add(bad, bad, [3], "gx", zero_x=True)
-    calls.add(bad, bad, [], "fx", zero_x=True, axis=[0])
-    for out, shape in zip(calls.by_built_in_ops(), ([3], [], [3], []), strict=True):
+
+    def add(calls):
+        calls.add(nothing, nothing, [3])
+        calls.add(nothing[:, 0], nothing[:, 0], [])
+        calls.add(bad, bad, [3], "gx", zero_x=True)
+        calls.add(bad, bad, [], "fx", zero_x=True, axis=[0])
+
+    for out, shape in zip(by_composition(add), ([3], [], [3], []), strict=True):
         np.testing.assert_array_equal(bits(out), bits(np.zeros(shape, dtype.as_numpy_dtype)))
+
+
+def eagerly(function, shape):
+    return function
+
+
+def traced(function, shape):
+    return tf.function(function, autograph=False)
+
+
+def under_xla(function, shape):
+    """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
+    specs = [tf.TensorSpec(None, tf.float64)] * 2 + [tf.TensorSpec([None], tf.int64)]
+    called, zero = tf.function(function, input_signature=specs, autograph=False), tf.Variable(0.0, trainable=False)
+    compiled = tf.function(lambda lhs, rhs, like: called(lhs, rhs, tf.shape(like + zero, tf.int64)), jit_compile=True)
+    return lambda lhs, rhs, _: compiled(lhs, rhs, tf.zeros(shape))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_in_other_modes_python_composes_what_the_op_gives(row, rng):
+    axis = [] if row.axis is None else np.ravel(row.axis).astype(int).tolist()
+    i = ROWS.index(row)
+    wrt, mode = ROLES[i % 3], (eagerly, traced, under_xla)[i // 3 % 3]
+    lhs, rhs = (tf.constant(random_array(rng, getattr(row, role))) for role in ROLES if role != wrt)
+    shape, attributes = getattr(row, wrt), {"wrt": wrt, "axis": axis, "all_axes": row.axis is None}
+    given = lhs, rhs, tf.constant(shape, tf.int64)
+    actual = mode(functools.partial(composed.embed_grad, **attributes), shape)(*given)
+    assert actual.shape == shape
+    np.testing.assert_allclose(actual, library.custom_gradient_embed_grad(*given, **attributes), rtol=1e-13)
+
+
+@pytest.mark.parametrize("mode", [eagerly, traced])
+def test_python_refuses_shapes_that_do_not_broadcast(mode):
+    for rhs, shape in [(tf.ones([4]), [3]), (tf.ones([3]), [4])]:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            mode(functools.partial(composed.embed_grad, wrt="x"), shape)(tf.ones([3]), rhs, tf.constant(shape))
 
 
 def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():
