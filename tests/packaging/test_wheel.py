@@ -119,7 +119,8 @@ def test_the_installed_wheel_works_and_each_of_its_modules_imports(wheel, tmp_pa
     installed = tmp_path / "installed"
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", installed, wheel.filename]
     run_interpreter(command, tmp_path)
-    result = run_python(USE, installed, cwd=tmp_path, environment={"PYTHONPATH": str(installed)})
+    environment = {"PYTHONPATH": str(installed)}
+    result = run_python(USE, installed, cwd=tmp_path, environment=environment, with_extras=True)
     assert result.stdout == "[2.0, 40.0, 600.0]\n"
 
 
