@@ -156,10 +156,14 @@ def traced(function, shape):
 
 def under_xla(function, shape):
     """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
-    specs = [tf.TensorSpec(None, tf.float64)] * 2 + [tf.TensorSpec([None], tf.int64)]
-    called, zero = tf.function(function, input_signature=specs, autograph=False), tf.Variable(0.0, trainable=False)
-    compiled = tf.function(lambda lhs, rhs, like: called(lhs, rhs, tf.shape(like + zero, tf.int64)), jit_compile=True)
-    return lambda lhs, rhs, _: compiled(lhs, rhs, tf.zeros(shape))
+    operands, zero = [tf.TensorSpec(None, tf.float64)] * 2, tf.Variable(0.0, trainable=False)
+    called = tf.function(function, [*operands, tf.TensorSpec([None], tf.int64)], autograph=False)
+
+    @tf.function(input_signature=[*operands, tf.TensorSpec(None)], jit_compile=True)
+    def call(lhs, rhs, like):
+        return called(lhs, rhs, tf.shape(like + zero, tf.int64))
+
+    return lambda lhs, rhs, _: call(lhs, rhs, tf.zeros(shape))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
