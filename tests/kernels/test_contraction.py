@@ -129,7 +129,7 @@ def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dt
 def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, contract, rng):
     """float holds them exactly, and NumPy rounds those: all numbers by some, of which one is 1; a nan stays a nan."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.as_numpy_dtype)
-    for factor in [*rng.permutation(numbers[np.isfinite(numbers.astype(np.float32))])[:20], 1.0, 0.5, 1.0 / 3]:
+    for factor in [*rng.permutation(numbers[np.isfinite(numbers.astype(np.float32))])[:6], 1.0, 0.5, 1.0 / 3]:
         factor = np.asarray(factor).astype(dtype.as_numpy_dtype)
         out = np.zeros_like(numbers)
         contract(numbers, factor[None], out, "x")
