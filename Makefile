@@ -48,7 +48,8 @@ test-rest: $(LIBRARY) ## run the tests that are neither core nor slow
 	$(PYTEST) -m 'not core and not slow'
 
 test-all: $(LIBRARY) ## run all tests except the slow ones, and write docs/modes.md
-	$(PYTEST)
+	$(PYTEST) --junitxml=build/tests.xml; result=$$?; \
+	$(BIN)/python -m tests.support.mode_table build/tests.xml && exit $$result
 
 test-slow: $(LIBRARY) install-clang ## run the slow tests: kernels under sanitizers, faults that the fuzzers must find
 	$(PYTEST) -m slow

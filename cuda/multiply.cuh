@@ -20,8 +20,25 @@ inline __device__ void MultiplyElement(Element<T> lhs, Element<T> rhs, Conjugate
   Round(Multiplied(Widened(lhs), Widened(rhs), conjugates), out);
 }
 
+// The operands of one product.
+template <typename T>
+struct ElementPair {
+  Element<T> lhs = {};
+  Element<T> rhs = {};
+
+  inline __device__ void Load(const Element<T>* from_lhs, const Element<T>* from_rhs) {
+    lhs = *from_lhs;
+    rhs = *from_rhs;
+  }
+};
+
+template <typename T>
+inline __device__ void Multiply(const ElementPair<T>& operands, Conjugates conjugates, Element<T>* out) {
+  MultiplyElement<T>(operands.lhs, operands.rhs, conjugates, out);
+}
+
 template <typename T, bool rhs_moves>
-inline __device__ void MultiplyVector(const Operands<T, rhs_moves>& operands, Conjugates conjugates, Element<T>* out) {
+inline __device__ void Multiply(const Operands<T, rhs_moves>& operands, Conjugates conjugates, Element<T>* out) {
   Vector<T> products;
 #pragma unroll
   for (int i = 0; i < kVectorSize<T>; ++i) {
@@ -65,31 +82,24 @@ __global__ void __launch_bounds__(kThreads) MultiplyFlatKernel(const Element<T>*
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t item = tile + u * kThreads + threadIdx.x;
       if (item >= vectors) break;
-      MultiplyVector<T>(operands[u], conjugates, out + item * kVectorSize<T>);
+      Multiply(operands[u], conjugates, out + item * kVectorSize<T>);
     }
   }
 }
 
-// Finds the items of a thread, every kThreads-th of a tile, and the operands' offsets for them.
-template <typename I>
-inline __device__ void FindItems(const Layout<I>& layout, I tile, I (&items)[kUnroll], Offsets<I> (&offsets)[kUnroll]) {
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) items[u] = tile + u * kThreads + static_cast<I>(threadIdx.x);
-  FindOffsets(items, layout.steps, layout.output_loops, offsets);
-}
-
-// out = lhs * rhs along any loops, in vectors: rows consist of whole, aligned vectors.
-template <typename T, bool rhs_moves>
-__global__ void __launch_bounds__(kThreads)
-    MultiplyRowsKernel(const __grid_constant__ Layout<uint32_t> layout, const Element<T>* lhs, const Element<T>* rhs,
-                       Element<T>* out) {
-  constexpr uint32_t kTile = kThreads * kUnroll;
+// out = lhs * rhs along any loops. A thread takes kUnroll items of a tile, every kThreads-th, of `size` elements each.
+template <typename T, typename Item, int size, typename I>
+inline __device__ void MultiplyItems(const Layout<I>& layout, const Element<T>* lhs, const Element<T>* rhs,
+                                     Element<T>* out) {
+  constexpr I kTile = kThreads * kUnroll;
 #pragma unroll 1
-  for (uint32_t tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
-    uint32_t items[kUnroll];
-    Offsets<uint32_t> offsets[kUnroll];
-    FindItems(layout, tile, items, offsets);
-    Operands<T, rhs_moves> operands[kUnroll];
+  for (I tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
+    I items[kUnroll];
+    Offsets<I> offsets[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) items[u] = tile + u * kThreads + static_cast<I>(threadIdx.x);
+    FindOffsets(items, layout.steps, layout.output_loops, offsets);
+    Item operands[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (items[u] >= layout.output_items) break;
@@ -98,35 +108,25 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (items[u] >= layout.output_items) break;
-      MultiplyVector<T>(operands[u], layout.conjugates, out + items[u] * kVectorSize<T>);
+      Multiply(operands[u], layout.conjugates, out + items[u] * size);
     }
   }
 }
 
-// out = lhs * rhs along any loops, element by element.
+// In vectors: rows consist of whole, aligned vectors.
+template <typename T, bool rhs_moves>
+__global__ void __launch_bounds__(kThreads)
+    MultiplyRowsKernel(const __grid_constant__ Layout<uint32_t> layout, const Element<T>* lhs, const Element<T>* rhs,
+                       Element<T>* out) {
+  MultiplyItems<T, Operands<T, rhs_moves>, kVectorSize<T>>(layout, lhs, rhs, out);
+}
+
+// Element by element.
 template <typename T, typename I>
 __global__ void __launch_bounds__(kThreads)
     MultiplyScalarKernel(const __grid_constant__ Layout<I> layout, const Element<T>* lhs, const Element<T>* rhs,
                          Element<T>* out) {
-  constexpr I kTile = kThreads * kUnroll;
-#pragma unroll 1
-  for (I tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
-    I items[kUnroll];
-    Offsets<I> offsets[kUnroll];
-    FindItems(layout, tile, items, offsets);
-    Element<T> from_lhs[kUnroll] = {}, from_rhs[kUnroll] = {};
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.output_items) break;
-      from_lhs[u] = lhs[offsets[u].lhs];
-      from_rhs[u] = rhs[offsets[u].rhs];
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.output_items) break;
-      MultiplyElement<T>(from_lhs[u], from_rhs[u], layout.conjugates, out + items[u]);
-    }
-  }
+  MultiplyItems<T, ElementPair<T>, 1>(layout, lhs, rhs, out);
 }
 
 }  // namespace tf_cg_ops::cuda

@@ -58,8 +58,8 @@ void VectorizeStep(const Loop& loop, int64_t vector_size, Step<int64_t>* step) {
            loop.out * vector_size};
 }
 
-// Whether all indices of a kernel fit into 32 bits.
-bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& layout) {
+// Whether the elements of operands and out, and so the vectors of out, are numbered in 32 bits.
+bool HasNarrowOffsets(const std::vector<Loop>& loops, int64_t outputs) {
   if (loops.size() > static_cast<size_t>(kMaxNarrowLoops)) return false;
   int64_t lhs = 0, rhs = 0, out = 0;
   for (const Loop& loop : loops) {
@@ -67,9 +67,7 @@ bool HasNarrowIndices(const std::vector<Loop>& loops, const Layout<int64_t>& lay
     rhs += (loop.size - 1) * loop.rhs;
     out += (loop.size - 1) * loop.out;
   }
-  // Parts are few enough that this cannot overflow.
-  const int64_t sums = layout.outputs * layout.parts;
-  return std::max({lhs, rhs, out, layout.output_items - 1, layout.reduction_items - 1, sums - 1}) <= kMaxNarrowIndex;
+  return std::max({lhs, rhs, out, outputs - 1}) <= kMaxNarrowIndex;
 }
 
 void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {
@@ -136,6 +134,7 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
   schedule.rhs_moves = innermost.rhs != 0;
   schedule.has_one_loop = plan.reduction_loops.size() == 1;
 
+  const bool has_narrow_offsets = HasNarrowOffsets(loops, layout.outputs);
   int64_t vector_size = kVectorBytes / element_bytes;
   const bool operands_are_aligned = innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, vector_size) &&
                                     (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, vector_size));
@@ -152,10 +151,9 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
     schedule.is_vectorized = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
   } else {
     schedule.kernel = Kernel::kMultiply;
-    schedule.is_vectorized =
-        operands_are_aligned && rows_are_whole_vectors && reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
     // Kernels with 64-bit indices read single elements.
-    schedule.is_vectorized = schedule.is_vectorized && HasNarrowIndices(loops, layout);
+    schedule.is_vectorized = operands_are_aligned && rows_are_whole_vectors && has_narrow_offsets &&
+                             reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
     if (!schedule.is_vectorized) vector_size = 1;
   }
 
@@ -173,7 +171,9 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
     default:
       schedule.blocks = BlocksForItems(layout.output_items);
   }
-  schedule.has_narrow_indices = HasNarrowIndices(loops, layout);
+  // A product has one part of one trip. Parts are few enough that their number cannot overflow.
+  schedule.has_narrow_indices =
+      has_narrow_offsets && std::max(layout.reduction_items, layout.outputs * layout.parts) - 1 <= kMaxNarrowIndex;
   return schedule;
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support.mode_table import ModeTable, cells_of
+from .support.mode_table import cells_of
 from .support.modes import VJP_MODES
 from .support.sources import ROOT
 from .support.tensors import DTYPES
@@ -21,7 +21,6 @@ from .support.tensors import DTYPES
 SLOWEST = (
     "qa/test_saved_model_mutants.py",
     "qa/test_raw_op_calls.py",
-    "packaging/test_build.py",
     "docs/test_examples.py",
     "graph/test_modes.py",
     "packaging/test_build_library.py",
@@ -30,10 +29,6 @@ SLOWEST = (
 )
 # Bytes for each worker: one that has run all tests holds 2.5 GB; those that a test starts hold up to 1 GB together.
 MEMORY = 3.5e9
-
-
-def pytest_configure(config):
-    config.pluginmanager.register(ModeTable(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,17 @@
 // of its values, so that TensorFlow prunes the gradient-only inputs. Gradients that the program computes are ops of the
 // graph by then and read their inputs themselves.
 //
+// Input i of such an op is the value of output i. All further inputs are gradient-only: gx and x, or what a rule reads.
+//
+//     x --+--> f ----> value ----> op ---> y               x -----> f ----> Identity ---> y
+//         |                        ^ ^            =>                           ^
+//         +--> g ----> gx ---------+ |                                         :  control edge
+//              read of a variable ---+                     read of a variable .:
+//
+// Only gradient-only inputs depend on g, and g has no effects: nothing runs it any more. The read has effects: it must
+// still happen before whatever reads y, so the identity waits for it. Whether y is computed at all must not change: an
+// op stays if a gradient-only input depends on control flow, such as a Switch, that the value does not depend on.
+//
 // The pass sees every graph of every program that imports the library. It returns early if none of this library's ops
 // can run, changes only simple cases, and cannot fail: it keeps every op in doubt.
 
@@ -81,7 +92,7 @@ class GradientOnlyInputs {
   }
 
   // Whether the op may become an identity. Each of its outputs then runs whenever its value does. The identity has to
-  // wait for `effects`: nodes with effects that only the other inputs depend on.
+  // wait for `effects`: nodes with effects that only gradient-only inputs depend on.
   bool MayBePruned(const Node& op, std::set<Node*>* effects) {
     if (op.num_inputs() < op.num_outputs()) return false;
     for (int output = 0; output < op.num_outputs(); ++output) {
@@ -95,40 +106,41 @@ class GradientOnlyInputs {
   using Position = std::pair<int, int>;
 
   // Whether the output depends on its own value only, apart from `effects`. Goes from the last node to the first, so
-  // that it knows all paths from a node when it reaches the node. Ends when no node is left that only the other inputs
-  // depend on, so it does not walk a chain of ops to its start for each op.
+  // that it knows all paths from a node when it reaches the node. Ends when no node is left that only gradient-only
+  // inputs depend on, so it does not walk a chain of ops to its start for each op.
   bool DependsOnValueOnly(const Node& op, int output, std::set<Node*>* effects) {
-    std::map<Position, bool, std::greater<Position>> left;  // Whether only the other inputs depend on it.
-    int num_other = 0;
-    const auto add = [&](const Edge& edge, bool is_other, int before) {
+    std::map<Position, bool, std::greater<Position>> left;  // Whether only gradient-only inputs depend on it.
+    int num_gradient_only = 0;
+    const auto add = [&](const Edge& edge, bool is_gradient_only, int before) {
       const Node& node = *edge.src();
       if (node.IsSource()) return true;
       const int position = node.id() < static_cast<int>(position_.size()) ? position_[node.id()] : -1;
       if (position < 0 || position >= before) return false;  // Part of a cycle.
-      const auto [known, is_new] = left.emplace(Position(position, node.IsSwitch() ? edge.src_output() : 0), is_other);
-      if (is_new && is_other) ++num_other;
-      if (!is_new && known->second && !is_other) {
+      const auto [known, is_new] =
+          left.emplace(Position(position, node.IsSwitch() ? edge.src_output() : 0), is_gradient_only);
+      if (is_new && is_gradient_only) ++num_gradient_only;
+      if (!is_new && known->second && !is_gradient_only) {
         known->second = false;
-        --num_other;
+        --num_gradient_only;
       }
       return true;
     };
     for (const Edge* edge : op.in_edges()) {
-      const bool is_other = !edge->IsControlEdge() && edge->dst_input() != output;
-      if (!add(*edge, is_other, std::numeric_limits<int>::max())) return false;
+      const bool is_gradient_only = !edge->IsControlEdge() && edge->dst_input() != output;
+      if (!add(*edge, is_gradient_only, std::numeric_limits<int>::max())) return false;
     }
-    while (num_other > 0) {
-      const auto [key, is_other] = *left.begin();
+    while (num_gradient_only > 0) {
+      const auto [key, is_gradient_only] = *left.begin();
       left.erase(left.begin());
-      if (is_other) --num_other;
+      if (is_gradient_only) --num_gradient_only;
       Node* const node = order_[key.first];
       if (++steps_ > kMaxSteps) return false;
-      if (is_other && !MayBeDropped(*node)) return false;
-      if (is_other && !IsPure(*node)) {
+      if (is_gradient_only && !MayBeDropped(*node)) return false;
+      if (is_gradient_only && !IsPure(*node)) {
         if (effects->insert(node).second) steps_ += kStepsOfEdge;
       } else if (!node->IsControlFlow()) {
         for (const Edge* edge : node->in_edges()) {
-          if (!add(*edge, is_other, key.first)) return false;
+          if (!add(*edge, is_gradient_only, key.first)) return false;
         }
       }
     }

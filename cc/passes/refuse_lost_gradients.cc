@@ -1,6 +1,7 @@
 // Without Python, TensorFlow has no gradients of loops and conditionals, and silently returns zeros for some. This pass
 // replaces the node of such a gradient, if it would lose a custom gradient, by one that fails when it runs. Other nodes
-// do not fail.
+// do not fail. Whoever trains a SavedModel with the loader of TensorFlow 1 or from C (TF_AddGradients) needs it: a loop
+// around a custom gradient would have zeros for its gradient there, without an error.
 
 #include <string>
 #include <utility>

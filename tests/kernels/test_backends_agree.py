@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
+from ..support import contraction, emulated_cuda
 from ..support.modes import built_in_function
 from ..support.tensors import DTYPES
 
@@ -20,8 +21,6 @@ SUMS = {
     "overflowing_products": ([2.0**100, 2.0**100], [2.0**100, -(2.0**100)], 0.0),
     "overflowing_sum": ([2.0**127, 2.0**127], [1.0, 1.0], np.inf),
     "subnormal_products": ([2.0**-75] * 1024, [2.0**-60] * 1024, 2.0**-125),
-    "infinite": ([np.inf, 1.0], [1.0, 1.0], np.inf),
-    "undefined": ([np.inf, np.inf], [1.0, -1.0], np.nan),
 }
 HALF_SUMS = {
     "cancelling": ([1 + 2.0**-6, 1 + 2.0**-5], [1 + 2.0**-6, -1.0], 2.0**-12),
@@ -39,6 +38,16 @@ DOUBLE_SUMS = {
     "cancelling": ([1 + EPSILON, 1 + 2 * EPSILON], [1 + EPSILON, -1.0], 2.0**-24),
     # There is no wider type.
     "overflowing_products": ([2.0**1000, 2.0**1000], [2.0**1000, -(2.0**1000)], np.nan),
+}
+# Of every type.
+SPECIAL = {
+    "infinite": ([np.inf, 1.0], [1.0, 1.0], np.inf),
+    "infinite_and_negative": ([1.0, -np.inf, 2.0], [1.0, 1.0, 1.0], -np.inf),
+    "undefined": ([np.inf, np.inf], [1.0, -1.0], np.nan),
+    "with_nan": ([1.0, np.nan, np.inf], [1.0, 1.0, 1.0], np.nan),
+    "zeros_of_both_signs": ([-0.0, 0.0], [1.0, 1.0], 0.0),
+    "nothing": ([], [], 0.0),
+    "of_large_and_small_ones": ([1.0, 3.0, -1.0, -3.0, 0.5], [1.0] * 5, 0.5),
 }
 CASES = {
     tf.float16: HALF_SUMS,
@@ -62,19 +71,43 @@ def by_built_in_ops(lhs, rhs):
     return built_in_function(op, [tf.TensorSpec(lhs.shape, lhs.dtype)] * 2)(lhs, rhs)
 
 
+def in_all_layouts(contract):
+    """The same sum along a row, as one of several columns, and not up to the end of a vector; all with the same bits."""
+
+    def call(lhs, rhs):
+        lhs, rhs = lhs.numpy(), rhs.numpy()
+        padding = np.zeros([1000], lhs.dtype)
+        results = []
+        for left, right, shape in [
+            (lhs, rhs, [1]),
+            (np.tile(lhs, [3, 1]), np.tile(rhs, [3, 1]), [3, 1]),
+            *((np.tile(lhs[:, None], n), np.tile(rhs[:, None], n), [1, n]) for n in (1, 5, 16)),
+            (np.concatenate([lhs, padding]), np.concatenate([rhs, padding]), [1]),
+        ]:
+            out = np.zeros(shape, lhs.dtype)
+            contract(left, right, out)
+            results += [*out.ravel()]
+        np.testing.assert_array_equal(np.array(results, np.complex128), np.complex128(results[0]))
+        return tf.constant(results[0])
+
+    return call
+
+
 BACKENDS = {
     "cpu": op,
+    "cpu_in_all_layouts": in_all_layouts(contraction.contract),
     "built_in_ops": by_built_in_ops,
     "composed": by_composed_ops,
     "composed_in_a_function": tf.function(by_composed_ops),
     "xla": tf.function(op, jit_compile=True),
+    "gpu_in_all_layouts": in_all_layouts(emulated_cuda.contract),
 }
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_sums_are_exact_in_the_type_of_sums(dtype, backend):
-    for name, (left, right, expected) in CASES[dtype].items():
+    for name, (left, right, expected) in (CASES[dtype] | SPECIAL).items():
         lhs, rhs = (np.array(numbers).astype(dtype.real_dtype.as_numpy_dtype) for numbers in (left, right))
         if dtype.is_complex:
             if not np.isfinite([*lhs, *rhs]).all():
@@ -89,24 +122,21 @@ def test_sums_are_exact_in_the_type_of_sums(dtype, backend):
             np.testing.assert_array_equal(np.real(found).astype(np.float64), expected, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["cpu", "built_in_ops", "composed", "xla"])
 def test_complex_products_that_are_not_summed_are_rounded_alike(backend, rng):
     """In their own type: two roundings for each part."""
     lhs, rhs = ((rng.normal(size=999) + 1j * rng.normal(size=999)).astype(np.complex64) for _ in range(2))
 
-    def by_op(lhs, rhs):
-        return library.custom_gradient_embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
+    def product(lhs, rhs):
+        embed_grad = composed.embed_grad if backend == "composed" else library.custom_gradient_embed_grad
+        return embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
 
-    def by_composition(lhs, rhs):
-        return composed.embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
-
-    elementwise = by_composition if backend.startswith("composed") else by_op
     if backend == "built_in_ops":
-        found = built_in_function(elementwise, [tf.TensorSpec([999], tf.complex64)] * 2)(lhs, rhs)
+        found = built_in_function(product, [tf.TensorSpec([999], tf.complex64)] * 2)(lhs, rhs)
     else:
-        found = tf.function(elementwise, jit_compile=backend == "xla")(lhs, rhs)
+        found = tf.function(product, jit_compile=backend == "xla")(lhs, rhs)
     exact = (lhs.astype(np.complex128) * rhs.conj()).astype(np.complex64)
-    scale = np.abs(lhs) * np.abs(rhs)
-    assert np.max(np.abs(found.numpy() - exact) / scale) < 2.0**-22
+    assert np.max(np.abs(found.numpy() - exact) / (np.abs(lhs) * np.abs(rhs))) < 2.0**-22
     if backend != "xla":  # XLA may fuse a product into the sum.
-        np.testing.assert_array_equal(found.numpy(), by_op(lhs, rhs).numpy())
+        cpu = library.custom_gradient_embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
+        np.testing.assert_array_equal(found.numpy(), cpu.numpy())

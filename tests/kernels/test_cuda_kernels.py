@@ -1,80 +1,46 @@
-"""The kernels for GPUs against NumPy in float64, on the emulated CUDA: where there is no GPU, too."""
+"""The kernels for GPUs on the emulated CUDA: their forms, addresses and indices."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 
 from ..support import contraction, emulated_cuda
-from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
-from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
+from ..support.contraction import FORMS, UNTOUCHED, check
+from ..support.tensors import DTYPES, pairs, random_array
+from .test_contraction import LARGE
 
 
-@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=3))
-def test_every_length_at_any_address_within_fences(form, dtype, rng):
-    assert_every_length_within_fences(emulated_cuda.contract, form, dtype, rng)
+@pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
+def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
+    """Heads, vectors and tails, of two vectors and more: operands and out begin alike or not; no other memory is touched."""
+    vector = 16 // dtype.size
+    memory = [contraction.Fenced(1) for _ in range(3)]
+    alike = [(offset, offset, offset) for offset in range(vector)]
+    apart = [(0, 1, 0), (1, 0, 0), (0, 0, 1), (vector - 1, 1, 2)]
+    for n, offsets in itertools.product([*range(vector + 2), 2 * vector, 2 * vector + 1], alike + apart):
+        sizes = [n if moves else 1 for moves in shapes] + [n]
+        for place in (contraction.Fenced.at_start, contraction.Fenced.at_end):
+            lhs, rhs, out = (
+                place(block, [size], dtype.as_numpy_dtype, offset)
+                for block, size, offset in zip(memory, sizes, offsets, strict=True)
+            )
+            memory[2].fill(UNTOUCHED)
+            before = memory[2].size - out.nbytes
+            lhs[...], rhs[...] = (random_array(rng, array.shape, dtype) for array in (lhs, rhs))
+            emulated_cuda.contract(lhs, rhs, out)
+            written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
+            assert memory[2].count(UNTOUCHED) - written == before
+            check(out, lhs, rhs, "x", dtype)
 
 
-# Some with parts, some with long rows, some with several tiles; lhs, rhs and out.
-LARGE = {
-    "sum": ([70_007], [70_007], [1]),
-    "sum_by_scalar": ([70_007], [1], [1]),
-    "sum_of_many": ([300_000], [300_000], [1]),
-    "few_columns": ([20_009, 3], [20_009, 3], [1, 3]),
-    "short_rows": ([20_009, 3], [20_009, 3], [20_009, 1]),
-    "rows_by_row": ([700, 40], [1, 40], [700, 1]),
-    "wide": ([5, 20_011], [5, 20_011], [1, 20_011]),
-    "long_rows": ([5, 20_011], [5, 20_011], [5, 1]),
-    "aligned_long_rows": ([5, 40_960], [5, 40_960], [5, 1]),
-    "columns": ([700, 501], [700, 501], [1, 501]),
-    "aligned_columns": ([3000, 64], [3000, 64], [1, 64]),
-    "columns_by_column": ([3000, 1], [3000, 64], [1, 64]),
-    "over_1_and_3": ([10, 3, 50, 64], [10, 3, 50, 64], [10, 1, 50, 1]),
-    "over_0_and_2": ([10, 3, 50, 64], [10, 3, 50, 64], [1, 3, 1, 64]),
-    "over_a_tiny_inner_one": ([30, 200, 2], [30, 200, 2], [30, 1, 1]),
-    "product": ([70_007], [70_007], [70_007]),
-    "product_by_row": ([100, 64], [1, 64], [100, 64]),
-    "product_by_odd_row": ([100, 63], [1, 63], [100, 63]),
-}
+def test_some_of_the_large_sums_are_cut_into_parts():
+    """So that both are tried."""
+    are_cut = [emulated_cuda.schedule(shapes).parts > 1 for shapes in LARGE]
+    assert 5 < sum(are_cut) < len(LARGE) - 5
 
 
-@pytest.mark.parametrize("form", LARGE)
-def test_blocks_tiles_and_parts_leave_no_seam(form, dtype, rng):
-    """In any order of blocks and threads, however many blocks there are, the same bits."""
-    *operands, out_shape = LARGE[form]
-    lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
-    results = set()
-    for order, max_blocks in ((0, emulated_cuda.MANY), (1, 3), (2, 1)):
-        out = np.zeros(out_shape, dtype.as_numpy_dtype)
-        emulated_cuda.contract(lhs, rhs, out, "x", order, max_blocks)
-        results.add(out.tobytes())
-    value, _ = expected(lhs, rhs, out_shape, "x")
-    terms = np.prod(np.broadcast_shapes(*operands)) / np.prod(out_shape)
-    assert_gradient_close(out, value, dtype, scale=4 * math.sqrt(terms))
-    assert len(results) == 1
-
-
-def test_sums_are_cut_into_parts_only_where_outputs_are_few():
-    """Of those above: so that both are tried."""
-    parts = {}
-    for form, (*operands, out_shape) in LARGE.items():
-        parts[form] = emulated_cuda.parts(*(np.zeros(shape, np.float32) for shape in (*operands, out_shape)))
-    assert {form for form, count in parts.items() if count > 1} == {
-        "sum",
-        "sum_by_scalar",
-        "sum_of_many",
-        "few_columns",
-        "aligned_long_rows",
-        "long_rows",
-        "columns",
-        "aligned_columns",
-        "columns_by_column",
-        "over_0_and_2",
-    }
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
 def test_addresses_change_no_bit(form, dtype, rng):
     """Packs that lie across the boundaries of 16 bytes are read number by number, but added up as the others."""
     shapes, wrt = FORMS[form]
@@ -104,16 +70,6 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
         np.testing.assert_array_equal(on_gpu.view(np.uint8), on_cpu.view(np.uint8))
 
 
-@pytest.mark.parametrize("form", ["sum", "sums_of_rows", "sums_of_columns"])
-def test_padding_of_vectors_is_not_read(form, rng):
-    """An infinity times the padding would be a nan."""
-    shapes, wrt = FORMS[form]
-    lhs, rhs = (np.full(shape, np.inf, np.float32) for shape in shapes(5)[:2])
-    out = np.zeros(shapes(5)[2], np.float32)
-    emulated_cuda.contract(lhs, rhs, out, wrt)
-    assert np.all(out == np.inf)
-
-
 def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
     out = np.full([3, 0], 7, np.float32)
     emulated_cuda.contract(np.zeros([3, 0], np.float32), np.zeros([3, 0], np.float32), out)
@@ -126,40 +82,78 @@ def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
 def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
     """Three loops each time, of which none can be merged with its neighbours."""
     shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
-    assert emulated_cuda.has_schedule(shapes) == fits
+    assert (emulated_cuda.schedule(shapes).kernel != "too many loops") == fits
 
 
-@pytest.mark.parametrize("n", [1, 17, 1000])
-def test_out_may_be_an_operand(n, dtype, rng):
-    lhs, rhs = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
-    for place in (0, 1):
-        operands = [lhs.copy(), rhs.copy()]
-        emulated_cuda.contract(*operands, operands[place], "x", order=2)
-        check(operands[place], lhs, rhs, "x", dtype)
-        np.testing.assert_array_equal(operands[1 - place], [lhs, rhs][1 - place])
-
-
-def test_division_by_multiplication_is_exact(rng):
-    """At the ends of quotients and of 63 bits, for small, large and random divisors."""
-    largest = 2**63 - 1
-    divisors = {1, 2, 3, 5, 7, 641, 2**31 - 1, 2**31, 2**31 + 1, 2**62 - 1, 2**62, 2**62 + 1, largest}
-    divisors |= {int(2**bits) for bits in rng.uniform(0, 63, 300)}
+@pytest.mark.parametrize("bits", [63, 31])
+def test_division_by_multiplication_is_exact(bits, rng):
+    """At the ends of quotients and of the numbers, for small, large and random divisors."""
+    library, largest = emulated_cuda.library(), 2**bits - 1
+    divide = library.emulated_divide if bits == 63 else library.emulated_divide_narrow
+    powers = (2 ** (bits // 2), 2 ** (bits - 1))
+    divisors = {1, 2, 3, 5, 7, 641, largest} | {power + i for power in powers for i in (-1, 0, 1)}
+    divisors |= {int(2**exponent) for exponent in rng.uniform(0, bits, 300)}
     for divisor in divisors:
         quotients = {0, 1, 2, largest // divisor} | {int(q) for q in rng.integers(0, largest // divisor + 1, 20)}
         for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
             n = quotient * divisor + offset
             if 0 <= n <= largest:
-                assert emulated_cuda.library().emulated_divide(n, divisor) == n // divisor, (n, divisor)
+                assert divide(n, divisor) == n // divisor, (n, divisor)
 
 
-def test_narrow_division_by_multiplication_is_exact(rng):
-    """With 32 bits, for numbers below 2^31."""
-    largest = 2**31 - 1
-    divisors = {1, 2, 3, 5, 7, 641, 2**16 - 1, 2**16, 2**16 + 1, 2**30 - 1, 2**30, 2**30 + 1, largest}
-    divisors |= {int(2**bits) for bits in rng.uniform(0, 31, 300)}
-    for divisor in divisors:
-        quotients = {0, 1, 2, largest // divisor} | {int(q) for q in rng.integers(0, largest // divisor + 1, 20)}
-        for quotient, offset in itertools.product(quotients, (-1, 0, 1)):
-            n = quotient * divisor + offset
-            if 0 <= n <= largest:
-                assert emulated_cuda.library().emulated_divide_narrow(n, divisor) == n // divisor, (n, divisor)
+LIMIT = 2**31
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kernel"),
+    [
+        (lambda n: [[n, 64], [1, 64], [n, 64]], "multiply"),
+        (lambda n: [[n, 64], [n, 64], [n, 1]], "sum rows"),
+        (lambda n: [[n, 64], [n, 64], [1, 64]], "sum columns"),
+        (lambda n: [[64, n], [64, n], [64, 1]], "sum rows"),
+    ],
+)
+def test_indices_above_31_bits_take_64(shapes, kernel):
+    for n, is_narrow in ((LIMIT // 64, True), (LIMIT // 64 + 64, False)):
+        schedule = emulated_cuda.schedule(shapes(n))
+        assert schedule.kernel == kernel
+        assert schedule.has_narrow_indices == is_narrow
+    # Only the product is written element by element then; sums are of the same vectors, read singly.
+    assert schedule.is_vectorized == (kernel != "multiply")
+
+
+def test_a_flat_product_of_any_size_is_in_vectors():
+    """It takes several launches."""
+    for n in (LIMIT - 1, LIMIT, 5 * LIMIT):
+        schedule = emulated_cuda.schedule([[n], [n], [n]])
+        assert (schedule.kernel, schedule.is_vectorized, schedule.rhs_moves) == ("multiply flat", True, True)
+
+
+def test_many_loops_take_64_bits():
+    """A kernel has room for 16 loops with 32-bit indices."""
+    for k, is_narrow in ((5, True), (6, False)):
+        assert emulated_cuda.schedule([[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]).has_narrow_indices == is_narrow
+
+
+def test_the_operand_that_moves_is_on_the_left():
+    """One form serves both orders."""
+    schedule = emulated_cuda.schedule([[1], [100], [100]])
+    assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, True)
+    schedule = emulated_cuda.schedule([[100], [1], [100]])
+    assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, False)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_aligned"),
+    [
+        ([[100], [100], [100]], lambda lhs, rhs, out: lhs == rhs == out),
+        ([[100], [1], [100]], lambda lhs, rhs, out: lhs == out),
+        ([[100, 64], [1, 64], [100, 64]], lambda lhs, rhs, out: lhs == rhs == out == 0),
+        # Out takes no part: the order of additions goes by the rows, wherever they are.
+        ([[100, 64], [100, 64], [1, 64]], lambda lhs, rhs, out: lhs == rhs == 0),
+    ],
+    ids=["flat", "by scalar", "rows", "sums"],
+)
+def test_vectors_are_read_where_those_of_out_begin(shapes, is_aligned):
+    for addresses in itertools.product([0, 4], repeat=3):
+        assert emulated_cuda.schedule(shapes, addresses=addresses).is_vectorized == is_aligned(*addresses)

@@ -1,6 +1,5 @@
 """Special numbers are those of IEEE 754, without special cases, and sums are as exact as docs/reliability.md says."""
 
-import fractions
 import math
 
 import numpy as np
@@ -30,12 +29,11 @@ def gradient(dy, gx, shape):
     return library.custom_gradient_embed_grad(tf.constant(dy), tf.constant(gx), target, wrt="x").numpy()
 
 
-@pytest.mark.parametrize("repeats", [1, 500], ids=["short", "long"])
 @pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
-def test_products_of_special_numbers(dtype, repeats):
+def test_products_of_special_numbers(dtype):
     """Bit for bit what NumPy gives, but for a nan's payload; in full vectors and in what is left of them."""
     numbers = special_numbers(dtype)
-    a, b = (np.tile(grid.ravel(), repeats) for grid in np.meshgrid(numbers, numbers))
+    a, b = (np.tile(grid.ravel(), 500) for grid in np.meshgrid(numbers, numbers))
     out = gradient(a, b, a.shape)
     with np.errstate(all="ignore"):
         expected = np.multiply(a, b, dtype=dtype.as_numpy_dtype)
@@ -67,8 +65,7 @@ def flushed(array):
     return np.where(np.abs(array) < np.finfo(array.dtype).tiny, 0.0, array)
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("size", [3, 3_000_000])
+@pytest.mark.parametrize(("size", "traced"), [(3, False), (300_000, True)], ids=["eager", "traced"])
 @pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
 def test_subnormal_numbers_are_what_they_are_in_tf_multiply(dtype, size, traced):
     bits_, least = exactness.DTYPES[dtype]
@@ -84,63 +81,17 @@ def test_subnormal_numbers_are_what_they_are_in_tf_multiply(dtype, size, traced)
     np.testing.assert_array_equal(bits(ours.numpy()), bits(theirs.numpy()))
 
 
-SUMS = {
-    "infinity": ([1.0, np.inf, 2.0], np.inf),
-    "negative_infinity": ([1.0, -np.inf, 2.0], -np.inf),
-    "both_infinities": ([np.inf, 1.0, -np.inf], np.nan),
-    "nan": ([1.0, np.nan, np.inf], np.nan),
-    "zeros_of_both_signs": ([-0.0, 0.0], 0.0),
-    "nothing": ([], 0.0),
-    "cancelling": ([1.0, 3.0, -1.0, -3.0, 0.5], 0.5),
-}
-
-
-@pytest.mark.parametrize("across", [False, True], ids=["along_rows", "across_columns"])
-@pytest.mark.parametrize("padding", [0, 1000], ids=["short", "long"])
-@pytest.mark.parametrize("name", SUMS)
-@pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
-def test_sums_with_special_numbers(dtype, name, padding, across):
-    numbers, expected = SUMS[name]
-    row = np.array(numbers + [0.0] * padding).astype(dtype.as_numpy_dtype)
-    rows = np.stack([row, np.ones_like(row), row])
-    expected = np.array([expected, row.size, expected])
-    dy = rows.T if across else rows
-    out = gradient(np.ascontiguousarray(dy), np.ones_like(dy), [3] if across else [3, 1]).ravel()
-    np.testing.assert_array_equal(out.astype(np.float64), expected.astype(dtype.as_numpy_dtype).astype(np.float64))
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32], ids=lambda dtype: dtype.name)
-def test_a_sum_may_pass_through_numbers_that_its_dtype_does_not_hold(dtype):
-    largest = float(dtype.max)
-    dy = np.array([largest, largest, -largest]).astype(dtype.as_numpy_dtype)
-    out = gradient(dy, np.ones_like(dy), [])
-    # A sum of bfloat16 is one of float, whose range is the same.
-    assert float(out) == (np.inf if dtype == tf.bfloat16 else largest)
-
-
 @pytest.mark.parametrize("layout", exactness.LAYOUTS)
-@pytest.mark.parametrize("kind", ["positive", "normal", "cancelling"])
 @pytest.mark.parametrize("dtype", WIDER_SUMS, ids=lambda dtype: dtype.name)
-def test_sums_in_a_wider_type_are_off_by_half_a_unit_in_the_last_place(dtype, kind, layout):
-    assert exactness.errors(dtype, kind, layout, 20_000)["ours"] <= 0.505
+def test_sums_in_a_wider_type_are_off_by_half_a_unit_in_the_last_place(dtype, layout):
+    for kind in ("positive", "cancelling"):
+        assert exactness.errors(dtype, kind, layout, 4_000)["ours"] <= 0.505
 
 
 @pytest.mark.parametrize("layout", exactness.LAYOUTS)
 @pytest.mark.parametrize("dtype", [tf.float64, tf.complex128], ids=lambda dtype: dtype.name)
 def test_sums_in_their_own_type_are_off_by_little_of_what_was_added(dtype, layout):
-    assert exactness.errors(dtype, "cancelling", layout, 20_000)["ours"] <= 1.0
-
-
-def test_the_exact_sum_is_exact():
-    rng = np.random.default_rng(5)
-    a, b = rng.normal(size=(2, 300)) * 10.0 ** rng.integers(-30, 30, size=(2, 300))
-    exact = sum(
-        (fractions.Fraction(x) * fractions.Fraction(y) for x, y in zip(a, b, strict=True)), fractions.Fraction(0)
-    )
-    absolute = sum(abs(fractions.Fraction(x) * fractions.Fraction(y)) for x, y in zip(a, b, strict=True))
-    value, magnitude = exactness.exact_sum([(a, b)])
-    assert value == float(exact)
-    assert magnitude == pytest.approx(float(absolute), rel=1e-12)
+    assert exactness.errors(dtype, "cancelling", layout, 4_000)["ours"] <= 1.0
 
 
 def test_an_error_of_one_unit_is_seen(monkeypatch):

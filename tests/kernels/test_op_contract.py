@@ -1,5 +1,6 @@
 """Registrations that every op of the library must have, so that none is half added."""
 
+import itertools
 import re
 
 import numpy as np
@@ -13,7 +14,7 @@ from tf_cg_ops._src.core import library
 
 from ..support.processes import run_python
 from ..support.sources import ROOT
-from ..support.tensors import DTYPES, assert_gradient_close, random_array
+from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 from ..support.without_python import add_gradients, registered_ops
 
 # The wrapper of an op library has two functions for each op: one of the op's name, and one in snake case.
@@ -21,7 +22,7 @@ OPS = sorted(
     n for n in vars(library._ops) if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(library._ops) if n != n.lower()
 )
 DEFINITIONS = registered_ops()
-# It fails wherever it runs, and a graph pass alone makes it.
+# It fails wherever it runs, and a graph pass alone makes it: tests/graph/test_without_python.py.
 REFUSAL = "CustomGradientRefusal"
 # It has no input of floating point and lives on the host: tests/external/test_numpy_residuals.py.
 TOKEN = "CustomGradientToken"
@@ -67,11 +68,6 @@ def test_every_op_has_a_call_below():
     assert list(CALLS) == OPS
 
 
-def test_the_refusal_fails_with_its_message():
-    with pytest.raises(tf.errors.UnimplementedError, match="the reason"):
-        library._ops.custom_gradient_refusal([tf.constant(1.0)], Tout=[tf.float32], message="the reason")
-
-
 def dtype_attributes(name):
     """The attributes that are dtypes, each with the dtypes that the op allows."""
     for attribute in DEFINITIONS[name].attr:
@@ -89,37 +85,15 @@ def serves(kernel, attribute, dtype):
     return all(dtype.as_datatype_enum in c.allowed_values.list.type for c in constraints)
 
 
-@pytest.mark.parametrize("device", ["CPU", "XLA_CPU_JIT"])
 @pytest.mark.parametrize("name", OPS)
-def test_a_kernel_for_every_dtype(name, device):
-    tf.function(lambda x: x + 1, jit_compile=True)(
-        tf.ones([1])
-    )  # TensorFlow registers XLA's kernels when it needs them.
+def test_a_kernel_for_every_dtype_a_python_gradient_and_a_pfor_converter(name):
+    # TensorFlow registers XLA's kernels when it needs them.
+    tf.function(lambda x: x + 1, jit_compile=True)(tf.ones([1]))
     for attribute, allowed in dtype_attributes(name):
-        for dtype in allowed:
+        for dtype, device in itertools.product(allowed, ("CPU", "XLA_CPU_JIT")):
             assert any(serves(kernel, attribute, dtype) for kernel in kernels_of(name, device)), (attribute, dtype)
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_a_python_gradient_and_a_pfor_converter(name):
     assert ops.gradient_registry.lookup(name) is not None
     assert name in pfor._pfor_converter_registry
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_a_doc_string_for_the_op_and_for_each_of_its_names(name):
-    definition = DEFINITIONS[name]
-    assert definition.summary.endswith(".")
-    assert definition.description
-    inferred = {attribute for argument in definition.input_arg for attribute in named_by(argument)}
-    for argument in [*definition.input_arg, *definition.output_arg, *definition.attr]:
-        if argument.name not in inferred:
-            assert argument.description.endswith("."), argument.name
-
-
-def named_by(argument):
-    """The attributes that an argument's type consists of, and that callers do not pass."""
-    return {argument.type_attr, argument.type_list_attr, argument.number_attr} - {""}
 
 
 def sources(name, dtype, rng):
@@ -137,8 +111,7 @@ def by_python(name, tensors, dy):
     return run(tensors, dy)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(("name", "dtype"), pairs(OPS, DTYPES, quick=2))
 def test_a_gradient_without_python(name, dtype, rng):
     """By the C interface, which adds a SymbolicGradient: both registries of TensorFlow, and the numbers of Python."""
     tensors = sources(name, dtype, rng)
@@ -158,15 +131,10 @@ def test_a_gradient_without_python(name, dtype, rng):
             found = iter(session.run([name for name in names if name], feed))
     actual = [next(found) if name else np.zeros(t.shape) for name, t in zip(names, tensors, strict=True)]
     wide = np.complex128 if dtype.is_complex else np.float64
-    for gradient, expected in zip(actual, by_python(name, tensors, dy), strict=True):
+    by_tape = by_python(name, tensors, dy)
+    assert any(np.any(gradient != 0) for gradient in by_tape)
+    for gradient, expected in zip(actual, by_tape, strict=True):
         assert_gradient_close(gradient, expected.numpy().astype(wide), dtype, scale=4.0)
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_the_gradients_above_are_not_all_zero(name, rng):
-    tensors = sources(name, tf.float64, rng)
-    y = CALLS[name][0](*tensors)
-    assert any(np.any(g != 0) for g in by_python(name, tensors, tf.constant(random_array(rng, y.shape))))
 
 
 def test_the_barrier_hands_each_value_on():

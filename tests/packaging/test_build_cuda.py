@@ -97,14 +97,11 @@ def test_one_that_is_too_old_is_not_used(monkeypatch, tmp_path):
     assert cuda.find_toolkit() == (None, f"an nvcc that is 11.8, older than 12.0 ({script})")
 
 
-def test_cuda_may_be_asked_for(monkeypatch):
+def test_cuda_that_is_asked_for_and_missing_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_CG_OPS_CUDA", "1")
     message = r"may not leave CUDA out \(TF_CG_OPS_CUDA=1\), but found no nvcc on PATH, and no CUDA_HOME\.$"
     with pytest.raises(SystemExit, match=message):
         cuda.find_toolkit()
-
-
-def test_a_toolkit_without_its_static_runtime_is_an_error(monkeypatch, tmp_path):
     make_nvcc(tmp_path, runtime=False)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(SystemExit, match=r"has no libcudart_static\.a; expected .* set TF_CG_OPS_CUDA=0"):

@@ -1,10 +1,9 @@
-"""The op library as a file: its symbols, its requirements, its hardening, and that every build gives the same bytes."""
+"""The op library as a file: its symbols, its requirements, its hardening; and the commands that compile it."""
 
-import dataclasses
+import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
@@ -14,7 +13,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from build_ops import compiler, cuda, sources
 
-from ..support.sources import ROOT, copy_sources
+from ..support.processes import run_interpreter, run_python, run_script
+from ..support.sources import ROOT
 
 LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
 # The libraries that both need: TensorFlow's framework and the standard libraries.
@@ -44,23 +44,12 @@ def test_the_library_exports_only_what_python_calls():
         "tf_cg_ops_token_is_live",
         "tf_cg_ops_why_no_gpu_kernels",
     ]
-
-
-def test_the_library_with_cc_shows_no_symbol():
     assert symbols("--defined-only", WITH_CC) == []
 
 
 @both_libraries
 def test_the_library_defines_no_name_reserved_by_glibc(library):
-    names = {name.split("@")[0] for name in symbols("--undefined-only", library)}
-    assert "__libc_single_threaded" not in names
     assert b"__libc_single_threaded" not in pathlib.Path(library).read_bytes()
-
-
-def test_no_symbol_of_cuda_is_left_to_the_loader():
-    undefined = symbols("--undefined-only")
-    assert [name for name in undefined if re.match(r"(__)?cu(da)?[A-Z]|__cuda|nv", name)] == []
-    assert any(name.startswith("_ZN10tensorflow") for name in undefined)
 
 
 @both_libraries
@@ -87,43 +76,60 @@ ctypes.CDLL(framework, ctypes.RTLD_GLOBAL)
 ctypes.CDLL(library)
 maps = pathlib.Path("/proc/self/maps").read_text()
 assert "libtensorflow_framework" in maps and "libtensorflow_cc" not in maps
-print("loaded")
 """
 
 
 def test_the_library_loads_with_the_framework_alone(tmp_path):
     """As TensorFlow's package for C has it."""
     framework = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
-    command = [sys.executable, "-c", LOAD_WITH_THE_FRAMEWORK_ALONE, LIBRARY, framework]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.stdout == "loaded\n", result.stderr
+    run_interpreter([sys.executable, "-c", LOAD_WITH_THE_FRAMEWORK_ALONE, LIBRARY, framework], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def cpu_library(tmp_path_factory):
+    """Built for CPUs alone, as it is published; only what replaces the kernels for GPUs is compiled anew."""
+    library = tmp_path_factory.mktemp("library") / "library.so"
+    compiler.build_library(library, [*sources.WITHOUT_CUDA, *sources.SOURCES], None)
+    return str(library)
 
 
 @pytest.mark.skipif(
     os.confstr("CS_GNU_LIBC_VERSION") > "glibc 2.36", reason="headers of newer C libraries ask for newer ones"
 )
-def test_the_library_runs_with_an_older_glibc_than_tensorflow(tmp_path):
-    """Built for CPUs, as it is published: the runtime of CUDA asks for newer machines."""
-    compiler.build_library(tmp_path / "library.so", [*sources.WITHOUT_CUDA, *sources.SOURCES], None)
-    names = output_of("nm", "-D", "--undefined-only", str(tmp_path / "library.so")).split()
+def test_the_library_runs_with_an_older_glibc_than_tensorflow(cpu_library):
+    names = output_of("nm", "-D", "--undefined-only", cpu_library).split()
     versions = [re.fullmatch(r"(\w+?)_([\d.]+)", name.split("@")[-1]) for name in names]
     versions = {(match[1], tuple(map(int, match[2].split(".")))) for match in versions if match}
     assert {kind for kind, _ in versions} >= {"GLIBC", "GLIBCXX"}
     assert [(kind, version) for kind, version in versions if version > OLDEST[kind]] == []
 
 
-def test_relocated_data_is_read_only_before_any_code_runs():
+def test_a_library_for_cpus_alone_says_so(cpu_library, tmp_path):
+    code = """
+import ctypes, sys
+import tensorflow
+why = ctypes.CDLL(sys.argv[1]).tf_cg_ops_why_no_gpu_kernels
+why.restype = ctypes.c_char_p
+print(why().decode())
+"""
+    assert run_python(code, cpu_library, cwd=tmp_path).stdout == "the library was built without nvcc\n"
+
+
+@pytest.mark.skipif(os.path.exists("/proc/driver/nvidia/version"), reason="there is an NVIDIA driver")
+def test_without_a_driver_it_says_so():
+    toolkit, _ = cuda.find_toolkit()
+    expected = "there is no NVIDIA driver" if toolkit else "the library was built without nvcc"
+    assert cg.sysconfig.gpu_kernels() == expected
+
+
+def test_the_library_is_hardened():
+    """Relocated data is read-only before any code runs, nothing can be both written and executed, the stack is guarded."""
     assert "BIND_NOW" in output_of("readelf", "-dW", LIBRARY)
-    assert "GNU_RELRO" in output_of("readelf", "-lW", LIBRARY)
-
-
-def test_nothing_can_be_both_written_and_executed():
-    segments = re.findall(r"^  (LOAD|GNU_STACK) +(?:0x\w+ +){5}([RWE ]{3})", output_of("readelf", "-lW", LIBRARY), re.M)
-    assert {kind for kind, _ in segments} == {"LOAD", "GNU_STACK"}
-    assert [flags for _, flags in segments if "W" in flags and "E" in flags] == []
-
-
-def test_the_stack_is_guarded():
+    segments = output_of("readelf", "-lW", LIBRARY)
+    assert "GNU_RELRO" in segments
+    flags = re.findall(r"^  (LOAD|GNU_STACK) +(?:0x\w+ +){5}([RWE ]{3})", segments, re.M)
+    assert {kind for kind, _ in flags} == {"LOAD", "GNU_STACK"}
+    assert [flag for _, flag in flags if "W" in flag and "E" in flag] == []
     assert "__stack_chk_fail" in {name.split("@")[0] for name in symbols("--undefined-only")}
 
 
@@ -169,20 +175,6 @@ def test_no_folder_of_the_machine_is_in_it():
     assert b"include/tensorflow/core/framework" in content
 
 
-def built_twice(chosen, toolkit, tmp_path, monkeypatch):
-    """Libraries of the sources, built in two folders."""
-    flags = compiler.tensorflow_flags()
-    monkeypatch.setattr(compiler, "tensorflow_flags", lambda: flags)
-    monkeypatch.setenv("CCACHE_DISABLE", "1")
-    libraries = []
-    for name in ("here", "in another/folder"):
-        monkeypatch.setattr(compiler, "ROOT", tmp_path / name)
-        copy_sources(tmp_path / name, "cc/**/*", "cuda/**/*")
-        libraries.append(tmp_path / name / "library.so")
-        compiler.build_library(libraries[-1], chosen, toolkit)
-    return [library.read_bytes() for library in libraries]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", sources.UNITS)
 def test_each_source_includes_what_it_uses(unit):
@@ -193,20 +185,15 @@ def test_each_source_includes_what_it_uses(unit):
         subprocess.run(command, cwd=ROOT, check=True)
 
 
-@pytest.mark.slow
-def test_builds_in_two_folders_give_the_same_bytes(tmp_path, monkeypatch):
-    """Of some sources, each compiled twice; `make wheel` compares whole libraries."""
-    chosen = ["cc/ops/custom_gradient_barrier_op.cc", "cc/lib/messages.cc", "cc/lib/alignment.cc"]
-    one, other = built_twice(chosen, None, tmp_path, monkeypatch)
-    assert one == other
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-def test_nvcc_in_two_folders_gives_the_same_bytes(tmp_path, monkeypatch):
-    """For one architecture."""
-    toolkit, _ = cuda.find_toolkit()
-    toolkit = dataclasses.replace(toolkit, architectures=toolkit.architectures[-1:])
-    one, other = built_twice(["cuda/contraction.cu", "cuda/schedule.cc"], toolkit, tmp_path, monkeypatch)
-    assert one == other
-    assert b"cudaLaunchKernelEx" in one or b"MultiplyKernel" in one
+def test_bazel_compiles_as_setup_py_does(tmp_path):
+    """By what a script tells it."""
+    found = json.loads(run_script(ROOT / "bazel" / "find_tensorflow.py", cwd=tmp_path).stdout)
+    flags = tf.sysconfig.get_compile_flags()
+    hardening = compiler.hardening_flags(compiler.find_compiler())
+    assert found["compile_flags"] == [*compiler.COMPILE_FLAGS, *hardening, *flags[1:]]
+    assert [f"-I{found['headers']}"] == [flag for flag in flags if flag.startswith("-I")]
+    assert [folder for folder in found["folders"] if not pathlib.Path(found["headers"], "..", folder).is_dir()] == []
+    assert set(compiler.LINK_FLAGS) - set(found["link_flags"]) == {"-shared"}
+    assert found["libraries"] == tf.sysconfig.get_link_flags()
+    assert found["python"] == sys.executable
+    assert found["build_info"] == (ROOT / "tf_cg_ops" / "_build_info.py").read_text()

@@ -1,20 +1,21 @@
-"""The Makefile: every target has a line of help, and its tiers of tests run each test once."""
+"""The Makefile: a line of help for every target, tiers that run each test once, and targets that pages and CI name."""
 
 import itertools
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
 
 from ..conftest import SLOWEST
-from ..support.sources import ROOT
+from ..support.sources import ROOT, source_files
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 (LISTED,) = re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)
 TARGETS = LISTED.replace("\\", " ").split()
-# The recipe of each target that is nothing but a run of pytest.
-TIERS = dict(re.findall(r"^(test[\w-]*):.*\n\t\$\(PYTEST\)(.*)\n", MAKEFILE, re.MULTILINE))
+# The options of pytest in the recipe of each tier.
+TIERS = dict(re.findall(r"^(test[\w-]*):.*\n\t\$\(PYTEST\)([^;\n]*)", MAKEFILE, re.MULTILINE))
 
 
 # A make within `make test` says which directory it enters, and takes over its flags.
@@ -25,11 +26,7 @@ def test_make_without_a_target_lists_every_target_with_a_line():
     shown = subprocess.run(["make"], cwd=ROOT, env=OUTSIDE_MAKE, capture_output=True, text=True, check=True).stdout
     lines = [re.fullmatch(r"make ([\w-]+) +(\w.*)", line) for line in shown.splitlines()]
     assert [line.group(1) for line in lines] == TARGETS
-
-
-def test_every_rule_of_a_target_is_listed():
-    rules = set(re.findall(r"^([a-z][\w-]*):(?! export)", MAKEFILE, re.MULTILINE))
-    assert rules == set(TARGETS)
+    assert set(re.findall(r"^([a-z][\w-]*):(?! export)", MAKEFILE, re.MULTILINE)) == set(TARGETS)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -39,8 +36,8 @@ def test_targets_can_be_made(target):
 
 def test_each_test_is_in_one_tier():
     assert set(TIERS) == {"test", "test-rest", "test-all", "test-slow"}
-    assert TIERS["test-all"] == ""  # The options in pyproject.toml leave out the slow ones.
-    marks = {name: options.split("-m ")[1].strip(" '") for name, options in TIERS.items() if options}
+    marks = {name: options.split("-m ")[1].strip(" '") for name, options in TIERS.items() if "-m " in options}
+    assert set(TIERS) - set(marks) == {"test-all"}  # The options in pyproject.toml leave out the slow ones.
     for core, slow in itertools.product([False, True], repeat=2):
         assert sum(eval(mark, {"core": core, "slow": slow}) for mark in marks.values()) == 1
 
@@ -57,3 +54,27 @@ def test_continuous_integration_runs_the_core_first_and_then_the_rest():
 
 def test_the_slowest_files_exist():
     assert [name for name in SLOWEST if not (ROOT / "tests" / name).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    source_files(".github/workflows/*.yml", "README.md", "CONTRIBUTING.md", "docs/building.md", "docs/reliability.md"),
+    ids=lambda path: path.name,
+)
+def test_workflows_and_pages_name_targets_that_exist(path):
+    named = re.findall(r"(?:^ {4}|`|run: )make ([a-z][\w-]*)", path.read_text(), re.MULTILINE)
+    assert named
+    assert set(named) <= set(TARGETS)
+
+
+def test_without_bazel_and_without_apt_make_says_what_to_do(tmp_path):
+    for name in ("find", "id", "sh"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    command = [shutil.which("make"), "--no-print-directory", "install-bazel"]
+    environment = {**OUTSIDE_MAKE, "PATH": str(tmp_path)}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stdout == (
+        "make: found no Bazel and cannot install it; expected bazel on PATH, or apt-get and the rights of root. "
+        "On Debian and Ubuntu: sudo apt-get install bazel-bootstrap\n"
+    )

@@ -14,20 +14,21 @@ from ..support.sources import ROOT, source_files
 pytestmark = pytest.mark.core
 
 
-def test_ruff_finds_nothing():
-    subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=True)
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "."], cwd=ROOT, check=True)
+CPP = [str(path) for kind in ("cc", "cu", "cuh", "h", "c") for path in source_files(f"**/*.{kind}")]
 
 
-def test_mypy_finds_nothing():
-    subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, check=True)
-
-
-def test_clang_format_changes_nothing():
-    command = [pathlib.Path(sys.executable).with_name("clang-format"), "--dry-run", "-Werror"]
-    subprocess.run(
-        [*command, *source_files("**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c")], cwd=ROOT, check=True
-    )
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("ruff", ["check"]),
+        ("ruff", ["format", "--check"]),
+        ("mypy", []),
+        ("clang-format", ["--dry-run", "-Werror", *CPP]),
+    ],
+    ids=["ruff check", "ruff format", "mypy", "clang-format"],
+)
+def test_a_tool_finds_nothing(tool, arguments):
+    subprocess.run([pathlib.Path(sys.executable).with_name(tool), *arguments], cwd=ROOT, check=True)
 
 
 # The folder, and what its files may include beside the standard library and their own folder.
@@ -88,13 +89,6 @@ EXTRAS = {
 }
 
 
-def test_no_file_is_what_a_process_left_behind():
-    """Such as its memory after a crash. No file of the sources is larger than the figures."""
-    folders = ("benchmarks", "cc", "docs", "examples", "qa", "tests", "tf_cg_ops")
-    files = source_files("*", *(f"{folder}/**/*" for folder in folders))
-    assert [path.name for path in files if path.stat().st_size > 1 << 20] == []
-
-
 def test_the_package_needs_only_tensorflow_and_numpy():
     """The demo aside, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
@@ -104,18 +98,11 @@ def test_the_package_needs_only_tensorflow_and_numpy():
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
 
-def test_names_of_tests_state_a_property():
-    """A name that begins with a pronoun says nothing without its file."""
-    for path in source_files("tests/**/*.py"):
-        assert not re.findall(r"def test_(?:its?|they|what|who|where|how)\w*", path.read_text()), path
-
-
 def test_no_path_of_a_machine_is_in_the_repository():
-    folders = "|".join(("home", "root", "work", "tmp"))
-    for path in source_files(
-        "**/*.py", "**/*.cc", "**/*.cu", "**/*.cuh", "**/*.h", "**/*.c", "**/*.md", "*.toml", "Makefile", ".ci/run"
-    ):
-        assert not re.search(rf"(?<![\w.])/({folders})/", path.read_text()), path
+    path_of_machine = re.compile(rf"(?<![\w.])/({'|'.join(('home', 'root', 'work', 'tmp'))})/")
+    kinds = ("py", "cc", "cu", "cuh", "h", "c", "md", "toml")
+    for path in source_files(*(f"**/*.{kind}" for kind in kinds), "Makefile", ".ci/run"):
+        assert not path_of_machine.search(path.read_text()), path
 
 
 # The folders of the package, each with those that it may import from.

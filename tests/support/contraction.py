@@ -29,17 +29,23 @@ C_ARGUMENTS = [
 ]
 
 
-def compile_library(sources, *flags, folder):
-    """A shared library of `cc/lib`, with the objects of the build, and of other C++ sources, which get more flags."""
-    gxx = compiler.find_compiler()
-    commands = compiler.compile_commands(gxx, compiler.tensorflow_flags()[0])
-    objects = [compiler.compile_source(commands, source) for source in CC_LIB]
+def compile_objects(sources, *flags, folder, root=ROOT):
+    """The objects of C++ sources, which ccache has from other tests."""
+    objects = []
     for source in sources:
         objects.append(pathlib.Path(folder) / (str(source).replace("/", "-") + ".o"))
         options = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, "-I."]
-        subprocess.run([*gxx, *options, "-c", source, "-o", objects[-1]], cwd=ROOT, check=True)
+        subprocess.run([*compiler.find_compiler(), *options, "-c", source, "-o", objects[-1]], cwd=root, check=True)
+    return objects
+
+
+def compile_library(sources, *flags, folder):
+    """A shared library of `cc/lib`, with the objects of the build, and of other C++ sources, which get more flags."""
+    commands = compiler.compile_commands(compiler.find_compiler(), compiler.tensorflow_flags()[0])
+    objects = [compiler.compile_source(commands, source) for source in CC_LIB]
+    objects += compile_objects(sources, *flags, folder=folder)
     target = pathlib.Path(folder) / "library.so"
-    subprocess.run([*gxx, "-shared", "-o", target, *objects], check=True)
+    subprocess.run([*compiler.find_compiler(), "-shared", "-o", target, *objects], check=True)
     return ctypes.CDLL(str(target))
 
 

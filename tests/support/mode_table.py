@@ -1,13 +1,14 @@
-"""Makes docs/modes.json and docs/modes.md from the tests that carry the mark `mode_table`.
+"""Makes docs/modes.json and docs/modes.md from pytest's report of the tests that carry the mark `mode_table`.
 
-The mark names the function and the mode of a test; the name of a parameter stands for its value. Both files are written
-at the end of a run of all these tests (`pytest -m mode_table`, `make test-all`), and of no other.
+The mark names the function and the mode of a test; the name of a parameter stands for its value. `make test-all` calls
+this program with the report of all tests.
 """
 
 import json
+import sys
+import xml.etree.ElementTree
 
-import pytest
-import tensorflow as tf
+from build_ops.tensorflow import installed_tensorflow, minor_of
 
 from .sources import ROOT
 
@@ -105,103 +106,49 @@ ROWS = {
 }
 
 _MARK = "mode_table"
-_SOURCE = pytest.Config.ArgsSource
-
-
-class ModeTable:
-    """The plugin: it collects the outcome of every marked test.
-
-    Under pytest-xdist each worker collects all tests and runs a part of them. The process that distributes them
-    collects none, but gets all reports, and what the workers collected when they end: it writes the files.
-    """
-
-    def __init__(self, config):
-        self._config = config
-        self._outcomes = {}  # For each mode and function, one for each test.
-        self._collected = set()  # The marked tests.
-        self._reported = set()  # Those that have been run.
-        self._all_are_collected = True
-
-    def pytest_collectreport(self, report):
-        """A file that cannot be imported, or is skipped, may hold marked tests."""
-        if not report.passed:
-            self._all_are_collected = False
-
-    def pytest_collection_finish(self, session):
-        """Notes which tests have to run."""
-        self._collected.update(item.nodeid for item in session.items if item.get_closest_marker(_MARK))
-
-    def pytest_deselected(self, items):
-        """By -k, -m, --deselect or --lf."""
-        if any(item.get_closest_marker(_MARK) for item in items):
-            self._all_are_collected = False
-
-    def pytest_runtest_logreport(self, report):
-        """One report for each phase of a test; a failure in any phase is one of the test."""
-        for name, function, mode, outcome in report.user_properties:
-            if name == _MARK and (report.when == "call" or not report.passed):
-                result = outcome if report.passed else "failed"
-                self._outcomes.setdefault(mode, {}).setdefault(function, []).append(result)
-                self._reported.add(report.nodeid)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node):
-        """A worker has ended; one that crashed says nothing, and the tests that it left go to another one."""
-        if _MARK in (output := getattr(node, "workeroutput", {})):
-            self._collected.update(output[_MARK]["collected"])
-            self._all_are_collected &= output[_MARK]["all"]
-
-    def pytest_sessionfinish(self):
-        """Writes the two files if every marked test ran; a worker cannot know that."""
-        if hasattr(self._config, "workeroutput"):
-            said = {"collected": sorted(self._collected), "all": self._all_are_collected}
-            self._config.workeroutput[_MARK] = said
-        elif self._all_are_asked() and self._all_are_run():
-            write({mode: {f: worst(o) for f, o in cells.items()} for mode, cells in self._outcomes.items()})
-
-    def _all_are_run(self):
-        return self._all_are_collected and bool(self._collected) and self._collected <= self._reported
-
-    def _all_are_asked(self):
-        """Whether the command line asks for all tests; the workers' has the same options, but names the folders."""
-        options = self._config.option
-        by_itself = self._config.args_source in (_SOURCE.TESTPATHS, _SOURCE.INVOCATION_DIR)
-        return by_itself and not options.ignore and not options.ignore_glob
-
-
-def worst(outcomes):
-    """The outcome of all tests of one cell; a skipped test has shown nothing, and counts as failed."""
-    return next((outcome for outcome in ("failed", "left out") if outcome in outcomes), "passed")
+# From the best to the worst.
+_OUTCOMES = ("passed", "left out", "failed")
 
 
 def cells_of(item):
-    """The cells that a test is about: the property's name, function, mode, and what passing means."""
+    """The cells that a test is about, as properties for pytest's report: the function, the mode and what passing means."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for mark in item.iter_markers(_MARK):
         given = {"outcome": "passed", **mark.kwargs}
         function, mode = (parameters.get(given[key], given[key]) for key in ("feature", "mode"))
         assert function in _COLUMN_OF, function
         assert mode in ROWS, mode
-        yield _MARK, function, mode, given["outcome"]
+        yield _MARK, json.dumps([function, mode, given["outcome"]])
 
 
-def write(cells):
-    """The machine-readable file and the page."""
-    version = ".".join(tf.__version__.split(".")[:2])
-    ordered = {mode: dict(sorted(cells[mode].items())) for mode in ROWS if mode in cells}
-    result = {"tensorflow": version, "cells": ordered}
-    (ROOT / "docs" / "modes.json").write_text(json.dumps(result, indent=1) + "\n")
-    (ROOT / "docs" / "modes.md").write_text(page(result))
+def read(report):
+    """The worst outcome of each cell's tests, by mode; a skipped test has shown nothing, and counts as failed."""
+    cells = {mode: {} for mode in ROWS}
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        has_passed = not any(child.tag in ("failure", "error", "skipped") for child in case)
+        for one in case.iterfind(f"properties/property[@name='{_MARK}']"):
+            function, mode, outcome = json.loads(one.get("value"))
+            outcomes = [outcome if has_passed else "failed", cells[mode].get(function, "passed")]
+            cells[mode][function] = max(outcomes, key=_OUTCOMES.index)
+    return {mode: dict(sorted(functions.items())) for mode, functions in cells.items() if functions}
 
 
-def page(result):
+def write(version, cells):
+    """The machine-readable file, with a line for each mode, and the page."""
+    lines = ",\n".join(f"{json.dumps(mode)}: {json.dumps(functions)}" for mode, functions in cells.items())
+    text = f'{{\n"tensorflow": {json.dumps(version)},\n"cells": {{\n{lines}\n}}\n}}\n'
+    (ROOT / "docs" / "modes.json").write_text(text)
+    (ROOT / "docs" / "modes.md").write_text(page(version, cells))
+
+
+def page(version, cells):
     """The table as Markdown."""
     lines = [
         "# Support matrix",
         "",
         "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
         "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
-        f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {result['tensorflow']}, and wrote this table.",
+        f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {version}, and wrote this table.",
         "",
         "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
         "- empty: no test.",
@@ -209,15 +156,34 @@ def page(result):
         "| mode | " + " | ".join(f"<code>{column.replace('_', '_<wbr>')}</code>" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
-    for mode, functions in result["cells"].items():
-        row = [_cell([r for f, r in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
+    for mode, functions in cells.items():
+        row = [_cell([o for f, o in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
         lines.append(f"| {ROWS[mode]} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(results):
-    if not results:
+def _cell(outcomes):
+    if not outcomes:
         return ""
-    passed, failed = results.count("passed"), results.count("failed")
+    passed, failed = outcomes.count("passed"), outcomes.count("failed")
     text = f"FAILS ({failed})" if failed else str(passed)
-    return text + (" †" if len(results) > passed + failed else "")
+    return text + (" †" if len(outcomes) > passed + failed else "")
+
+
+def main(report):
+    """Writes both files, unless a cell that they have is missing: then some tests did not run."""
+    cells = read(report)
+    known = json.loads((ROOT / "docs" / "modes.json").read_text())["cells"]
+    missing = [
+        f"{f!r} in {mode!r}" for mode, functions in known.items() for f in functions if f not in cells.get(mode, {})
+    ]
+    if missing:
+        sys.exit(
+            f"mode_table: the report lacks cells; expected all that docs/modes.json has, got none for {', '.join(missing)}. "
+            "Run all tests, or remove from docs/modes.json what is not tested any more."
+        )
+    write(minor_of(installed_tensorflow()[1]), cells)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

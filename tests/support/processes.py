@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import pathlib
-import select
 import signal
 import subprocess
 import sys
@@ -36,59 +35,45 @@ def run_python(code, *args, cwd, environment=None, check=True, with_extras=False
     if with_extras or not environment.keys() <= READ_LATE:
         code = code if with_extras else _MISSING + code
         return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
-    result = _warm_python().run(code, [*map(str, args)], str(cwd), {**os.environ, **_NO_NOTES, **environment})
+    result = _run_forked(code, [*map(str, args)], str(cwd), {**os.environ, **_NO_NOTES, **environment})
     if check:
         assert result.returncode == 0, result.stderr
     return result
 
 
-class _WarmPython:
-    """`warm.py`, and how to ask it."""
+@functools.cache
+def _warm_python():
+    """The process of `warm.py`."""
+    process = subprocess.Popen(
+        [sys.executable, pathlib.Path(__file__).with_name("warm.py"), *FOR_KERAS_ALONE],
+        cwd="/",
+        env={**os.environ, **_NO_NOTES},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
-    def __init__(self):
-        program = str(pathlib.Path(__file__).with_name("warm.py"))
-        reading, writing = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, program, *FOR_KERAS_ALONE],
-            cwd="/",
-            env={**os.environ, **_NO_NOTES},
-            stdin=subprocess.PIPE,
-            stdout=writing,
-            text=True,
-        )
-        os.close(writing)
-        # A buffer might take the status of a short process together with its number, and `select` would not see it.
-        self._answers = open(reading, "rb", buffering=0)  # noqa: SIM115 (it lives as long as the process)
-        atexit.register(self._close)
+    def close():
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
 
-    def _close(self):
-        self._process.stdin.close()
-        self._answers.close()
-        self._process.wait()
-
-    def run(self, code, arguments, cwd, environment):
-        """The result of `code`; one process at a time."""
-        with tempfile.TemporaryDirectory() as folder:
-            written = {name: pathlib.Path(folder, name) for name in ("stdout", "stderr")}
-            for path in written.values():
-                path.touch()
-            request = {"code": code, "arguments": arguments, "cwd": cwd, "environment": environment}
-            request |= {name: str(path) for name, path in written.items()}
-            self._send(request)
-            number = int(self._answers.readline())
-            hangs = not select.select([self._answers], [], [], HANGS)[0]
-            if hangs:
-                os.kill(number, signal.SIGKILL)
-            status = int(self._answers.readline())
-            texts = {name: path.read_text() for name, path in written.items()}
-        assert not hangs, f"no end within {HANGS} s: {texts['stderr']}"
-        return subprocess.CompletedProcess(code, status, **texts)
-
-    def _send(self, request):
-        print(json.dumps(request), file=self._process.stdin, flush=True)
+    atexit.register(close)
+    return process
 
 
-_warm_python = functools.cache(_WarmPython)
+def _run_forked(code, arguments, cwd, environment):
+    """The result of `code` in a process that `warm.py` forks; one at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = {name: pathlib.Path(folder, name) for name in ("stdout", "stderr")}
+        request = {"code": code, "arguments": arguments, "cwd": cwd, "environment": environment, "seconds": HANGS}
+        request |= {name: str(path) for name, path in written.items()}
+        process = _warm_python()
+        print(json.dumps(request), file=process.stdin, flush=True)
+        status = int(process.stdout.readline())
+        texts = {name: path.read_text() for name, path in written.items()}
+    assert status != -signal.SIGALRM, f"no end within {HANGS} s: {texts['stderr']}"
+    return subprocess.CompletedProcess(code, status, **texts)
 
 
 def run_script(path, *args, cwd, environment=None, check=True):

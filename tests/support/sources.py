@@ -1,30 +1,36 @@
 """The files of the project, without what tools and builds leave beside them. It needs no git."""
 
+import os
 import pathlib
+import re
 import shutil
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-_NOT_OURS = {".git", ".venv", ".hypothesis", "build", "dist", "demo_output", "__pycache__"}
+_NOT_OURS = {".git", ".venv", ".hypothesis", "build", "dist", "demo_output", "__pycache__", "_build_info.py"}
 
 
-def is_ours(path):
-    parts = path.relative_to(ROOT).parts
-    hidden_cache = any(part.endswith(("_cache", ".egg-info")) for part in parts)
-    return (
-        not _NOT_OURS.intersection(parts)
-        and not parts[0].startswith("bazel-")
-        and not hidden_cache
-        and path.suffix != ".so"
-        and path.name != "_build_info.py"
-    )
+def _is_ours(name, is_at_the_top):
+    is_left_behind = name.endswith(("_cache", ".egg-info", ".so")) or (is_at_the_top and name.startswith("bazel-"))
+    return name not in _NOT_OURS and not is_left_behind
+
+
+def _regex(pattern):
+    """For a glob pattern."""
+    return re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
 
 
 def source_files(*patterns):
     """All files that match one of the glob patterns, relative to the project's folder."""
-    files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file() and is_ours(path)})
+    matches = re.compile("|".join(map(_regex, patterns))).fullmatch
+    files = []
+    for folder, folders, names in os.walk(ROOT):
+        path = pathlib.Path(folder)
+        folders[:] = [name for name in folders if _is_ours(name, path == ROOT)]
+        ours = [path / name for name in names if _is_ours(name, path == ROOT)]
+        files += [file for file in ours if matches(str(file.relative_to(ROOT)))]
     assert files, patterns
-    return files
+    return sorted(files)
 
 
 def copy_sources(folder, *patterns):

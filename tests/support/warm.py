@@ -1,11 +1,12 @@
 """A Python that has imported TensorFlow, and forks: fresh processes without the seconds that the import takes.
 
-A program of `processes.py`. Each line that it reads is a request, and for each it writes the number of the process, and
-at its end the status. TensorFlow starts its threads with the first operation, so that a process before it can be forked.
+A program of `processes.py`. Each line that it reads is a request, and for each it writes a status when the process has
+ended. TensorFlow starts its threads with the first operation, so that a process before it can be forked.
 """
 
 import json
 import os
+import signal
 import sys
 import types
 
@@ -16,7 +17,6 @@ def serve():
         process = os.fork()
         if process == 0:
             return json.loads(line)
-        print(process, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
     sys.exit()
 
@@ -25,13 +25,14 @@ def become(request):
     """Makes this process look like `python -c`, and returns its main module."""
     for name, flags, number in (
         (os.devnull, os.O_RDONLY, 0),
-        (request["stdout"], os.O_WRONLY, 1),
-        (request["stderr"], os.O_WRONLY, 2),
+        (request["stdout"], os.O_WRONLY | os.O_CREAT, 1),
+        (request["stderr"], os.O_WRONLY | os.O_CREAT, 2),
     ):
         opened = os.open(name, flags)
         os.dup2(opened, number)
         os.close(opened)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it replaces the one with the rest of the requests)
+    signal.alarm(request["seconds"])  # Which ends a process that hangs.
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])
     paths = request["environment"].get("PYTHONPATH", "")

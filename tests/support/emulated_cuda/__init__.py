@@ -28,6 +28,7 @@ class Schedule(ctypes.Structure):
         ("is_vectorized", ctypes.c_bool),
         ("rhs_moves", ctypes.c_bool),
         ("swaps_operands", ctypes.c_bool),
+        ("parts", ctypes.c_int64),
     )
 
     @property
@@ -56,11 +57,6 @@ def library():
         *[ctypes.c_void_p] * 3,
         ctypes.POINTER(Schedule),
     ]
-    emulated.emulated_parts.argtypes = [ctypes.c_int, *C_ARGUMENTS[1:4]]
-    emulated.emulated_parts.restype = ctypes.c_int64
-    emulated.emulated_has_schedule.argtypes = C_ARGUMENTS[1:4]
-    emulated.emulated_has_schedule.restype = ctypes.c_bool
-    emulated.emulated_why_unusable.restype = ctypes.c_char_p
     return emulated
 
 
@@ -68,17 +64,6 @@ def contract(lhs, rhs, out, wrt="x", order=0, max_blocks=MANY):
     """Writes the gradient by `wrt` into the array `out`, with threads and blocks in an order of that number."""
     library().emulated_set_order(order, max_blocks)
     assert library().emulated_contract(*as_c(lhs, rhs, out, wrt)) == 0
-
-
-def parts(lhs, rhs, out, wrt="x"):
-    """How many parts each sum is cut into."""
-    return library().emulated_parts(out.itemsize, *as_c(lhs, rhs, out, wrt)[1:4])
-
-
-def has_schedule(shapes):
-    """Whether there is a kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank."""
-    sizes = [size for shape in shapes for size in shape]
-    return library().emulated_has_schedule(len(shapes[0]), (ctypes.c_int64 * len(sizes))(*sizes), 2)
 
 
 def schedule(shapes, itemsize=4, addresses=(0, 0, 0)):

@@ -20,19 +20,12 @@ struct EmulatedSchedule {
   bool is_vectorized;
   bool rhs_moves;
   bool swaps_operands;
+  int64_t parts;  // Of each sum.
 };
-
-const char* emulated_why_unusable() { return tf_cg_ops::cuda::WhyUnusable().c_str(); }
 
 void emulated_set_order(uint64_t seed, unsigned max_blocks) { emulated_cuda::SetOrder(seed, max_blocks); }
 
 int64_t emulated_divide(int64_t n, int64_t divisor) { return tf_cg_ops::cuda::Divisor<int64_t>(divisor).Divide(n); }
-
-// The number of parts of each sum.
-int64_t emulated_parts(int element_bytes, int rank, const int64_t* shapes, int wrt) {
-  const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
-  return tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, nullptr, nullptr, nullptr).layout.parts;
-}
 
 // Divides by a 32-bit divisor.
 uint32_t emulated_divide_narrow(uint32_t n, uint32_t divisor) {
@@ -45,13 +38,7 @@ void emulated_schedule(int element_bytes, int rank, const int64_t* shapes, int w
   const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
   const auto schedule = tf_cg_ops::cuda::MakeSchedule(plan, element_bytes, false, lhs, rhs, out);
   *found = {static_cast<int>(schedule.kernel), schedule.has_narrow_indices, schedule.is_vectorized, schedule.rhs_moves,
-            schedule.swaps_operands};
-}
-
-bool emulated_has_schedule(int rank, const int64_t* shapes, int wrt) {
-  const auto plan = tf_cg_ops::PlanFor(rank, shapes, static_cast<tf_cg_ops::Role>(wrt));
-  const auto schedule = tf_cg_ops::cuda::MakeSchedule(plan, 4, false, nullptr, nullptr, nullptr);
-  return schedule.kernel != tf_cg_ops::cuda::Kernel::kTooManyLoops;
+            schedule.swaps_operands,           schedule.layout.parts};
 }
 
 // Returns 0 on success.
