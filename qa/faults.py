@@ -131,8 +131,7 @@ def first_failure(folder, tests):
         return f"no end within {TIME_LIMIT} s"
     if done.returncode <= 0:
         return f"the process died of signal {-done.returncode}" if done.returncode else None
-    # A test's name may have spaces in it, and what failed stands behind it.
-    found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+?\.py(?:::.+?)?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
     # 2 and 4: it cannot even be collected, as a file or by a test's name.
     if done.returncode not in (1, 2, 4) or found is None:
         raise SystemExit(f"qa: the tests could not be run; got\n{done.stdout}")

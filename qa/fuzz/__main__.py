@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pathlib
 import sys
-import time
 
 from .hunt import SUBJECTS, hunt
 
@@ -19,7 +18,7 @@ EXAMPLES_OF_A_HUNT = 2_500
 def fuzz(subject, examples, seed, processes):
     """Hunts in several processes; prints failures, and returns the counts and the number of failures."""
     starts = range(0, examples, EXAMPLES_OF_A_HUNT)
-    counts, failures, began = collections.Counter(), 0, time.monotonic()
+    counts, failures = collections.Counter(), 0
     with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
         sizes = [min(EXAMPLES_OF_A_HUNT, examples - start) for start in starts]
         for found, failure in pool.map(hunt, [subject] * len(starts), sizes, range(seed, seed + len(starts))):
@@ -27,8 +26,17 @@ def fuzz(subject, examples, seed, processes):
             if failure:
                 failures += 1
                 print("\n".join(f"{key}: {value}" for key, value in failure.items()), flush=True)
-            print(f"{subject}: {counts['cases']:,} cases, {failures} failures", file=sys.stderr, flush=True)
-    return counts, failures, round(time.monotonic() - began)
+            print(f"{subject}: {counts.total():,} cases, {failures} failures", file=sys.stderr, flush=True)
+    return counts, failures
+
+
+def table(subject, counts):
+    """The counts as rows, with sums."""
+    columns = sorted({kind.partition(": ")[2] for kind in counts})
+    rows = {kind.partition(": ")[0]: {} for kind in sorted(counts)}
+    rows = {row: {column: counts[f"{row}: {column}"] for column in columns} for row in rows}
+    rows["all"] = {column: sum(row[column] for row in rows.values()) for column in columns}
+    return [{subject: row, **cells} for row, cells in rows.items()]
 
 
 def main():
@@ -39,10 +47,8 @@ def main():
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=pathlib.Path, help="a file for the counts")
     options = parser.parse_args()
-    counts, failures, seconds = fuzz(options.subject, options.examples, options.seed, options.processes)
-    rows = [{"kind": kind, "cases": count} for kind, count in sorted(counts.items())]
-    rows += [{"kind": "failures", "cases": failures}, {"kind": "seconds", "cases": seconds}]
-    text = "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+    counts, failures = fuzz(options.subject, options.examples, options.seed, options.processes)
+    text = "[\n" + ",\n".join(map(json.dumps, table(options.subject, counts))) + "\n]\n"
     print(text)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -144,4 +144,4 @@ def check(case, folder=None):
             assert actual.dtype == case.dtype.as_numpy_dtype, about
             scale = max(4.0 * np.sqrt(1 + arrays[0].size * arrays[1].size), float(np.max(np.abs(e), initial=0.0)))
             np.testing.assert_allclose(reference.widen(actual), e, rtol=rtol, atol=rtol * scale, err_msg=about)
-    return [f"mode {case.mode}", f"dtype {case.dtype.name}", f"order {case.order}"]
+    return f"{case.mode}: order {case.order}"

@@ -1,7 +1,6 @@
 """Runs hypothesis over a subject: its cases are drawn here, and checked in a child process."""
 
 import collections
-import functools
 import importlib
 import pathlib
 import tempfile
@@ -24,26 +23,31 @@ def hunt(subject, examples, seed=0, check=None, **limits):
     """How many cases there were of each kind; and the smallest case that fails, with what is wrong, or None.
 
     A subject is a module of this folder with the strategy `cases()` and the function `check(case, folder)`, which
-    returns the kinds of the case; with `control(case, folder)`, a process that dies there too is TensorFlow's fault. The
+    returns the kind of the case, as "row: column" of a table; with `control(case, folder)`, a process that dies there too is TensorFlow's fault. The
     graph passes are off for odd seeds, since a process reads once whether they are.
     """
     module = importlib.import_module(f"{__package__}.{subject}")
     counts, failure = collections.Counter(), {}
-    control = getattr(module, "control", None)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Worker({"TF_CG_OPS_DISABLE_PASSES": str(seed % 2)}, **limits) as worker,
-    ):
-        run = functools.partial(_run, worker, check or module.check, control, pathlib.Path(folder))
+    check, control = check or module.check, getattr(module, "control", None)
+    worker = Worker({"TF_CG_OPS_DISABLE_PASSES": str(seed % 2)}, **limits)
+
+    def kind_of(case, folder):
+        try:
+            return worker.run(check, case, folder)
+        except DiedError:
+            if control and _dies(worker, control, case, folder):
+                return f"{case.action}: TensorFlow's own failure"
+            raise
+
+    with tempfile.TemporaryDirectory() as folder, worker:
 
         @hypothesis.seed(seed)
         @hypothesis.settings(max_examples=examples, **SETTINGS)
         @hypothesis.given(module.cases())
         def checked(case):
             failure.clear()
-            counts["cases"] += 1
             try:
-                counts.update(run(case))
+                counts[kind_of(case, pathlib.Path(folder))] += 1
             except AssertionError as error:
                 failure.update(subject=subject, seed=seed, case=repr(case), error=str(error)[:2000])
                 raise
@@ -55,17 +59,11 @@ def hunt(subject, examples, seed=0, check=None, **limits):
     return counts, failure or None
 
 
-def _run(worker, check, control, folder, case):
-    """The kinds of the case."""
+def _dies(worker, *call):
     try:
-        return worker.run(check, case, folder)
+        worker.run(*call)
     except DiedError:
-        if control is None:
-            raise
-        try:
-            worker.run(control, case, folder)
-        except FailedError:
-            pass
-        except DiedError as theirs:
-            return [f"TensorFlow's own: {str(theirs).splitlines()[0]}"]
-        raise
+        return True
+    except FailedError:
+        pass
+    return False

@@ -100,12 +100,12 @@ def check(call, folder=None):
         assert verdict.outputs is not None or verdict.is_open, f"accepted, not refused ({verdict.why}): {answer}"
         if verdict.outputs is not None:
             _compare(call, verdict, answer)
-        return [f"{call.op} accepted", f"{call.mode} accepted"]
+        return f"{call.mode}: right result"
     names = {kind.__name__ for kind in type(refused).__mro__}
     what = f"{type(refused).__name__}: {refused}"
     assert verdict.outputs is None or verdict.is_open, f"refused, where it is accepted: {what}"
     assert names.intersection(verdict.exceptions), f"refused ({verdict.why}), not by {verdict.exceptions}: {what}"
-    return [f"{call.op} refused", f"{call.mode} refused"]
+    return f"{call.mode}: exception"
 
 
 def _compare(call, verdict, answer):

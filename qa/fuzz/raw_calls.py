@@ -11,9 +11,8 @@ from tests.support.tensors import DTYPES, random_array
 
 from .shapes import altered, fitting_shapes, shapes
 
-NUMBERS = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
-# TensorFlow stacks equal members of a batch by tf.tile, which takes none of these.
-BAD_FOR_PFOR = (tf.uint16, tf.uint32, tf.uint64)
+# Without uint16 and larger, which tf.vectorized_map cannot stack.
+NUMBERS = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8]
 
 # Shapes that no memory holds, that overflow, with many dimensions, and of nothing.
 ODD_SHAPES = (
@@ -76,10 +75,10 @@ def _rarely(draw, one_in):
     return draw(st.integers(1, one_in)) == one_in
 
 
-def _alignment(draw, mode):
+def _alignment(draw):
     """Shapes by role, most of which fit, and the attributes for their alignment."""
     of_fx_gx_x, axis = draw(fitting_shapes())
-    if mode == "eager" and _rarely(draw, 50):  # Lengths at which the kernel's loops change.
+    if _rarely(draw, 50):  # Lengths at which the kernel's loops change.
         n = draw(one_of(255, 257, 513, 5003))
         of_fx_gx_x, axis = draw(
             one_of((((n,), (n,), (n,)), []), (((n,), (n, 3), (3,)), None), (((3,), (3, n), (3, n)), [1]))
@@ -98,28 +97,23 @@ def _alignment(draw, mode):
     return by_role, attributes
 
 
-def _dtypes(draw, mode, count):
+def _dtypes(draw, count):
     """Mostly one that the op takes, for all inputs."""
     dtypes = [draw(one_of(*DTYPES))] * count
     if count and _rarely(draw, 10):
-        dtypes[draw(st.integers(0, count - 1))] = draw(_any_dtype(mode))
+        dtypes[draw(st.integers(0, count - 1))] = draw(one_of(*NUMBERS))
     return dtypes
 
 
-def _any_dtype(mode):
-    bad = BAD_FOR_PFOR if mode == "vectorized_map" else ()
-    return one_of(*(dtype for dtype in NUMBERS if dtype not in bad))
-
-
-def _embed(draw, mode):
-    by_role, attributes = _alignment(draw, mode)
+def _embed(draw):
+    by_role, attributes = _alignment(draw)
     count = draw(one_of(1, 1, 1, 2, 3))
     counts = (1, count, count)
     if _rarely(draw, 20):
         counts = (1, *draw(one_of((0, 0), (0, 1), (1, 0), (2, 1), (1, 3))))
     wanted = [by_role[role] for role, count in zip(ROLES, counts, strict=True) for _ in range(count)]
     attributes["fx_gx_manually_stopped"] = draw(st.booleans())
-    return list(map(Input, _dtypes(draw, mode, len(wanted)), wanted)), counts, attributes
+    return list(map(Input, _dtypes(draw, len(wanted)), wanted)), counts, attributes
 
 
 def _shape_tensor(draw, shape):
@@ -137,39 +131,39 @@ def _shape_tensor(draw, shape):
     return Input(tf.int64 if is_long else draw(one_of(tf.int32, tf.int64)), (len(sizes),), sizes)
 
 
-def _embed_grad(draw, mode):
-    by_role, attributes = _alignment(draw, mode)
+def _embed_grad(draw):
+    by_role, attributes = _alignment(draw)
     wrt = draw(one_of(*ROLES))
     given = [by_role[role] for role in ROLES if role != wrt]
-    inputs = [*map(Input, _dtypes(draw, mode, 2), given), _shape_tensor(draw, by_role[wrt])]
+    inputs = [*map(Input, _dtypes(draw, 2), given), _shape_tensor(draw, by_role[wrt])]
     attributes["wrt"] = draw(one_of("", "y", "gx ")) if _rarely(draw, 50) else wrt
     attributes["zero_x"] = _rarely(draw, 30 if wrt == "x" else 3)
     attributes["fx_gx_manually_stopped"] = draw(st.booleans())
     return inputs, (1, 1, 1), attributes
 
 
-def _any_input(draw, mode):
-    return Input(draw(_any_dtype(mode)), draw(shapes))
+def _any_input(draw):
+    return Input(draw(one_of(*NUMBERS)), draw(shapes))
 
 
-def _check_shape(draw, mode):
-    gradient = _any_input(draw, mode)
+def _check_shape(draw):
+    gradient = _any_input(draw)
     shape = draw(altered(gradient.shape)) if _rarely(draw, 3) else gradient.shape
     message = draw(one_of("", "{expected} and {got}", "{got}{got}", "{", "%s%n"))
     return [gradient, _shape_tensor(draw, shape)], (1, 1), {"message": message}
 
 
-def _barrier(draw, mode):
+def _barrier(draw):
     counts = draw(one_of(1, 1, 2, 3, 0)), draw(one_of(0, 1, 2))
-    return [_any_input(draw, mode) for _ in range(sum(counts))], counts, {}
+    return [_any_input(draw) for _ in range(sum(counts))], counts, {}
 
 
-def _rule(draw, mode):
+def _rule(draw):
     if draw(st.booleans()):  # As the rule "product" needs them.
         inputs, counts = [Input(tf.float32, draw(shapes))] * 3, (1, 1, 1)
     else:
         counts = draw(one_of(1, 2, 3, 0)), draw(one_of(1, 0, 2)), draw(one_of(1, 0, 2))
-        inputs = [_any_input(draw, mode) for _ in range(sum(counts))]
+        inputs = [_any_input(draw) for _ in range(sum(counts))]
     attributes = {
         "rule": "product",
         "differentiated_results": [0],
@@ -204,7 +198,7 @@ _OPS = [*list(_MAKERS)[:2] * 4, *_MAKERS]
 @st.composite
 def calls(draw):
     op, mode = draw(one_of(*_OPS)), draw(one_of(*MODES))
-    inputs, counts, attributes = _MAKERS[op](draw, mode)
+    inputs, counts, attributes = _MAKERS[op](draw)
     if not counts[0] and mode == "vectorized_map":
         mode = "eager"
     if mode != "eager":

@@ -200,14 +200,6 @@ def _embed_grad_gradients(call, groups, upstreams):
     return [*gradients, None]
 
 
-def _check_shape_gradients(call, groups, upstreams):
-    return [_same(upstreams[0]), None]
-
-
-def _barrier_gradients(call, groups, upstreams):
-    return [*[None if u is None else _same(u) for u in upstreams], *[None] * len(groups[1])]
-
-
 def _rule_gradients(call, groups, upstreams):
     results, inputs, captures = groups
     attributes = call.attributes
@@ -239,7 +231,10 @@ def _rule_gradients(call, groups, upstreams):
 _OPS = {
     "CustomGradientEmbed": (_embed, _embed_gradients),
     "CustomGradientEmbedGrad": (_embed_grad, _embed_grad_gradients),
-    "CustomGradientCheckShape": (_check_shape, _check_shape_gradients),
-    "CustomGradientBarrier": (_forward, _barrier_gradients),
+    "CustomGradientCheckShape": (_check_shape, lambda call, groups, dys: [_same(dys[0]), None]),
+    "CustomGradientBarrier": (
+        _forward,
+        lambda call, groups, dys: [dy if dy is None else _same(dy) for dy in dys] + [None] * len(groups[1]),
+    ),
     "CustomGradientRule": (_forward, _rule_gradients),
 }

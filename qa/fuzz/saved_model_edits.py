@@ -33,11 +33,6 @@ def _our_nodes(proto):
     return [node for function in _functions(proto) for node in function.node_def if node.op in OUR_OPS]
 
 
-def _rules(proto):
-    names = {node.attr["rule"].func.name for node in _our_nodes(proto) if "rule" in node.attr}
-    return [function for function in _functions(proto) if function.signature.name in names]
-
-
 def _calls(proto):
     """Where functions are named, so that they may come to call themselves."""
     nodes = [node for function in _functions(proto) for node in function.node_def]
@@ -48,7 +43,6 @@ PARTS = {
     "our attributes": lambda proto: [node.attr[key] for node in _our_nodes(proto) for key in sorted(node.attr)],
     "our nodes": _our_nodes,
     "calls": _calls,
-    "rules": _rules,
     "functions": _functions,
     "signatures": lambda proto: [function.signature for function in _functions(proto)],
     "graph": lambda proto: [proto.meta_graphs[0].graph_def.versions, *proto.meta_graphs[0].graph_def.node],
@@ -59,7 +53,7 @@ PARTS = {
     "bytes": None,
 }
 
-_SHARES = ["our attributes"] * 8 + ["our nodes", "rules", "functions", "signatures", "calls", "bytes"] * 3 + list(PARTS)
+_SHARES = ["our attributes"] * 8 + ["our nodes", "functions", "signatures", "calls", "bytes"] * 3 + list(PARTS)
 edits = st.builds(
     Edit,
     part=st.sampled_from(_SHARES),

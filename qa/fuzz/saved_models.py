@@ -192,8 +192,8 @@ def check(case, folder):
     except UndocumentedError:
         raise
     except Exception:
-        return [f"{case.action} exception"]
-    return [f"{case.action} result"]
+        return f"{case.action}: exception"
+    return f"{case.action}: result"
 
 
 def control(case, folder):

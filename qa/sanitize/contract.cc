@@ -41,8 +41,10 @@ ParallelFor InPieces(bool in_threads, int64_t pieces) {
 }
 
 // Small integers: all their products and sums are exact until they are rounded to the element type.
-void Set(int number, float* element) { *element = static_cast<float>(number); }
-void Set(int number, double* element) { *element = number; }
+template <typename T>
+void Set(int number, T* element) {
+  *element = static_cast<T>(number);
+}
 void Set(int number, BFloat16* element) {
   const auto as_float = static_cast<float>(number);
   uint32_t bits;
@@ -59,10 +61,8 @@ void Set(int number, std::complex<R>* element) {
   *element = {static_cast<R>(number), static_cast<R>((number * 3 + 7) % 5 - 2)};
 }
 
-std::complex<double> Value(float element) { return element; }
-std::complex<double> Value(double element) { return element; }
-template <typename R>
-std::complex<double> Value(const std::complex<R>& element) {
+template <typename T>
+std::complex<double> Value(const T& element) {
   return element;
 }
 std::complex<double> Value(BFloat16 element) {
@@ -86,17 +86,6 @@ constexpr double kRounding<Half> = 1.0 / 2048;
 template <>
 constexpr double kRounding<BFloat16> = 1.0 / 256;
 
-template <typename T>
-std::vector<std::complex<double>> Expected(const std::vector<Product>& products, int64_t size, bool conjugate,
-                                           const T* lhs, const T* rhs) {
-  std::vector<std::complex<double>> sums(size);
-  for (const auto& [o, l, r] : products) {
-    const std::complex<double> factor = Value(rhs[r]);
-    sums[o] += Value(lhs[l]) * (conjugate ? std::conj(factor) : factor);
-  }
-  return sums;
-}
-
 struct Work {
   const ContractionPlan& plan;
   const std::vector<Product>& products;
@@ -111,7 +100,10 @@ void Compute(const Work& work, InstructionSet instruction_set, int calls, int64_
   for (int64_t i = 0; i < work.lhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &lhs[i]);
   for (int64_t i = 0; i < work.rhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &rhs[i]);
   const int64_t size = work.plan.output_size;
-  const auto expected = Expected(work.products, size, work.conjugate, lhs.get(), rhs.get());
+  std::vector<std::complex<double>> expected(size);
+  for (const auto& [o, l, r] : work.products) {
+    expected[o] += Value(lhs[l]) * (work.conjugate ? std::conj(Value(rhs[r])) : Value(rhs[r]));
+  }
   const auto call = [&] {
     const std::unique_ptr<T[]> out(new T[size]);
     Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), instruction_set, InPieces(calls > 1, pieces));
