@@ -18,7 +18,7 @@ from . import shapes
 from .modes import MODES, eager, spec
 
 # Eager mode costs a fiftieth of the others, which trace.
-_MODES = ("eager",) * 40 + tuple(MODES)
+_MODES = ("eager",) * 20 + tuple(MODES)
 
 # Sines and products of them are rounded too coarsely in other dtypes, and are no derivatives in complex ones.
 _DTYPES_OF_HIGHER_ORDERS = (tf.float64, tf.float32)

@@ -23,8 +23,8 @@ def hunt(subject, examples, seed=0, check=None, **limits):
     """How many cases there were of each kind; and the smallest case that fails, with what is wrong, or None.
 
     A subject is a module of this folder with the strategy `cases()` and the function `check(case, folder)`, which
-    returns the kind of the case, as "row: column" of a table; with `control(case, folder)`, a process that dies there too is TensorFlow's fault. The
-    graph passes are off for odd seeds, since a process reads once whether they are.
+    returns the kind of the case, as "row: column" of a table. With `control(case, folder)`, a process that dies there
+    too is TensorFlow's fault. Odd seeds are without the graph passes, since a process reads only once whether they are.
     """
     module = importlib.import_module(f"{__package__}.{subject}")
     counts, failure = collections.Counter(), {}

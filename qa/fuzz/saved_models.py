@@ -97,11 +97,11 @@ def load(folder):
 
 def signature(folder):
     """The signature, in a vectorized_map and compiled by XLA."""
-    f = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    loaded = tf.saved_model.load(str(folder))  # Its variables live as long.
 
     @tf.autograph.experimental.do_not_convert
     def call(x):
-        return tf.nest.flatten(f(x=x))[0]
+        return tf.nest.flatten(loaded.signatures["serving_default"](x=x))[0]
 
     tf.function(call, jit_compile=True)(tf.constant(X))
     tf.vectorized_map(call, tf.constant(np.stack([X, X])))
