@@ -17,13 +17,12 @@ def table(rows):
 
 
 def page(text):
-    """The text of the page, with what stands between `<!-- name -->` and `<!-- end -->` made from the results."""
+    """The text of the page, with the table behind each `<!-- name -->` made from the results."""
 
     def render(found):
-        rows = json.loads((RESULTS / f"{found[1]}.json").read_text())
-        return f"<!-- {found[1]} -->\n\n{table(rows)}\n\n<!-- end -->"
+        return f"<!-- {found[1]} -->\n\n{table(json.loads((RESULTS / f'{found[1]}.json').read_text()))}\n"
 
-    return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", render, text, flags=re.DOTALL)
+    return re.sub(r"<!-- (\w+) -->\n(?:\n(?:\|.*\n)+)?", render, text)
 
 
 if __name__ == "__main__":

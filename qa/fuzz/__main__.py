@@ -36,7 +36,8 @@ def table(subject, counts):
     rows = {kind.partition(": ")[0]: {} for kind in sorted(counts)}
     rows = {row: {column: counts[f"{row}: {column}"] for column in columns} for row in rows}
     rows["all"] = {column: sum(row[column] for row in rows.values()) for column in columns}
-    return [{subject: row, **cells} for row, cells in rows.items()]
+    name = "action" if subject == "saved_models" else "mode"
+    return [{name: row, **cells} for row, cells in rows.items()]
 
 
 def main():
