@@ -167,11 +167,12 @@ def main() -> None:
         if failed is not None:
             raise SystemExit(f"qa: a test fails without a fault: {failed}")
         for fault in faults:
-            rows.append({"fault": fault.name, "in": fault.file, "noticed first by": inject(fault, folder) or "none"})
-            print(rows[-1], file=sys.stderr, flush=True)
+            noticed = inject(fault, folder)
+            print(f"{fault.name}: {noticed}", file=sys.stderr, flush=True)
+            rows.append({"fault": fault.name, "in": fault.file, "noticed by": (noticed or "none").partition("::")[0]})
     if arguments.json:
         arguments.json.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-    sys.exit(any(row["noticed first by"] == "none" for row in rows))
+    sys.exit(any(row["noticed by"] == "none" for row in rows))
 
 
 if __name__ == "__main__":
