@@ -25,7 +25,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-rest test-all test-slow fuzz mutants sanitize install-clang install-chromium install-torch bazel-test \
+.PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium install-torch bazel-test \
         install-bazel \
         wheel matrix bench cuda-check docs figures format clean
 
@@ -54,29 +54,27 @@ test-all: $(LIBRARY) ## run all tests except the slow ones, and write docs/modes
 test-slow: $(LIBRARY) install-clang ## run the slow tests: kernels under sanitizers, faults that the fuzzers must find
 	$(PYTEST) -m slow
 
-# Far more random calls than the tests make: hours on two cores. The summaries are written to build/fuzz.
-CALLS ?= 1000000
-EXAMPLES ?= 100000
-MUTANTS ?= 10000
-fuzz: $(LIBRARY) ## call the ops and embed_gradient at random, and mutate SavedModels
-	$(BIN)/python -m qa.fuzz --calls $(CALLS) --examples $(EXAMPLES) --json build/fuzz; first=$$?; \
-	$(BIN)/python -m qa.fuzz.saved_models --mutants $(MUTANTS) --json build/fuzz/saved_models.json && exit $$first
-
-# About two hours on two cores. A run that was stopped continues where it stopped.
-mutants: $(LIBRARY) ## change the Python modules in one place at a time; the tests must notice
-	@$(BIN)/python -m pip install -q 'cosmic-ray>=8.4,<9' 'pytest-cov>=6'
-	$(BIN)/python -m qa.faults.mutants
+# Far more than the tests try: hours on two cores. The counts are written to build/fuzz.
+CALLS ?= 200000
+EXAMPLES ?= 20000
+MODELS ?= 10000
+fuzz: $(LIBRARY) ## call the ops and embed_gradient at random, and change SavedModels
+	@failed=0; \
+	$(BIN)/python -m qa.fuzz raw --examples $(CALLS) --json build/fuzz/raw.json || failed=1; \
+	$(BIN)/python -m qa.fuzz differential --examples $(EXAMPLES) --json build/fuzz/differential.json || failed=1; \
+	$(BIN)/python -m qa.fuzz saved_models --examples $(MODELS) --json build/fuzz/saved_models.json || failed=1; \
+	exit $$failed
 
 # For example: make sanitize PARTS='shapes memory' SECONDS=600. TESTS='graph/test_xla graph/test_c_api' chooses the test
-# files of the part `library`, TESTS=all those that run the op library; ARGUMENTS are forwarded (see python3 -m
-# build_ops.sanitize --help). The code that sanitizers add causes warnings, which are no errors here.
+# files of the part `library`; ARGUMENTS are forwarded (see python3 -m qa.sanitize.run --help). The code that sanitizers
+# add causes warnings, which are no errors here.
 sanitize: export TF_CG_OPS_WERROR := 0
 sanitize: $(LIBRARY) install-clang ## run the C++ side under sanitizers
-	$(BIN)/python -m build_ops.sanitize $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
+	$(BIN)/python -m qa.sanitize.run $(PARTS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TESTS),--tests $(TESTS)) $(ARGUMENTS)
 
 # Without Clang everything except the fuzzing of shapes runs.
 install-clang: ## install Clang, which has libFuzzer, if there is none
-	@$(PYTHON) -c 'import sys; from build_ops.sanitize import find_clang; sys.exit(find_clang() is None)' \
+	@$(PYTHON) -c 'import sys; from qa.sanitize.run import find_clang; sys.exit(find_clang() is None)' \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
 	    echo "Installing Clang."; export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get install -y --no-install-recommends clang libclang-rt-dev >/dev/null 2>&1 \

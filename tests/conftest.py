@@ -19,8 +19,7 @@ from .support.tensors import DTYPES
 
 # The slowest files by processor time, which run first, so that no worker is left alone with one at the end.
 SLOWEST = (
-    "qa/test_saved_model_mutants.py",
-    "qa/test_raw_op_calls.py",
+    "qa/test_fuzz.py",
     "docs/test_examples.py",
     "graph/test_modes.py",
     "packaging/test_build_library.py",

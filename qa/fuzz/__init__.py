@@ -1,1 +1,1 @@
-"""Fuzzers: random malformed input, each case reproducible from a seed and a number."""
+"""Random input, drawn and made smaller by hypothesis: `python -m qa.fuzz`."""

@@ -1,58 +1,63 @@
-"""The modes in which TensorFlow runs a function of tensors; each takes and returns arrays."""
+"""The modes in which TensorFlow runs a function of tensors: each takes arrays, and what is known of their shapes."""
 
 import tempfile
 
+import numpy as np
 import tensorflow as tf
 
 
-def eager(run, arrays):
-    return [t.numpy() for t in run(*map(tf.constant, arrays))]
+def spec(array, known):
+    """`known`: "shape", "rank" or "nothing"."""
+    shape = {"shape": array.shape, "rank": [None] * array.ndim, "nothing": None}[known]
+    return tf.TensorSpec(shape, array.dtype)
 
 
-def _traced_for(shape_of, **options):
-    def traced(run, arrays):
-        specs = [tf.TensorSpec(shape_of(a), a.dtype) for a in arrays]
-        return eager(tf.function(run, input_signature=specs, autograph=False, **options), arrays)
-
-    return traced
+def _arrays(tensors):
+    return [None if t is None else t.numpy() for t in tensors]
 
 
-def vectorized_map(run, arrays):
+def eager(run, arrays, specs):
+    return _arrays(run(*map(tf.constant, arrays)))
+
+
+def function(run, arrays, specs, **options):
+    return _arrays(tf.function(run, specs, autograph=False, **options)(*map(tf.constant, arrays)))
+
+
+def xla(run, arrays, specs):
+    return function(run, arrays, specs, jit_compile=True)
+
+
+def vectorized_map(run, arrays, specs):
     """The second member of a batch, of which the first has other numbers."""
-    batch = [tf.stack([2 * tf.constant(a), tf.constant(a)]) for a in arrays]
+    others = [a * 2 if a.dtype.kind in "fcV" else a for a in map(np.asarray, arrays)]
+    batch = [tf.stack([tf.constant(other), tf.constant(a)]) for other, a in zip(others, arrays, strict=True)]
+    ranked = [s if s.shape.rank is not None else spec(a, "rank") for s, a in zip(specs, arrays, strict=True)]
     mapped = tf.function(
         lambda *tensors: tf.vectorized_map(lambda each: run(*each), list(tensors), fallback_to_while_loop=False),
+        [tf.TensorSpec([None, *s.shape], s.dtype) for s in ranked],
         autograph=False,
     )
     return [t[1].numpy() for t in mapped(*batch)]
 
 
-def reloaded(run, arrays):
+def reloaded(run, arrays, specs):
     """Saves the function and runs it from the SavedModel."""
     module = tf.Module()
-    specs = [tf.TensorSpec([None] * a.ndim, a.dtype) for a in arrays]
-    module.run = tf.function(run, input_signature=specs, autograph=False)
+    module.run = tf.function(run, specs, autograph=False)
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder)
-        return eager(tf.saved_model.load(folder).run, arrays)
+        return _arrays(tf.saved_model.load(folder).run(*map(tf.constant, arrays)))
 
 
-def session(run, arrays):
+def session(run, arrays, specs):
     with tf.Graph().as_default():
-        fed = [tf.compat.v1.placeholder(a.dtype) for a in arrays]
+        fed = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs]
         fetches = run(*fed)
         with tf.compat.v1.Session() as running:
-            return running.run(fetches, dict(zip(fed, arrays, strict=True)))
+            running.run(tf.compat.v1.global_variables_initializer())
+            fetched = iter(running.run([t for t in fetches if t is not None], dict(zip(fed, arrays, strict=True))))
+        return [None if t is None else next(fetched) for t in fetches]
 
 
-MODES = {
-    "eager": eager,
-    "function": _traced_for(lambda a: a.shape),
-    "function of unknown dimensions": _traced_for(lambda a: [None] * a.ndim),
-    "function of unknown rank": _traced_for(lambda a: None),
-    "xla": _traced_for(lambda a: a.shape, jit_compile=True),
-    "xla of unknown dimensions": _traced_for(lambda a: [None] * a.ndim, jit_compile=True),
-    "vectorized_map": vectorized_map,
-    "reloaded": reloaded,
-    "session": session,
-}
+MODES = {mode.__name__: mode for mode in (eager, function, xla, vectorized_map, reloaded, session)}

@@ -1,235 +1,207 @@
-"""Loads, runs, differentiates, strips and inspects mutated SavedModels: an exception or a result, never anything else.
+"""One action on an edited SavedModel: it ends with a result or an exception.
 
-    python -m qa.fuzz.saved_models --mutants 500 --seed 1 --json summary.json
-
-A mutant is known by the seed and its number, and `--only NUMBER` runs it alone. If the process dies, hangs or takes
-too much memory, the same mutant runs once more with built-in ops in the places of this library's: the same failure there
-is one of TensorFlow.
+`inspect`, `strip`, `override` and `adopt` document their exceptions. If the process dies, `control` does the same with
+built-in ops in the places of this library's: the same failure there is one of TensorFlow.
 """
 
-import argparse
-import gc
-import json
-import os
-import pathlib
+import dataclasses
+import functools
 import shutil
-import sys
-import tempfile
-import time
-from collections import Counter
-
-# Before TensorFlow is imported: its notes, and what Keras would import without need.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-
-if __name__ == "__main__":
-    from tests.support.processes import FOR_KERAS_ALONE
-
-    sys.modules.update(dict.fromkeys(FOR_KERAS_ALONE))
 
 import numpy as np
+import tensorflow as tf
+from hypothesis import strategies as st
+from tensorflow.core.protobuf import saved_model_pb2
 
-from . import saved_model_actions as actions
-from . import saved_model_bases as bases
-from . import saved_model_processes as processes
-from .injected import fault_of
+import tf_cg_ops as cg
+from tests.support import functions
+from tests.support.modes import derivative
 
-SECONDS, MEGABYTES = 60, 1500
-INJECTABLE = ("abort", "hang", "leak", "wrong", "undocumented")
+from . import saved_model_edits as edits
 
-
-def inject(kind):
-    """Causes a fault that the fuzzer must find."""
-    if kind == "abort":
-        os.abort()
-    if kind == "hang":
-        time.sleep(3600)
-    if kind == "leak":
-        kept = []
-        while True:
-            kept.append(b"x" * (1 << 24))
-            time.sleep(0.001)
-    if kind == "undocumented":
-        raise actions.UndocumentedError("injected")
+PROMISED = (FileNotFoundError, NotADirectoryError, FileExistsError, ValueError, RuntimeError)
+X, DY = np.array([0.5, -1.0, 2.0]), np.array([1.0, 10.0, 100.0])
 
 
-def answer(action, folder):
+@tf.custom_gradient
+def foreign(x):
+    """A gradient of TensorFlow's decorator, with a variable."""
+    return x * functions.WEIGHT, lambda dy, variables: (3.0 * dy, [dy * x for _ in variables])
+
+
+# The small models that are edited. Between them they hold every op of the library, in graphs, functions, loops and
+# conditionals.
+BASES = {
+    "embed": lambda x: functions.stopped(x) + functions.unstopped(x) + functions.two_inputs(x),
+    "axis": lambda x: functions.along_an_axis(x) + functions.recomputed(x),
+    "rule": lambda x: functions.outer(x) + functions.with_keywords(x) + functions.with_variable(x),
+    "control_flow": lambda x: functions.while_loop(x) + functions.cond(x),
+    "step": derivative(lambda x: functions.square(x) + functions.stopped(x) * functions.WEIGHT),
+    "foreign": lambda x: tf.sin(tf.function(foreign)(x)),
+}
+
+
+def save(name, folder):
+    """A function of three numbers, also as the signature."""
+    module = tf.Module()
+    module.w = functions.WEIGHT
+    spec = tf.TensorSpec([None if name in ("step", "axis") else 3], tf.float64, name="x")
+    module.f = tf.function(lambda x: BASES[name](x), input_signature=[spec])
+    tf.saved_model.save(module, str(folder), signatures=module.f)
+
+
+class UndocumentedError(AssertionError):
+    """An exception that strip, override, adopt and inspect do not document, by its kind or message; or a file left over."""
+
+
+def _promised(api, action):
     try:
-        return {"result": action(folder)}
-    except actions.UndocumentedError as error:
-        return {"undocumented": str(error)[:600]}
+        return action()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        if isinstance(error, PROMISED) and str(error).startswith(f"{api}: "):
+            raise
+        raise UndocumentedError(f"{type(error).__name__}: {error}") from error
 
 
-class Fuzzer:
-    """Makes mutants, runs each in a process, and judges what came of it."""
-
-    def __init__(self, seed, seconds, megabytes, injected):
-        self.seed, self.seconds, self.megabytes = seed, seconds, megabytes
-        self.injected = {int(number): kind for kind, number in (text.split("@") for text in injected)}
-        self.expected = {}
-        gc.freeze()  # Memory that a child does not touch is not copied for it.
-
-    def prepare(self, folder):
-        """Saves the bases, and runs all actions on each: the expected results of neutral mutants."""
-        self.bases = folder / "bases"
-        self.bases.mkdir()
-        self.work = folder / "work"
-
-        def save(tell):
-            for base in bases.BASES:
-                tell("answer", base.__name__, bases.save(base, self.bases / base.__name__).tolist())
-
-        by_hand = self._run(save)
-        for base in bases.BASES:
-
-            def everything(tell, name=base.__name__):
-                self._alone(self.work / "models" / name)
-                for key, action in {**actions.ALWAYS, **actions.IN_TURN}.items():
-                    tell("start", key)
-                    tell("answer", key, answer(action, self.work / "models" / name))
-
-            self.expected[base.__name__] = self._run(everything).answers
-            gradient = self.expected[base.__name__]["load"]["result"][1]
-            np.testing.assert_allclose(gradient, by_hand.answers[base.__name__], 1e-4, 1e-3, err_msg=base.__name__)
-
-    def _run(self, work, seconds=None):
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir()
-        shutil.copytree(self.bases, self.work / "models")
-        ending = processes.run(work, self.work, seconds or self.seconds, self.megabytes)
-        return ending
-
-    def run(self, number):
-        """The verdict on one mutant, with its particulars."""
-        injected = self.injected.get(number)
-
-        def work(tell):
-            folder, info = actions.mutate(self.seed, number, self.work / "models")
-            tell("info", info)
-            self._alone(folder)
-            for key, action in {**actions.ALWAYS, info["action"]: actions.IN_TURN[info["action"]]}.items():
-                tell("start", key)
-                if injected in ("abort", "hang", "leak"):
-                    inject(injected)
-                given = answer(lambda folder, action=action: (inject(injected), action(folder))[1], folder)
-                tell("answer", key, given)
-
-        seconds = 5 if injected == "hang" else None
-        ending = self._run(work, seconds)
-        found = {"number": number, **ending.info, "how": ending.how}
-        if ending.how != "done":
-            found |= {"in": ending.action, "verdict": self._blame(number, ending), "detail": ending.detail}
-            return found, ending.answers
-        if injected == "wrong":
-            ending.info["neutral"] = True
-            ending.answers["load"] = {"result": [[0.0]]}
-        undocumented = {key: a["undocumented"] for key, a in ending.answers.items() if "undocumented" in a}
-        wrong = self._wrong(ending) if ending.info["neutral"] else None
-        verdict = "undocumented error" if undocumented else "wrong result" if wrong else "fine"
-        return {**found, "verdict": verdict, "detail": undocumented or wrong}, ending.answers
-
-    @staticmethod
-    def _alone(folder):
-        """Leaves the mutant alone in its folder, so that files left behind are seen."""
-        for other in folder.parent.iterdir():
-            if other != folder:
-                shutil.rmtree(other)
-
-    def _wrong(self, ending):
-        expected = self.expected[ending.info["base"]]
-        for key, given in ending.answers.items():
-            if not same(given, expected[key]):
-                return f"{key}: expected {expected[key]}, got {given}"[:600]
-        return None
-
-    def _blame(self, number, ending):
-        """Whose fault it is: that of TensorFlow if it also happens without the ops of this library."""
-
-        def control(tell):
-            folder, _ = actions.mutate(self.seed, number, self.work / "models")
-            self._alone(folder)
-            actions.replace_our_ops(folder)
-            tell("start", ending.action)
-            answer(actions.CONTROLS[ending.action], folder)
-
-        if ending.action in actions.CONTROLS and number not in self.injected:
-            how = self._run(control).how
-            if how not in ("done", "dead (99)"):
-                return f"TensorFlow's own: {how}"
-        return f"ours: {ending.how}"
+def _contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def same(given, expected):
-    if "result" not in expected:
-        return "error" in given and given["error"].split(":")[0] == expected["error"].split(":")[0]
-    if "result" not in given or len(given["result"]) != len(expected["result"]):
-        return False
-    for g, e in zip(given["result"], expected["result"], strict=True):
-        if isinstance(e, str) or e is None or g is None:
-            if sorted(str(g)) != sorted(str(e)):  # Functions may come in another order.
-                return False
-        elif not (np.shape(g) == np.shape(e) and np.allclose(g, e, 1e-4, 1e-4)):
-            return False
-    return True
+def inspect(folder):
+    str(_promised("saved_model.inspect", lambda: cg.saved_model.inspect(folder)))
 
 
-def kind_of(answer):
-    if "result" in answer:
-        return "result"
-    return answer["error"].split(":")[0] if "error" in answer else "undocumented"
+def _written(name, folder, **options):
+    """The report of a function that writes a copy, which must be whole or not there."""
+    target, before, write = folder.parent / "target", _contents(folder), getattr(cg.saved_model, name)
+    is_whole = False
+    try:
+        str(_promised(f"saved_model.{name}", lambda: write(folder, target, **options)))
+        is_whole = True
+    finally:
+        left = sorted(path.name for path in folder.parent.iterdir() if path not in (folder, target))
+        if _contents(folder) != before or left or target.exists() != is_whole:
+            raise UndocumentedError(f"it left behind {left}, or another source, or a target: {target.exists()}")
 
 
-def fuzz(options):
-    numbers = options.only or range(options.mutants)
-    fuzzer = Fuzzer(options.seed, options.seconds, options.megabytes, options.inject)
-    verdicts, outcomes, bad, start = Counter(), {}, [], time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        fuzzer.prepare(pathlib.Path(folder))
-        for number in numbers:
-            found, answers = fuzzer.run(number)
-            verdicts[found["verdict"]] += 1
-            for key, given in answers.items():
-                outcomes.setdefault(key, Counter())[kind_of(given)] += 1
-            if found["verdict"] != "fine":
-                print(json.dumps(found), flush=True)
-                if found["verdict"].startswith("TensorFlow"):
-                    del found["detail"]  # Its stack, which is long.
-                bad.append(found)
-            elif options.only:
-                print(json.dumps({**found, "answers": answers}, indent=1))
-    ours = sum(n for verdict, n in verdicts.items() if verdict != "fine" and not verdict.startswith("TensorFlow"))
-    return {
-        "seed": options.seed,
-        "mutants": len(numbers),
-        "seconds": round(time.monotonic() - start),
-        "verdicts": dict(verdicts.most_common()),
-        "faults of this library": ours,
-        "outcomes": {key: dict(counts.most_common()) for key, counts in outcomes.items()},
-        "not fine": bad[:100],
-    }
+def load(folder):
+    """Loads, runs and differentiates with a tape."""
+    loaded = tf.saved_model.load(str(folder))
+    f = loaded.f if hasattr(loaded, "f") else loaded.signatures["serving_default"]
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nest.flatten(f(x))[0]
+    tape.gradient(y, [x, *getattr(loaded, "variables", [])], output_gradients=tf.constant(DY))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mutants", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path, help="where the summary is written")
-    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these mutants, and shows what they give")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="the limit for each mutant")
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="the limit for each mutant")
-    parser.add_argument(
-        "--inject", type=fault_of(*INJECTABLE), nargs="+", default=[], metavar="KIND@NUMBER", help="to test the fuzzer"
+def signature(folder):
+    """The signature, in a vectorized_map and compiled by XLA."""
+    loaded = tf.saved_model.load(str(folder))  # Its variables live as long.
+
+    @tf.autograph.experimental.do_not_convert
+    def call(x):
+        return tf.nest.flatten(loaded.signatures["serving_default"](x=x))[0]
+
+    tf.function(call, jit_compile=True)(tf.constant(X))
+    tf.vectorized_map(call, tf.constant(np.stack([X, X])))
+
+
+def tf1(folder):
+    """The loader of TensorFlow 1, and gradients without Python."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        called = meta.signature_def["serving_default"]
+        x = graph.get_tensor_by_name(called.inputs["x"].name)
+        y = graph.get_tensor_by_name(next(iter(called.outputs.values())).name)
+        session.run(y, {x: X})
+        session.run(tf.gradients(y, x, tf.constant(DY)), {x: X})
+
+
+def import_graph(folder):
+    """The counterpart of `inspect` for models without our ops: a graph with all functions."""
+    proto = read(folder)
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(proto.meta_graphs[0].graph_def, name="")
+
+
+def _stop(op, *dy):
+    """A rule for every op that can have one."""
+    return [None] * len(op.inputs)
+
+
+# What `check` does, and what `control` does instead: `strip` alone does nothing that TensorFlow would do, too.
+ACTIONS = {
+    "inspect": (inspect, import_graph),
+    "strip": (functools.partial(_written, "strip", check=False), None),
+    "load": (load, load),
+    "signature": (signature, signature),
+    "tf1": (tf1, tf1),
+    "strip_checked": (functools.partial(_written, "strip", check=True), load),
+    "override": (functools.partial(_written, "override", rules={lambda op: True: _stop}), load),
+    "adopt": (functools.partial(_written, "adopt"), load),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    base: str
+    action: str
+    edits: tuple
+
+
+@st.composite
+def cases(draw):
+    return Case(
+        base=draw(st.sampled_from(list(BASES))),
+        action=draw(st.sampled_from([*["inspect", "strip", "load", "tf1"] * 2, *ACTIONS])),
+        edits=tuple(draw(st.lists(edits.edits, min_size=1, max_size=3))),
     )
-    options = parser.parse_args()
-    summary = fuzz(options)
-    if options.json:
-        options.json.write_text(json.dumps(summary, indent=1) + "\n")
-    shown = {key: value for key, value in summary.items() if key != "not fine"}
-    print(json.dumps(shown, indent=1))
-    return 1 if summary["faults of this library"] else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _edited(case, folder):
+    """The folder of the edited model, alone in its own."""
+    original = folder / "bases" / case.base
+    if not original.exists():
+        save(case.base, folder / "saving")
+        shutil.copytree(folder / "saving", original)
+        shutil.rmtree(folder / "saving")
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    model = folder / "work" / "model"
+    shutil.copytree(original, model)
+    proto = read(model)
+    for edit in case.edits:
+        if edit.part != "bytes":
+            print(edits.apply(edit, proto), flush=True)
+    (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    for edit in case.edits:
+        if edit.part == "bytes":
+            print(edits.apply_to_bytes(edit, model), flush=True)
+    return model
+
+
+def read(model):
+    return saved_model_pb2.SavedModel.FromString((model / "saved_model.pb").read_bytes())
+
+
+def check(case, folder):
+    """Raises an UndocumentedError, and nothing else."""
+    model = _edited(case, folder)
+    try:
+        ACTIONS[case.action][0](model)
+    except UndocumentedError:
+        raise
+    except Exception:
+        return f"{case.action}: exception"
+    return f"{case.action}: result"
+
+
+def control(case, folder):
+    """The same for a model without our ops."""
+    model = _edited(case, folder)
+    proto = read(model)
+    edits.replace_our_ops(proto)
+    (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    action = ACTIONS[case.action][1]
+    if action:
+        action(model)

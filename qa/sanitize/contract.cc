@@ -1,28 +1,23 @@
 // Runs the arithmetic of cc/lib under a sanitizer, on heap memory of exactly the operands' sizes, and compares with a
 // sum in double: contract SECONDS SEED THREADS. The requests are random, with every element type, instruction set and
-// operand to differentiate with respect to. With THREADS above 1, several calls run at once on the same operands, and
-// each is cut into pieces for a pool of that many threads, as in TensorFlow.
+// operand to differentiate with respect to. With THREADS above 1, three calls run at once on the same operands, and
+// each is cut into up to so many pieces, each in a thread of its own.
 
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <complex>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "cc/lib/contraction.h"
 #include "cc/lib/operand_names.h"
-#include "qa/sanitize/bytes.h"
 #include "qa/sanitize/reference.h"
 #include "qa/sanitize/request.h"
 
@@ -32,73 +27,24 @@ namespace {
 // Large enough for some requests to cut their work into blocks.
 constexpr int64_t kMaxProducts = 1 << 18;
 
-class ThreadPool {
- public:
-  explicit ThreadPool(int threads) {
-    for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { Work(); });
-  }
-  ~ThreadPool() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ends_ = true;
-    }
-    wakes_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
-
-  void Schedule(std::function<void()> task) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    wakes_.notify_one();
-  }
-
- private:
-  void Work() {
-    for (;;) {
-      std::function<void()> task;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        wakes_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
-        if (tasks_.empty()) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wakes_;
-  std::deque<std::function<void()>> tasks_;
-  bool ends_ = false;
-  std::vector<std::thread> workers_;
-};
-
-// Distributes the work over the pool in pieces and waits for all of them.
-ParallelFor InPieces(ThreadPool* pool, int64_t pieces) {
-  return [pool, pieces](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
-    std::mutex mutex;
-    std::condition_variable done;
-    int64_t left = pieces;
+// Does the work in pieces: one after the other, or each in a thread of its own.
+ParallelFor InPieces(bool in_threads, int64_t pieces) {
+  return [in_threads, pieces](int64_t total, int64_t, const std::function<void(int64_t, int64_t)>& work) {
+    std::vector<std::thread> threads;
     for (int64_t i = 0; i < pieces; ++i) {
-      const auto piece = [&, i] {
-        const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
-        if (begin < end) work(begin, end);
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (--left == 0) done.notify_one();
-      };
-      pool == nullptr ? piece() : pool->Schedule(piece);
+      const int64_t begin = total * i / pieces, end = total * (i + 1) / pieces;
+      if (begin == end) continue;
+      in_threads ? void(threads.emplace_back(work, begin, end)) : work(begin, end);
     }
-    std::unique_lock<std::mutex> lock(mutex);
-    done.wait(lock, [&] { return left == 0; });
+    for (std::thread& thread : threads) thread.join();
   };
 }
 
 // Small integers: all their products and sums are exact until they are rounded to the element type.
-void Set(int number, float* element) { *element = static_cast<float>(number); }
-void Set(int number, double* element) { *element = number; }
+template <typename T>
+void Set(int number, T* element) {
+  *element = static_cast<T>(number);
+}
 void Set(int number, BFloat16* element) {
   const auto as_float = static_cast<float>(number);
   uint32_t bits;
@@ -115,10 +61,8 @@ void Set(int number, std::complex<R>* element) {
   *element = {static_cast<R>(number), static_cast<R>((number * 3 + 7) % 5 - 2)};
 }
 
-std::complex<double> Value(float element) { return element; }
-std::complex<double> Value(double element) { return element; }
-template <typename R>
-std::complex<double> Value(const std::complex<R>& element) {
+template <typename T>
+std::complex<double> Value(const T& element) {
   return element;
 }
 std::complex<double> Value(BFloat16 element) {
@@ -142,17 +86,6 @@ constexpr double kRounding<Half> = 1.0 / 2048;
 template <>
 constexpr double kRounding<BFloat16> = 1.0 / 256;
 
-template <typename T>
-std::vector<std::complex<double>> Expected(const std::vector<Product>& products, int64_t size, bool conjugate,
-                                           const T* lhs, const T* rhs) {
-  std::vector<std::complex<double>> sums(size);
-  for (const auto& [o, l, r] : products) {
-    const std::complex<double> factor = Value(rhs[r]);
-    sums[o] += Value(lhs[l]) * (conjugate ? std::conj(factor) : factor);
-  }
-  return sums;
-}
-
 struct Work {
   const ContractionPlan& plan;
   const std::vector<Product>& products;
@@ -161,17 +94,19 @@ struct Work {
 };
 
 template <typename T>
-void Compute(const Work& work, InstructionSet instruction_set, int calls, int64_t pieces, std::mt19937_64* random,
-             ThreadPool* pool) {
+void Compute(const Work& work, InstructionSet instruction_set, int calls, int64_t pieces, std::mt19937_64* random) {
   // Exactly the operands' sizes, so that the sanitizer detects accesses out of bounds.
   const std::unique_ptr<T[]> lhs(new T[work.lhs_size]), rhs(new T[work.rhs_size]);
   for (int64_t i = 0; i < work.lhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &lhs[i]);
   for (int64_t i = 0; i < work.rhs_size; ++i) Set(static_cast<int>((*random)() % 5) - 2, &rhs[i]);
   const int64_t size = work.plan.output_size;
-  const auto expected = Expected(work.products, size, work.conjugate, lhs.get(), rhs.get());
+  std::vector<std::complex<double>> expected(size);
+  for (const auto& [o, l, r] : work.products) {
+    expected[o] += Value(lhs[l]) * (work.conjugate ? std::conj(Value(rhs[r])) : Value(rhs[r]));
+  }
   const auto call = [&] {
     const std::unique_ptr<T[]> out(new T[size]);
-    Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), instruction_set, InPieces(pool, pieces));
+    Contract(work.plan, work.conjugate, lhs.get(), rhs.get(), out.get(), instruction_set, InPieces(calls > 1, pieces));
     for (int64_t i = 0; i < size; ++i) {
       TF_CG_OPS_CHECK(std::abs(Value(out[i]) - expected[i]) <= kRounding<T> * std::abs(expected[i]));
     }
@@ -183,7 +118,7 @@ void Compute(const Work& work, InstructionSet instruction_set, int calls, int64_
 }
 
 // Runs one request, made from the bytes, and returns the number of its products.
-int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads, ThreadPool* pool) {
+int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads) {
   const int64_t largest = bytes->OneIn(4) ? 256 : 24;
   const Request request =
       MakeValidRequest(bytes, 5, [largest](Bytes* from) { return from->Below(from->OneIn(3) ? largest : 5); });
@@ -204,27 +139,16 @@ int64_t Run(Bytes* bytes, std::mt19937_64* random, int threads, ThreadPool* pool
   const Work work = {plan, products, role != kFx, static_cast<int64_t>(CountElements(lhs)),
                      static_cast<int64_t>(CountElements(rhs))};
   const auto instruction_set = static_cast<InstructionSet>(bytes->Below(static_cast<int>(BestInstructionSet()) + 1));
-  const int64_t pieces = 1 + bytes->Below(threads > 1 ? 9 : 4);
+  const int64_t pieces = 1 + bytes->Below(threads > 1 ? threads : 4);
   const int calls = threads > 1 ? 3 : 1;
-  switch (bytes->Below(6)) {
-    case 0:
-      Compute<Half>(work, instruction_set, calls, pieces, random, pool);
-      break;
-    case 1:
-      Compute<BFloat16>(work, instruction_set, calls, pieces, random, pool);
-      break;
-    case 2:
-      Compute<float>(work, instruction_set, calls, pieces, random, pool);
-      break;
-    case 3:
-      Compute<double>(work, instruction_set, calls, pieces, random, pool);
-      break;
-    case 4:
-      Compute<std::complex<float>>(work, instruction_set, calls, pieces, random, pool);
-      break;
-    default:
-      Compute<std::complex<double>>(work, instruction_set, calls, pieces, random, pool);
-  }
+  using Computation = void (*)(const Work&, InstructionSet, int, int64_t, std::mt19937_64*);
+  constexpr Computation kComputations[] = {Compute<Half>,
+                                           Compute<BFloat16>,
+                                           Compute<float>,
+                                           Compute<double>,
+                                           Compute<std::complex<float>>,
+                                           Compute<std::complex<double>>};
+  kComputations[bytes->Below(6)](work, instruction_set, calls, pieces, random);
   return calls * static_cast<int64_t>(products.size());
 }
 
@@ -240,13 +164,12 @@ int main(int argc, char** argv) {
   const std::chrono::duration<double> limit(std::atof(argv[1]));
   std::mt19937_64 random(std::strtoull(argv[2], nullptr, 10));
   const int threads = std::atoi(argv[3]);
-  const auto pool = threads > 1 ? std::make_unique<tf_cg_ops::ThreadPool>(threads) : nullptr;
   int64_t runs = 0, products = 0;
   for (; std::chrono::steady_clock::now() - start < limit; ++runs) {
     std::vector<uint8_t> data(64);
     for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
     tf_cg_ops::Bytes bytes(data.data(), data.size());
-    products += tf_cg_ops::Run(&bytes, &random, threads, pool.get());
+    products += tf_cg_ops::Run(&bytes, &random, threads);
   }
   std::printf("%lld runs, %lld products\n", static_cast<long long>(runs), static_cast<long long>(products));
   return 0;

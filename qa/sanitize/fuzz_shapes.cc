@@ -11,7 +11,6 @@
 #include "cc/lib/operand_names.h"
 #include "cuda/indexing.h"
 #include "cuda/schedule.h"
-#include "qa/sanitize/bytes.h"
 #include "qa/sanitize/reference.h"
 #include "qa/sanitize/request.h"
 

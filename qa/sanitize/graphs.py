@@ -7,9 +7,26 @@ import tempfile
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from qa.sanitize.model import cube, model, square
 
 tf1 = tf.compat.v1
+
+
+@cg.custom_gradient
+def square(x):
+    return x * x, lambda dy: 2.0 * x * dy
+
+
+@cg.recompute_grad
+def cube(x):
+    return square(x) * x
+
+
+def model(x):
+    """A number for each row of x: with gradients in a loop, in a conditional, and around a recomputation."""
+    x = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
+    x = tf.cond(tf.reduce_sum(x) > 0.0, lambda: cube(x), lambda: x)
+    others = list(range(1, x.shape.rank))
+    return cg.embed_gradient(tf.reduce_sum(x, others), 2.0 * x, x, axis=others)
 
 
 def in_one_graph(v2):
@@ -30,15 +47,23 @@ def traced():
     return function.get_concrete_function().graph
 
 
-def without_python(folder):
-    """The gradient of a saved function, which the passes make."""
+def save(folder):
     module = tf.Module()
     module.serve = tf.function(lambda x: {"y": cube(square(x)) + 1.0}, [tf.TensorSpec([3])], autograph=False)
     tf.saved_model.save(module, folder, signatures=module.serve.get_concrete_function())
+
+
+def loaded(session, folder):
+    """The input of a saved function and its gradient, which is made without Python."""
+    signature = tf1.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
+    x, y = (session.graph.get_tensor_by_name(info.name) for info in (signature.inputs["x"], signature.outputs["y"]))
+    return x, tf1.gradients(y, x)[0]
+
+
+def without_python(folder):
+    save(folder)
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
-        signature = tf1.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
-        x, y = (graph.get_tensor_by_name(info.name) for info in (signature.inputs["x"], signature.outputs["y"]))
-        tf1.gradients(y, x)
+        loaded(session, folder)
     return graph
 
 

@@ -2,8 +2,6 @@
 // passes SECONDS THREADS GRAPH... The graphs are GraphDefs in files. As in TensorFlow, each graph has a function
 // library of its own. The results must be the same each time.
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -14,13 +12,13 @@
 #include <thread>
 #include <vector>
 
-#include "qa/sanitize/check.h"
 #include "tensorflow/core/common_runtime/graph_constructor.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/public/session_options.h"
 
 namespace tf_cg_ops {
@@ -30,25 +28,10 @@ using ::tensorflow::FunctionDef;
 using ::tensorflow::FunctionLibraryDefinition;
 using ::tensorflow::Graph;
 using ::tensorflow::GraphDef;
-using ::tensorflow::GraphOptimizationPass;
 using ::tensorflow::OpRegistry;
 using ::tensorflow::OptimizationPassRegistry;
 
-// The passes of this library, in the order in which TensorFlow runs them.
-std::vector<GraphOptimizationPass*> OurPasses() {
-  const std::vector<std::string> names = {"RefuseLostGradients", "PruneGradients"};
-  std::vector<GraphOptimizationPass*> found;
-  for (const auto& [grouping, phases] : OptimizationPassRegistry::Global()->groups()) {
-    for (const auto& [phase, passes] : phases) {
-      for (const auto& pass : passes) {
-        if (std::count(names.begin(), names.end(), pass->name()) > 0) found.push_back(pass.get());
-      }
-    }
-  }
-  TF_CG_OPS_CHECK(found.size() == names.size());
-  return found;
-}
-
+// The passes of this library have their phase to themselves.
 void RunPasses(std::unique_ptr<Graph>* graph, FunctionLibraryDefinition* library) {
   const tensorflow::SessionOptions session_options;
   tensorflow::GraphOptimizationPassOptions options;
@@ -56,10 +39,10 @@ void RunPasses(std::unique_ptr<Graph>* graph, FunctionLibraryDefinition* library
   options.graph = graph;
   options.flib_def = library;
   options.is_function_graph = true;
-  for (GraphOptimizationPass* pass : OurPasses()) {
+  const auto& groups = OptimizationPassRegistry::Global()->groups();
+  for (const auto& pass : groups.at(OptimizationPassRegistry::PRE_PLACEMENT).at(9)) {
     const absl::Status status = pass->Run(options);
-    if (!status.ok()) std::fprintf(stderr, "%s: %s\n", pass->name().c_str(), std::string(status.message()).c_str());
-    TF_CG_OPS_CHECK(status.ok());
+    CHECK(status.ok()) << pass->name() << ": " << status;
   }
 }
 
@@ -67,7 +50,7 @@ std::unique_ptr<Graph> MakeGraph(const GraphDef& definition) {
   auto graph = std::make_unique<Graph>(OpRegistry::Global());
   tensorflow::GraphConstructorOptions options;
   options.allow_internal_ops = true;
-  TF_CG_OPS_CHECK(tensorflow::ConvertGraphDefToGraph(options, definition, graph.get()).ok());
+  CHECK(tensorflow::ConvertGraphDefToGraph(options, definition, graph.get()).ok());
   return graph;
 }
 
@@ -83,7 +66,7 @@ std::string Optimized(const GraphDef& definition) {
   for (const std::string& name : library.ListFunctionNames()) functions[name] = library.FindRecord(name)->fdef();
   for (const auto& [name, function] : functions) *result.mutable_library()->add_function() = function;
   std::string text;
-  TF_CG_OPS_CHECK(tensorflow::SerializeToStringDeterministic(result, &text));
+  CHECK(tensorflow::SerializeToStringDeterministic(result, &text));
   return text;
 }
 
@@ -94,29 +77,26 @@ struct Example {
 
 Example MakeExample(const std::string& path) {
   Example example;
-  TF_CG_OPS_CHECK(tensorflow::ReadBinaryProto(tensorflow::Env::Default(), path, &example.definition).ok());
+  CHECK(tensorflow::ReadBinaryProto(tensorflow::Env::Default(), path, &example.definition).ok());
   example.result = Optimized(example.definition);
   std::string before;
-  TF_CG_OPS_CHECK(tensorflow::SerializeToStringDeterministic(example.definition, &before));
-  TF_CG_OPS_CHECK(example.result != before);  // The passes changed something.
+  CHECK(tensorflow::SerializeToStringDeterministic(example.definition, &before));
+  CHECK(example.result != before);  // The passes changed something.
   return example;
 }
 
-// Runs all threads at once and returns the number of graphs that they optimized.
-int64_t Run(const std::vector<Example>& examples, int num_threads) {
-  std::atomic<int64_t> runs = 0;
+// Runs all threads at once.
+void Run(const std::vector<Example>& examples, int num_threads) {
   const auto work = [&](int first) {
     for (size_t i = 0; i < examples.size(); ++i) {
-      const size_t at = (first + i) % examples.size();
-      TF_CG_OPS_CHECK(Optimized(examples[at].definition) == examples[at].result);
-      ++runs;
+      const Example& example = examples[(first + i) % examples.size()];
+      CHECK(Optimized(example.definition) == example.result);
     }
   };
   std::vector<std::thread> threads;
   // Pairs of threads begin with the same graph.
   for (int i = 0; i < num_threads; ++i) threads.emplace_back(work, i / 2);
   for (std::thread& thread : threads) thread.join();
-  return runs;
 }
 
 }  // namespace
@@ -131,8 +111,11 @@ int main(int argc, char** argv) {
   const std::chrono::duration<double> limit(std::atof(argv[1]));
   std::vector<tf_cg_ops::Example> examples;
   for (int i = 3; i < argc; ++i) examples.push_back(tf_cg_ops::MakeExample(argv[i]));
+  const int num_threads = std::atoi(argv[2]);
   int64_t runs = 0;
-  while (std::chrono::steady_clock::now() - start < limit) runs += tf_cg_ops::Run(examples, std::atoi(argv[2]));
+  for (; std::chrono::steady_clock::now() - start < limit; runs += num_threads * examples.size()) {
+    tf_cg_ops::Run(examples, num_threads);
+  }
   std::printf("%lld runs, %zu graphs\n", static_cast<long long>(runs), examples.size());
   return 0;
 }

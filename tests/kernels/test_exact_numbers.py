@@ -1,4 +1,4 @@
-"""Special numbers are those of IEEE 754, without special cases, and sums are as exact as docs/reliability.md says."""
+"""Special numbers are those of IEEE 754, without special cases, and sums are exact but for the rounding to their type."""
 
 import math
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from qa import exactness
 from tf_cg_ops._src.core import library
 
 from ..support.tensors import DTYPES, bits
+from . import exact_sums as exactness
 
 REAL = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 WIDER_SUMS = [dtype for dtype in DTYPES if dtype not in (tf.float64, tf.complex128)]

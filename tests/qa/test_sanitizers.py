@@ -1,46 +1,50 @@
-"""The arithmetic under sanitizers, and injected faults that each of them must find."""
+"""The arithmetic under sanitizers, and injected faults that each of them, and the tests, must find."""
 
 import pathlib
+import re
 import sys
 
 import pytest
 
-from build_ops import sanitize
 from build_ops.compiler import build_library
+from qa import page
+from qa.faults import FAULTS as FAULTS_FOR_TESTS
+from qa.sanitize import run
 
 from ..support.sources import ROOT
 
-needs_clang = pytest.mark.skipif(sanitize.find_clang() is None, reason="there is no clang++ with libFuzzer")
-SETTINGS = sanitize.Settings(seconds=10)
+needs_clang = pytest.mark.skipif(run.find_clang() is None, reason="there is no clang++ with libFuzzer")
+
+
+def outcome_of(part, seconds=10):
+    return run.PARTS[part](seconds, 1, run.TESTS)
 
 
 def assert_clean(outcome):
-    assert outcome.result == "clean"
-    assert outcome.figures["runs"] > 100
+    assert outcome["result"] == "clean"
+    assert int(re.search(r"\d+", outcome["amount"])[0]) > 100
 
 
 @needs_clang
 def test_no_shapes_overflow_and_every_plan_visits_each_product_once():
-    assert_clean(sanitize.fuzz_shapes(SETTINGS))
+    assert_clean(outcome_of("shapes", seconds=4))
 
 
 @pytest.mark.slow
-def test_kernels_stay_within_their_operands():
-    assert_clean(sanitize.check_memory(SETTINGS))
-
-
-@pytest.mark.slow
-def test_kernels_on_several_threads_do_not_race():
-    assert_clean(sanitize.check_threads(SETTINGS))
-
-
-@pytest.mark.slow
-def test_graph_passes_on_several_threads_do_not_race():
-    assert_clean(sanitize.check_passes(SETTINGS))
+@pytest.mark.parametrize("part", ["memory", "threads", "passes"])
+def test_kernels_stay_within_their_operands_and_threads_do_not_race(part):
+    assert_clean(outcome_of(part))
 
 
 # The part, the file, what is right there and what is not, and what the report has to say.
 FAULTS = {
+    "a GPU's pack beyond a row": (
+        "shapes",
+        "cuda/schedule.cc",
+        "operands_are_aligned && rows_are_whole_vectors && ",
+        "operands_are_aligned && ",
+        "WRONG: expected",
+    ),
     "a product that overflows": (
         "shapes",
         "cc/lib/alignment.cc",
@@ -60,13 +64,6 @@ FAULTS = {
         "cc/lib/contraction_plan.cc",
         " && outer.rhs == inner.rhs * inner.size",
         "",
-        "WRONG: expected",
-    ),
-    "a GPU's pack beyond a row": (
-        "shapes",
-        "cuda/schedule.cc",
-        "operands_are_aligned && rows_are_whole_vectors && ",
-        "operands_are_aligned && ",
         "WRONG: expected",
     ),
     "a read beyond a row": (
@@ -101,15 +98,11 @@ FAULTS = {
 }
 
 
-def marked(fault):
-    """All but the shapes need the kernels or the passes compiled under a sanitizer, which takes minutes."""
-    return pytest.param(fault, marks=[] if FAULTS[fault][0] == "shapes" else [pytest.mark.slow])
-
-
-@pytest.mark.parametrize("fault", [marked(fault) for fault in FAULTS])
-def test_injected_faults_are_found(fault, tmp_path, monkeypatch):
-    part, source, right, wrong, report = FAULTS[fault]
-    if part == "shapes" and sanitize.find_clang() is None:
+# All but the first compile for long.
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if i else []) for i, n in enumerate(FAULTS)])
+def test_a_sanitizer_finds_an_injected_fault(name, tmp_path, monkeypatch):
+    part, source, right, wrong, report = FAULTS[name]
+    if part == "shapes" and run.find_clang() is None:
         pytest.skip("there is no clang++ with libFuzzer")
     text = (ROOT / source).read_text()
     assert text.count(right) == 1
@@ -117,11 +110,9 @@ def test_injected_faults_are_found(fault, tmp_path, monkeypatch):
     faulty.write_text(text.replace(right, wrong))
     # Everything else has been compiled already.
     for sources in ("SHAPES", "ARITHMETIC", "PASSES"):
-        swapped = [str(faulty) if name == source else name for name in getattr(sanitize, sources)]
-        monkeypatch.setattr(sanitize, sources, swapped)
-    monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
-    outcome = sanitize.PARTS[part](SETTINGS)
-    assert outcome.result == "FOUND"
+        monkeypatch.setattr(run, sources, [str(faulty) if n == source else n for n in getattr(run, sources)])
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    assert outcome_of(part)["result"] == "FOUND"
     assert report in (tmp_path / f"{part}.log").read_text()
 
 
@@ -129,7 +120,7 @@ def test_injected_faults_are_found(fault, tmp_path, monkeypatch):
 def faulty_op(tmp_path_factory):
     """The whole op library takes minutes to compile: this is one op, that does wrong as it is told."""
     library = tmp_path_factory.mktemp("faulty") / "faulty.so"
-    build_library(library, [f"{sanitize.HARNESSES}/faulty_op.cc"], None, [], sanitize.LIBRARY_FLAGS)
+    build_library(library, [f"{run.HARNESSES}/faulty_op.cc"], None, [], run.LIBRARY_FLAGS)
     return library
 
 
@@ -143,10 +134,10 @@ def faulty_op(tmp_path_factory):
     ],
 )
 def test_faults_inside_of_tensorflow_are_found(faulty_op, fault, leaks, report, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sanitize, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
     code = f"import tensorflow as tf; tf.load_op_library({str(faulty_op)!r}).faulty(numbers=[1.0, 2.0], {fault})"
-    outcome = sanitize.check_in_tensorflow("library", "one op", [sys.executable, "-c", code], ROOT, leaks=leaks)
-    assert outcome.result == ("FOUND" if report else "clean")
+    outcome = run.check_in_tensorflow("library", "one op", [sys.executable, "-c", code], ROOT, leaks=leaks)
+    assert outcome["result"] == ("FOUND" if report else "clean")
     if report:
         printed = capsys.readouterr().out
         assert report in printed
@@ -154,6 +145,20 @@ def test_faults_inside_of_tensorflow_are_found(faulty_op, fault, leaks, report, 
 
 
 def test_a_missing_clang_is_skipped_visibly(monkeypatch):
-    monkeypatch.setattr(sanitize, "find_clang", lambda: None)
-    outcome = sanitize.fuzz_shapes(SETTINGS)
-    assert "skipped: there is no clang++" in sanitize.table([outcome])
+    monkeypatch.setattr(run, "find_clang", lambda: None)
+    assert outcome_of("shapes")["result"].startswith("skipped: there is no clang++")
+
+
+def test_the_tests_that_programs_run_exist():
+    names = [f"{test}.py" for test in run.TESTS] + [test for fault in FAULTS_FOR_TESTS for test in fault.tests]
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS_FOR_TESTS, ids=lambda fault: fault.name)
+def test_each_fault_for_the_tests_fits_the_sources(fault):
+    assert (ROOT / fault.file).read_text().count(fault.right) == 1
+
+
+def test_the_page_shows_the_results():
+    text = page.PAGE.read_text()
+    assert page.page(text) == text

@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+ROLES = ("fx", "gx", "x")
+
 
 def domain_axes(axis, x_rank):
     """The dimensions of x that `axis` names, from 0."""
@@ -11,11 +13,35 @@ def domain_axes(axis, x_rank):
     return tuple(sorted(a % x_rank for a in np.ravel(axis).astype(int).tolist()))
 
 
-def lay_along_x(array, x_rank, axes):
+def lay_out(shapes, axis=()):
+    """The joint shape of fx, gx and x, and each of them in its rank. Raises ValueError where they do not fit."""
+    fx, gx, x = map(tuple, shapes)
+    if axis is not None and not all(-len(x) <= a < len(x) for a in np.ravel(axis).tolist()):
+        raise ValueError("axis out of range")
+    # How far the dimensions of the domain are from the right end.
+    domain = [len(x) - a for a in domain_axes(axis, len(x))]
+    if len(set(domain)) < len(domain):
+        raise ValueError("axis given twice")
+    laid = [_along_batch(fx, domain), gx if len(gx) >= len(x) else _along_batch(gx, domain), x]
+    rank = max(map(len, laid))
+    laid = [(1,) * (rank - len(shape)) + shape for shape in laid]
+    sizes = [set(sizes) - {1} or {1} for sizes in zip(*laid, strict=True)]
+    if any(len(different) > 1 for different in sizes):
+        raise ValueError("the shapes do not broadcast")
+    joint = tuple(size for (size,) in sizes)
+    batch = tuple(size for i, size in enumerate(joint) if rank - i not in domain)
+    if fx != batch and not (fx == () and joint == x):
+        raise ValueError(f"fx of {fx} is not of {batch}")
+    return joint, laid
+
+
+def _along_batch(shape, domain):
     """Puts a dimension of size 1 in at each place of the domain, counted from the right."""
-    missing = x_rank - len(axes) - array.ndim
-    array = array.reshape((1,) * max(missing, 0) + array.shape)
-    return np.expand_dims(array, tuple(a - x_rank for a in axes))
+    from_the_right = list(reversed(shape))
+    for place in sorted(domain):
+        from_the_right += [1] * (place - 1 - len(from_the_right))
+        from_the_right.insert(place - 1, 1)
+    return tuple(reversed(from_the_right))
 
 
 def sum_to_shape(array, shape):
@@ -25,16 +51,20 @@ def sum_to_shape(array, shape):
     return array.sum(axis=ones, keepdims=True)
 
 
+def products(wrt, operands, shape, axis=()):
+    """What is summed for the gradient by one role, of that shape: the products of the other two; and how it is laid."""
+    shapes = {role: np.shape(array) for role, array in operands.items()} | {wrt: shape}
+    joint, laid = lay_out([shapes[role] for role in ROLES], axis)
+    laid = dict(zip(ROLES, laid, strict=True))
+    first, second = (np.reshape(widen(operands[role]), laid[role]) for role in ROLES if role != wrt)
+    with np.errstate(all="ignore"):  # The numbers may be infinite.
+        return np.broadcast_to(first * (second if wrt == "fx" else np.conj(second)), joint), laid[wrt]
+
+
 def vjp(dy, gx, x_shape, axis=()):
     """dx = sum_to_x(dy * conj(gx))."""
-    dy, gx = np.asarray(widen(dy)), np.asarray(widen(gx))
-    axes = domain_axes(axis, len(x_shape))
-    dy = lay_along_x(dy, len(x_shape), axes)
-    if gx.ndim < len(x_shape):
-        gx = lay_along_x(gx, len(x_shape), axes)
-    product = dy * np.conj(gx)
-    joint = np.broadcast_shapes(product.shape, tuple(x_shape))
-    return sum_to_shape(np.broadcast_to(product, joint), tuple(x_shape))
+    array, laid = products("x", {"fx": dy, "gx": gx}, tuple(x_shape), axis)
+    return sum_to_shape(array, laid).reshape(tuple(x_shape))
 
 
 def widen(array):

@@ -1,1 +1,0 @@
-"""Faults injected into the sources, one at a time; the tests must notice each."""

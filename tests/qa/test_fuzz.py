@@ -1,0 +1,138 @@
+"""Short runs of the fuzzers, and proofs that they find faults, however a fault shows, and make their input smaller."""
+
+import os
+import re
+import time
+from unittest import mock
+
+import pytest
+
+import tf_cg_ops as cg
+from qa.fuzz import differential, raw, saved_model_edits, saved_models
+from qa.fuzz.hunt import hunt
+from qa.fuzz.processes import DiedError, FailedError, Worker
+
+from ..support import reference
+
+
+@pytest.mark.parametrize(
+    ("subject", "examples", "seed"),
+    [("raw", 400, 2), ("raw", 200, 3), ("differential", 50, 2), ("saved_models", 25, 2)],
+    ids=["raw", "raw_without_passes", "differential", "saved_models"],
+)
+def test_a_short_run_finds_nothing(subject, examples, seed):
+    counts, failure = hunt(subject, examples, seed)
+    assert failure is None
+    assert counts.total() >= examples
+    assert len(counts) > 1
+
+
+# Checks with a fault in them. They run in the child process, which imports them from here.
+
+
+def with_a_wrong_reference(case, folder):
+    right = reference.vjp
+    with mock.patch.object(reference, "vjp", lambda *args: right(*args) * (1.001 if case.axis else 1.0)):
+        return differential.check(case)
+
+
+def without_a_conjugate(call, folder):
+    """In NumPy alone: then complex gradients look wrong."""
+    with mock.patch.object(reference.np, "conj", lambda array: array):
+        return raw.check(call)
+
+
+def with_a_wrong_message(case, folder):
+    right = cg.saved_model.inspect
+
+    def inspect(folder):
+        try:
+            return right(folder)
+        except ValueError as error:
+            raise ValueError("unheard") from error
+
+    with mock.patch.object(cg.saved_model, "inspect", inspect):
+        return saved_models.check(case, folder)
+
+
+def that_aborts(call, folder):
+    if call.op == "CustomGradientEmbedGrad" and len(call.inputs[0].shape) > 1:
+        os.abort()
+    return "eager: right result"
+
+
+@pytest.mark.parametrize(
+    ("subject", "examples", "check", "error", "smallest"),
+    [
+        ("differential", 60, with_a_wrong_reference, "gradient 2, eager", r"pairs=1.*order=1.*mode='eager'.*seed=0"),
+        ("raw", 200, without_a_conjugate, "Not equal to tolerance", r"dtype=tf.complex(64|128), shape=\(\).*seed=0"),
+        pytest.param(
+            *(
+                "raw",
+                100,
+                that_aborts,
+                "the process ended (SIGABRT)",
+                r"op='CustomGradientEmbedGrad'.*shape=\(\d, \d\)",
+            ),
+            marks=pytest.mark.slow,  # Each step to a smaller input starts a process.
+        ),
+        ("saved_models", 60, with_a_wrong_message, "ValueError: unheard", r"'inspect', edits=\(Edit\([^()]*\),\)"),
+    ],
+)
+def test_a_fault_is_found_and_its_input_made_small(subject, examples, check, error, smallest):
+    _, failure = hunt(subject, examples, seed=4, check=check)
+    assert failure["subject"] == subject
+    assert error in failure["error"]
+    assert re.search(smallest, failure["case"], re.DOTALL)
+
+
+def always_aborts(case=None, folder=None):
+    os.abort()
+
+
+def hangs():
+    time.sleep(1000)
+
+
+def takes_all_memory():
+    kept = []
+    while True:
+        kept.append(b"x" * (1 << 24))
+        time.sleep(0.001)
+
+
+def raises():
+    raise KeyError("unheard")
+
+
+def test_a_worker_says_how_its_process_failed_and_goes_on():
+    with Worker(seconds=2, megabytes=100) as worker:
+        for function, error, text in [
+            (always_aborts, DiedError, "Fatal Python error: Aborted"),
+            (hangs, DiedError, "no answer in 2 s"),
+            (takes_all_memory, DiedError, "it took 100 MB"),
+            (raises, FailedError, "KeyError: 'unheard'"),
+        ]:
+            with pytest.raises(error, match=text):
+                worker.run(function)
+            assert worker.run(abs, -3) == 3
+
+
+def test_a_death_without_this_library_too_is_the_fault_of_tensorflow(monkeypatch):
+    monkeypatch.setattr(saved_models, "control", always_aborts)
+    counts, failure = hunt("saved_models", 2, check=always_aborts)
+    assert failure is None
+    assert [kind.partition(": ")[2] for kind in counts.elements()] == ["TensorFlow's own failure"] * 2
+
+
+@pytest.mark.parametrize("base", saved_models.BASES)
+def test_the_control_of_a_model_has_only_built_in_ops_and_runs(base, tmp_path):
+    saved_models.save(base, tmp_path)
+    proto = saved_models.read(tmp_path)
+    ours = {node.op for function in proto.meta_graphs[0].graph_def.library.function for node in function.node_def}
+    saved_model_edits.replace_our_ops(proto)
+    nodes = [node for function in proto.meta_graphs[0].graph_def.library.function for node in function.node_def]
+    assert not [node.op for node in nodes if node.op.startswith("CustomGradient")]
+    assert any(node.name.endswith("_rule") for node in nodes) == ("CustomGradientRule" in ours)
+    (tmp_path / "saved_model.pb").write_bytes(proto.SerializeToString())
+    saved_models.load(tmp_path)
