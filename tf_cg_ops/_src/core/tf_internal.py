@@ -108,6 +108,8 @@ from tensorflow.python.saved_model.loader_impl import parse_saved_model
 # Writes the fingerprint of saved_model.pb, which depends on its bytes: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
+from tf_cg_ops._src.core import calls as _calls
+
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
@@ -390,17 +392,15 @@ def cache_control_flow_graphs(op: Any) -> None:
     Otherwise each differentiation makes new graphs, does not find what the last one accumulated, and the third
     derivative never ends.
     """
-    if op.type in ("While", "StatelessWhile"):
+    if op.type not in _calls.LOOPS | _calls.CONDITIONALS:
+        return
+    graphs = control_flow_graphs(op)
+    if op.type in _calls.LOOPS:
         names = ["_cond_graph", "_body_graph"]
-        graphs = [while_v2._get_graph(op, attribute, f"_{attribute}_graph") for attribute in ("cond", "body")]
     elif op.type in ("If", "StatelessIf"):
         names = ["_true_graph", "_false_graph"]
-        graphs = list(cond_v2.get_func_graphs(op))
-    elif op.type in ("Case", "StatelessCase"):
-        graphs = list(cond_v2.get_func_graphs(op))
-        names = [f"_branch_graph_{i}" for i in range(len(graphs))]
     else:
-        return
+        names = [f"_branch_graph_{i}" for i in range(len(graphs))]
     for name, graph in zip(names, graphs, strict=True):
         setattr(op, name, graph)
         for inner in graph.get_operations():
@@ -431,7 +431,7 @@ def graph_of_function(function: Any) -> Any:
 # The attributes of these ops name functions; their graphs, with the Python gradients of the ops inside, stand beside.
 def control_flow_graphs(op: Any) -> list[Any]:
     """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
-    if op.type in ("While", "StatelessWhile"):
+    if op.type in _calls.LOOPS:
         # Under a ForwardAccumulator, TensorFlow changes a loop before it notes the graphs, which are then out of date.
         if len(getattr(op, "_body_graph", op).inputs) != len(op.inputs):
             del op._cond_graph, op._body_graph
