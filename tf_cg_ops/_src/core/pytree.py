@@ -88,6 +88,19 @@ def _arguments(
     return [argument for argument in arguments if argument.name not in constants]
 
 
+def spread(arguments: list[Argument]) -> list[Argument]:
+    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
+    spread = []
+    for argument in arguments:
+        if argument.star == "**":
+            spread += [Argument(key, argument.value[key]) for key in sorted(argument.value)]
+        elif argument.star == "*":
+            spread += [Argument(f"{argument.name}[{i}]", item) for i, item in enumerate(argument.value)]
+        else:
+            spread.append(argument)
+    return spread
+
+
 def _flatten(arguments: list[Argument]) -> tuple[list[Any], list[str]]:
     all_values: list[Any] = []
     all_names: list[str] = []
