@@ -51,8 +51,9 @@ def attach_rule(
     wording = _wording(api, rule)
     name = f"{op.name} ({op.type}){place}"
     names = [f"op.inputs[{i}]" for i in range(len(inputs))]
+    leaves = pytree.Leaves(list(inputs), lambda: list(map(pytree.Argument, names, inputs)))
     differentiable = [[tensor] if tf_internal.is_trainable(tensor) else [] for tensor in inputs]
-    checks = GradientChecks(wording, name, pytree.Leaves(list(inputs), lambda: names), differentiable, [])
+    checks = GradientChecks(wording, name, leaves, differentiable, [])
 
     def overridden() -> list[tf.Tensor]:
         sources = [tensor for tensors in differentiable for tensor in tensors]
