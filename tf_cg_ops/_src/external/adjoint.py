@@ -14,9 +14,9 @@ from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.external import residuals, results
-from tf_cg_ops._src.external.adjoint_call import AdjointCall, Kept
+from tf_cg_ops._src.external import residuals
 from tf_cg_ops._src.external.arguments import API
+from tf_cg_ops._src.external.python_call import AdjointCall, Kept, one_for_each_input
 
 _WORDING = without_gradient_function(API)
 ADVICE = "Build the model from its Python code here, and load its weights."  # For another process.
@@ -184,7 +184,7 @@ def _gradients_of_tensors(
     answer, name = call.vjp(tuple(arguments), *dense, **options), call.arguments.name
     gradients = [answer]
     if not isinstance(answer, tf.Tensor):
-        gradients = results.one_for_each_input(f"{API}: vjp of '{name}'", answer, call.arguments)
+        gradients = one_for_each_input(f"{API}: vjp of '{name}'", answer, call.arguments)
     checked: list[Any] = []
     for gradient, spec in zip(gradients, call.arguments.x, strict=True):
         if gradient is not None:
