@@ -1,6 +1,6 @@
 """The answer of a gradient function as one entry for each leaf of the arguments: nothing is dropped or guessed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ class _WrongAnswerError(ValueError):
     """The answer has another structure than the arguments. The text continues a sentence about the function."""
 
 
-def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves, holds_tensors: Callable[[Any], bool]) -> Entries:
+def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries:
     """The entries in the order of the leaves, or any number of entries without a dictionary: the caller counts those.
 
     Raises ValueError or TypeError about this subject if the answer cannot be read.
@@ -25,12 +25,12 @@ def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves, holds_tens
     if not has_mapping(answer):
         return tf.nest.flatten(answer)
     read = _by_name if isinstance(answer, Mapping) else _by_position
-    readings = [lambda: read(answer, arguments.arguments, holds_tensors)]
-    with_tensors = [a for a in arguments.arguments if holds_tensors(a.value)] or arguments.arguments
+    readings = [lambda: read(answer, arguments.arguments)]
+    with_tensors = [a for a in arguments.arguments if _holds_tensors(a.value)] or arguments.arguments
     if len(with_tensors) == 1:
         readings.append(lambda: _of_single(answer, with_tensors[0], arguments.arguments))
     if not isinstance(answer, Mapping):
-        readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments), holds_tensors))
+        readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments)))
     found: list[Entries] = []
     errors: list[_WrongAnswerError] = []
     for reading in readings:
@@ -75,6 +75,10 @@ def has_mapping(answer: Any) -> bool:
     return any(map(has_mapping, answer)) if isinstance(answer, list) else isinstance(answer, Mapping)
 
 
+def _holds_tensors(value: Any) -> bool:
+    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
+
+
 def _are_same(first: Entries, second: Entries) -> bool:
     return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
 
@@ -83,9 +87,7 @@ def _no_entries(argument: pytree.Argument) -> Entries:
     return [None] * len(tf.nest.flatten(argument.value))
 
 
-def _by_name(
-    answer: Mapping[str, Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
-) -> Entries:
+def _by_name(answer: Mapping[str, Any], arguments: list[pytree.Argument]) -> Entries:
     parts: dict[str, Any] = dict(answer)
     names: list[str] = []
     entries: Entries = []
@@ -99,7 +101,7 @@ def _by_name(
                 entries += _aligned(parts.pop(single.name), single.value, single.name)
             else:
                 entries += _no_entries(single)
-                missing += [single.name] if holds_tensors(single.value) else []
+                missing += [single.name] if _holds_tensors(single.value) else []
     if parts:
         raise _WrongAnswerError(
             f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the "
@@ -113,11 +115,9 @@ def _by_name(
     return entries
 
 
-def _by_position(
-    answer: Sequence[Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
-) -> Entries:
+def _by_position(answer: Sequence[Any], arguments: list[pytree.Argument]) -> Entries:
     left_out = arguments[len(answer) :]
-    if len(answer) > len(arguments) or any(holds_tensors(argument.value) for argument in left_out):
+    if len(answer) > len(arguments) or any(_holds_tensors(argument.value) for argument in left_out):
         raise _WrongAnswerError(
             f"returned {text.count(len(answer), 'gradient')} with a dict among them, but its inputs are "
             f"{text.quoted(argument.name for argument in arguments)}. Return one gradient, or one structure of "

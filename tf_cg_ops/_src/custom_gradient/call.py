@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -81,19 +82,19 @@ def call_with_gradient(
         returned = [i for i in returned if as_variable(leaves[i]) is None]
     checks = GradientChecks(wording, name, arguments, inputs, variables)
     checks.check_takes_variables(grad_fn.function)
-    flat_inputs = [*_concatenated(inputs), *map(tf.convert_to_tensor, variables), *(grad_fn.captures or ())]
+    flat_inputs = [*itertools.chain(*inputs), *map(tf.convert_to_tensor, variables), *(grad_fn.captures or ())]
 
     outputs = [pytree.to_output(leaf) for leaf in leaves]
     components = [pytree.tensors_for_gradients(output) for output in outputs]
-    flat_outputs = _concatenated(components)
+    flat_outputs = list(itertools.chain(*components))
     if not flat_outputs:
         return value
 
     # A gradient passes unchanged to what is only returned: the first component of that leaf.
     passed = [sum(map(len, components[:i])) for i in returned]
     flat_inputs += [flat_outputs[position] for position in passed]
-    backward = _backward(grad_fn, checks, variables, outputs, components, passed)
-    tangents = _tangents(grad_fn.tangents, arguments.values, inputs, variables, components, passed)
+    backward = _backward(grad_fn, checks, outputs, components, passed)
+    tangents = _tangents(grad_fn.tangents, checks, components, passed)
     for_tapes = backward
     if grad_fn.takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -176,7 +177,6 @@ def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], argument
 def _backward(
     grad_fn: GradFn,
     checks: GradientChecks,
-    variables: list[tf.Variable],
     outputs: list[Any],
     components: list[list[tf.Tensor]],
     passed: list[int],
@@ -186,7 +186,7 @@ def _backward(
     It passes keywords on to `grad_fn`.
     """
     scope_of_call = scopes.current()
-    of_variables = {"variables": variables} if variables else {}
+    of_variables = {"variables": checks.variables} if checks.variables else {}
 
     def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
         if scopes.current() != scope_of_call:
@@ -206,9 +206,7 @@ def _backward(
 
 def _tangents(
     tangents_of: Callable[..., Sequence[Any]] | None,
-    values: list[Any],
-    inputs: list[list[tf.Tensor]],
-    variables: list[tf.Variable],
+    checks: GradientChecks,
     components: list[list[tf.Tensor]],
     passed: list[int],
 ) -> Callable[..., list[Any]] | None:
@@ -217,18 +215,16 @@ def _tangents(
         return None
 
     def tangents(*flat: Any) -> list[Any]:
-        num_passed, num_before = len(flat) - len(passed), len(flat) - len(passed) - len(variables)
-        by_leaf = pytree.regroup(values, inputs, flat[:num_before])
-        answer = tangents_of(by_leaf, variables, list(flat[num_before:num_passed]))
+        first_passed = len(flat) - len(passed)
+        first_variable = first_passed - len(checks.variables)
+        by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])
+        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]))
         parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
-        result = _concatenated(part or [None] * len(tensors) for part, tensors in zip(parts, components, strict=True))
-        for position, tangent in zip(passed, flat[num_passed:], strict=True):
+        pairs = zip(parts, components, strict=True)
+        result = [tangent for part, tensors in pairs for tangent in part or [None] * len(tensors)]
+        for position, tangent in zip(passed, flat[first_passed:], strict=True):
             if tangent is not None:
                 result[position] = tangent if result[position] is None else result[position] + tangent
         return result
 
     return tangents
-
-
-def _concatenated(lists: Iterable[list[Any]]) -> list[Any]:
-    return [tensor for tensors in lists for tensor in tensors]

@@ -1,5 +1,6 @@
 """Checks of the gradients that a gradient function returns, in every mode."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,48 +29,41 @@ def _user_function(wording: Wording, grad_fn: Any) -> Callable[..., Any]:
     return grad_fn.func if wording.binds_arguments else grad_fn
 
 
+@dataclasses.dataclass(eq=False)
 class GradientChecks:
     """Checks the signature of the `grad_fn` of one call, and the gradients that it returns."""
 
-    def __init__(
-        self,
-        wording: Wording,
-        function: str,
-        arguments: pytree.Leaves,
-        inputs: Sequence[list[tf.Tensor]],
-        variables: Sequence[tf.Variable],
-    ) -> None:
-        self._wording = wording
-        self._function = function
-        self._arguments = arguments
-        self._inputs = inputs
-        self._variables = variables
+    wording: Wording
+    function: str
+    arguments: pytree.Leaves
+    inputs: list[list[tf.Tensor]]  # The Tensors of each leaf of the arguments.
+    variables: Sequence[tf.Variable]
 
     def check_takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
-        if self._variables and not takes_variables(self._wording, grad_fn):
+        if self.variables and not takes_variables(self.wording, grad_fn):
             sentence = (
                 f"'{{function}}' reads variables that are not among its arguments ({{names}}); "
-                f"{self._wording.takes_no_variables}"
+                f"{self.wording.takes_no_variables}"
             )
-            names = text.quoted(variable.name for variable in self._variables)
-            signature = inspect.signature(_user_function(self._wording, grad_fn))
+            names = text.quoted(variable.name for variable in self.variables)
+            signature = inspect.signature(_user_function(self.wording, grad_fn))
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
     def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
         """Raises TypeError, from this error, if the parameters of grad_fn do not fit its upstream gradients."""
-        function, args = _user_function(self._wording, grad_fn), [*dys]
-        kwargs |= {"variables": self._variables} if self._variables else {}
-        if self._wording.binds_arguments:
+        function, args = _user_function(self.wording, grad_fn), [*dys]
+        kwargs |= {"variables": self.variables} if self.variables else {}
+        if self.wording.binds_arguments:
             args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
         signature = mismatched_signature(function, args, kwargs)
         if signature is not None:
-            sentence, upstream = self._wording.takes_other_upstream, text.count(len(dys), "upstream gradient")
+            sentence, upstream = self.wording.takes_other_upstream, text.count(len(dys), "upstream gradient")
             raise TypeError(self._message(sentence, upstream=upstream, signature=signature)) from error
 
     def checked_gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
-        if not self._variables:
+        if not self.variables:
             return self._of_arguments(answer)
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
@@ -82,14 +76,14 @@ class GradientChecks:
 
     @property
     def _subject(self) -> str:
-        return self._wording.subject_of(self._function)
+        return self.wording.subject_of(self.function)
 
     def _message(self, sentence: str, **parts: Any) -> str:
-        return self._wording.message(sentence, self._function, **parts)
+        return self.wording.message(sentence, self.function, **parts)
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         checked: list[Any] = []
-        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self._inputs, strict=True)):
+        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self.inputs, strict=True)):
             gradient = slices.kept(gradient)
             if gradient is None:
                 checked.extend([None] * len(tensors))
@@ -103,16 +97,16 @@ class GradientChecks:
         """One entry for each leaf of the arguments."""
         if isinstance(answer, tf.Tensor):
             entries = [answer]
-        elif answer is None and not self._inputs:
+        elif answer is None and not self.inputs:
             entries = []
         else:
-            entries = answers.flat_entries(self._subject, answer, self._arguments, _holds_tensors)
+            entries = answers.flat_entries(self._subject, answer, self.arguments)
         if self._leaves_out_self(entries):
             entries = [None, *entries]
-        if len(entries) < len(self._inputs) and not any(self._inputs[len(entries) :]):
+        if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
             # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
-            entries = entries + [None] * (len(self._inputs) - len(entries))
-        if len(entries) != len(self._inputs):
+            entries = entries + [None] * (len(self.inputs) - len(entries))
+        if len(entries) != len(self.inputs):
             raise self._wrong_number(len(entries))
         return entries
 
@@ -121,7 +115,7 @@ class GradientChecks:
 
         The decorated function then does not know that it is a method, as in `types.MethodType(decorated, instance)`.
         """
-        if not self._inputs or self._inputs[0] or self._arguments.names[0] not in ("self", "cls"):
+        if not self.inputs or self.inputs[0] or self.arguments.names[0] not in ("self", "cls"):
             return False
         can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
         if can_leave_out and can_include and any(entry is not None for entry in entries):
@@ -130,18 +124,18 @@ class GradientChecks:
 
     def _fit(self, entries: list[Any], first: int) -> bool:
         """Whether the entries fit the leaves from the first one on: all that hold Tensors, and no others."""
-        inputs = self._inputs[first:]
+        inputs = self.inputs[first:]
         has_rest = any(inputs[len(entries) :])
         pairs = zip(entries, inputs, strict=False)
         return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
 
     def _wrong_number(self, number: int) -> ValueError:
-        names, gradients = self._arguments.names, text.count(number, "gradient")
+        names, gradients = self.arguments.names, text.count(number, "gradient")
         parts = {"gradients": gradients, "expected": len(names), "names": text.quoted(names), "got": number}
-        return ValueError(self._message(self._wording.wrong_number, **parts))
+        return ValueError(self._message(self.wording.wrong_number, **parts))
 
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
-        argument, tensors, value = repr(self._arguments.names[i]), self._inputs[i], self._arguments.values[i]
+        argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
             # Integer inputs in a rule for an op; and constants, which a tf.function may get as Tensors: one grad_fn
             # serves both, and the derivative by a constant is nobody's.
@@ -163,7 +157,7 @@ class GradientChecks:
         if len(components) != len(tensors) or is_other_type:
             expected, got = text.count(len(tensors), "tensor"), text.count(len(components), "tensor")
             parts = {"argument": argument, "expected": expected, "got": got}
-            raise ValueError(self._message(self._wording.wrong_structure, **parts))
+            raise ValueError(self._message(self.wording.wrong_structure, **parts))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
     def _of_variables(self, answer: Any) -> list[Any]:
@@ -174,16 +168,16 @@ class GradientChecks:
                 "gradient for each variable, in the order of 'variables'."
             )
         gradients = tf.nest.flatten(answer)
-        if len(gradients) != len(self._variables):
+        if len(gradients) != len(self.variables):
             raise ValueError(
                 f"{self._subject} returned {text.count(len(gradients), 'gradient')} for the variables; expected "
-                f"{len(self._variables)} (one per variable: "
-                f"{text.quoted(variable.name for variable in self._variables)}). Return None for a variable that has "
+                f"{len(self.variables)} (one per variable: "
+                f"{text.quoted(variable.name for variable in self.variables)}). Return None for a variable that has "
                 "no gradient."
             )
         return [
             None if gradient is None else self._check(slices.kept(gradient), f"variable {variable.name!r}", variable)
-            for gradient, variable in zip(gradients, self._variables, strict=True)
+            for gradient, variable in zip(gradients, self.variables, strict=True)
         ]
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
@@ -198,23 +192,23 @@ class GradientChecks:
             return gradient
         if gradient.dtype.base_dtype != dtype:
             if not can_cast(gradient.dtype, dtype):
-                raise self._wording.wrong_dtype_error(self._function, argument, dtype, gradient.dtype)
+                raise self.wording.wrong_dtype_error(self.function, argument, dtype, gradient.dtype)
             gradient = tf.cast(gradient, dtype)
         if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(self._wording.wrong_shape_message(self._function, argument, shape, gradient.shape))
+            raise ValueError(self.wording.wrong_shape_message(self.function, argument, shape, gradient.shape))
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
         is_handle = target.dtype == tf.resource  # No op tells the shape of what it holds.
         if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
-        message = self._wording.wrong_shape_message(self._function, argument, "{expected}", "{got}")
+        message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
 
     def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
         """A number or an array as a Tensor of this dtype."""
         if isinstance(gradient, (np.ndarray, np.generic)) and np.iscomplexobj(gradient) and not dtype.is_complex:
             got = tf.as_dtype(gradient.dtype)
-            raise self._wording.wrong_dtype_error(self._function, argument, dtype, got)
+            raise self.wording.wrong_dtype_error(self.function, argument, dtype, got)
         try:
             return tf.convert_to_tensor(gradient, dtype=dtype)
         except (TypeError, ValueError):
@@ -229,15 +223,11 @@ class GradientChecks:
         row, target_row = gradient.values.shape[1:], shape[1:]
         if not row.is_compatible_with(target_row):
             expected, got = f"rows of {target_row}", f"rows of {row}"
-            raise ValueError(self._wording.wrong_shape_message(self._function, argument, expected, got))
+            raise ValueError(self.wording.wrong_shape_message(self.function, argument, expected, got))
         dense_shape = gradient.dense_shape
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
-
-
-def _holds_tensors(value: Any) -> bool:
-    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
 
 
 def _is_inexact_constant(value: Any) -> bool:
