@@ -81,7 +81,6 @@ def test_every_name_is_there():
         "should_record_backprop",
         "stop_recording",
         "supports_default_grad",
-        "tf",
         "variable_accesses",
         "wait_for",
         "weakref",

@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import tensorflow as tf
-
 # The type of a function, which takes long to derive. Only Python code that calls a function needs it: rules,
 # which ops call, get an empty one.
 from tensorflow.core.function.polymorphism.function_type import FunctionType
@@ -94,7 +92,7 @@ from tensorflow.python.eager import context, core
 # Whether a tape or an accumulator watches a tensor: should_record_backprop knows nothing of accumulators.
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as possible_gradient_types
 
-# Registers the batching rule of an op, for tf.vectorized_map and Jacobians.
+# Registers how an op is batched, for tf.vectorized_map and Jacobians.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor

@@ -153,7 +153,7 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
 
 
 def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
-    """The batching rule: the op for a whole batch, whose rule maps that of the op.
+    """The op for a whole batch, whose rule maps the rule of the op.
 
     The results that have a derivative are stacked, one for each example; all other values may be.
     """

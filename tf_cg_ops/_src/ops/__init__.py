@@ -1,4 +1,4 @@
-"""The gradient and the batching rule of each op, which importing this package registers."""
+"""The gradient and the batching of each op, which importing this package registers."""
 
 from tf_cg_ops._src.ops import custom_gradient_embed as custom_gradient_embed
 from tf_cg_ops._src.ops import custom_gradient_embed_grad as custom_gradient_embed_grad

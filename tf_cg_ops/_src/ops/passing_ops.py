@@ -1,4 +1,4 @@
-"""Gradients and batching rules of the ops that pass their inputs on, and of the token, which has no gradient."""
+"""Gradients and batching of the ops that pass their inputs on, and of the token, which has no gradient."""
 
 from collections.abc import Sequence
 from typing import Any
