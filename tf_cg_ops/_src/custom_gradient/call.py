@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import check_arguments
+from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.variables import (
     as_variable,
     can_have_gradient,
@@ -124,11 +124,11 @@ def _compute(
         with noted_reads(function) as read:
             result = compute(*args, **kwargs)
     except TypeError:
-        check_arguments(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs)
         raise
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
-        check_arguments(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs)
         raise TypeError(
             f"{wording.api}: '{text.name_of(function)}' did not return its value with its gradient; expected a pair "
             f"(value, grad_fn), got {text.describe_type(result)}. End it with: return value, grad_fn"
