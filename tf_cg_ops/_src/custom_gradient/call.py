@@ -90,11 +90,12 @@ def call_with_gradient(
     if not flat_outputs:
         return value
 
-    # A gradient passes unchanged to what is only returned: the first component of that leaf.
-    passed = [sum(map(len, components[:i])) for i in returned]
-    flat_inputs += [flat_outputs[position] for position in passed]
+    passed: list[int] = []
+    if returned:  # A gradient passes unchanged to the first component of such a leaf.
+        passed = [sum(map(len, components[:i])) for i in returned]
+        flat_inputs += [flat_outputs[position] for position in passed]
     backward = _backward(grad_fn, checks, outputs, components, passed)
-    tangents = _tangents(grad_fn.tangents, checks, components, passed)
+    tangents = grad_fn.tangents and _tangents(grad_fn.tangents, checks, components, passed)
     for_tapes = backward
     if grad_fn.takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -199,20 +200,18 @@ def _backward(
             checks.check_takes_upstream(grad_fn.function, dys, error, **kwargs)
             raise
         answer, by_capture = (answer, ()) if grad_fn.captures is None else answer
-        return [*checks.checked_gradients(answer), *by_capture, *(upstream[position] for position in passed)]
+        return [*checks.checked_gradients(answer), *by_capture, *map(upstream.__getitem__, passed)]
 
     return backward if grad_fn.materialize else unused_outputs.with_none(backward)
 
 
 def _tangents(
-    tangents_of: Callable[..., Sequence[Any]] | None,
+    tangents_of: Callable[..., Sequence[Any]],
     checks: GradientChecks,
     components: list[list[tf.Tensor]],
     passed: list[int],
-) -> Callable[..., list[Any]] | None:
+) -> Callable[..., list[Any]]:
     """A function from the tangents of all flat inputs to those of the components of the value."""
-    if tangents_of is None:
-        return None
 
     def tangents(*flat: Any) -> list[Any]:
         first_passed = len(flat) - len(passed)
