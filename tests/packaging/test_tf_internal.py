@@ -5,7 +5,7 @@ import gc
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import rule_graph, tf_internal
 
 
 def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
@@ -43,7 +43,7 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(x):
-        graph = tf_internal.RuleGraph("rule")
+        graph = rule_graph.RuleGraph("rule")
         with graph.as_default():
             zeros_of_outer = tf.zeros_like(x)
             own = tf.compat.v1.placeholder(tf.float32, [None])
@@ -64,7 +64,7 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
 def test_the_graph_of_a_rule_fills_tensors_like_outer_ones():
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(x):
-        graph = tf_internal.RuleGraph("rule")
+        graph = rule_graph.RuleGraph("rule")
         with graph.as_default():
             filled = [tf.raw_ops.ZerosLike(x=x), tf.raw_ops.OnesLike(x=x)]
         return [tf.get_static_value(tensor.op.inputs[1]).tolist() for tensor in filled]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.core.signature import bind, signature_of
+from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.variables import as_variable
 
 
@@ -24,32 +24,27 @@ class Argument:
 
 
 class Leaves:
-    """Flattened values and their names as the user writes them: `x`, `x[0]`, `options['rate']`.
+    """The flat values of arguments, and their names as the user writes them: `x`, `x[0]`, `options['rate']`."""
 
-    Without `find_arguments`, each value is an argument.
-    """
-
-    def __init__(
-        self,
-        values: list[Any],
-        find_names: Callable[[], list[str]],
-        find_arguments: Callable[[], list[Argument]] | None = None,
-    ) -> None:
+    def __init__(self, values: list[Any], find_arguments: Callable[[], list[Argument]]) -> None:
         self.values = values
-        self._find_names = find_names
         self._find_arguments = find_arguments
 
     @functools.cached_property
-    def names(self) -> list[str]:
-        """The names, computed when a message first needs them: that takes longer than a call."""
-        return self._find_names()
+    def arguments(self) -> list[Argument]:
+        """The arguments in their structure, found when they are first needed: that takes longer than a call."""
+        return self._find_arguments()
 
     @functools.cached_property
-    def arguments(self) -> list[Argument]:
-        """The arguments in their structure, also computed when they are first needed."""
-        if self._find_arguments is not None:
-            return self._find_arguments()
-        return [Argument(name, value) for name, value in zip(self.names, self.values, strict=True)]
+    def names(self) -> list[str]:
+        """The names, computed when a message first needs them."""
+        names: list[str] = []
+        for argument in self.arguments:
+            num_values = len(tf.nest.flatten(argument.value))
+            inside = tf.nest.flatten(paths(argument.name, argument.value))
+            # In some structures only tf.nest knows the inside.
+            names += inside if len(inside) == num_values else [f"{argument.name}[{i}]" for i in range(num_values)]
+        return names
 
 
 def flatten_arguments(
@@ -62,43 +57,39 @@ def flatten_arguments(
     """The leaves of all arguments but `constants`, in the order of the signature.
 
     Raises TypeError if the arguments do not fit the signature. Positional Tensors alone are in its order and are not
-    compared with it: if calling the function then fails, `signature.check_arguments` has the message.
+    compared with it: if calling the function then fails, `signature.bind` has the message.
     """
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
-        find_arguments = functools.partial(_arguments, api, function, args, kwargs, constants)
-        return Leaves(list(args), lambda: _flatten(find_arguments())[1], find_arguments)
+        return Leaves(list(args), lambda: _arguments(api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
-    values, names = _flatten(arguments)
-    return Leaves(values, lambda: names, lambda: arguments)
+    return Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
 
 
 def _arguments(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
 ) -> list[Argument]:
-    signature = signature_of(function)
-    if signature is None:
+    bound = bind(api, function, args, kwargs)
+    if bound is None:
         arguments = [Argument(f"argument {i}", arg) for i, arg in enumerate(args)]
         arguments += [Argument(name, kwargs[name]) for name in sorted(kwargs)]
     else:
-        bound = bind(api, function, signature, args, kwargs).arguments
         stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        arguments = [
-            Argument(name, value, stars.get(signature.parameters[name].kind, "")) for name, value in bound.items()
-        ]
+        kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+        arguments = [Argument(name, value, stars.get(kinds[name], "")) for name, value in bound.arguments.items()]
     return [argument for argument in arguments if argument.name not in constants]
 
 
-def _flatten(arguments: list[Argument]) -> tuple[list[Any], list[str]]:
-    all_values: list[Any] = []
-    all_names: list[str] = []
+def spread(arguments: list[Argument]) -> list[Argument]:
+    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
+    spread = []
     for argument in arguments:
-        values = tf.nest.flatten(argument.value)
-        names = tf.nest.flatten(paths(argument.name, argument.value))
-        if len(names) != len(values):  # Only tf.nest knows the inside of this structure.
-            names = [f"{argument.name}[{i}]" for i in range(len(values))]
-        all_values.extend(values)
-        all_names.extend(names)
-    return all_values, all_names
+        if argument.star == "**":
+            spread += [Argument(key, argument.value[key]) for key in sorted(argument.value)]
+        elif argument.star == "*":
+            spread += [Argument(f"{argument.name}[{i}]", item) for i, item in enumerate(argument.value)]
+        else:
+            spread.append(argument)
+    return spread
 
 
 def paths(name: str, value: Any) -> Any:
@@ -204,15 +195,8 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
     """The values with new Tensors instead of their components."""
     if all(isinstance(value, tf.Tensor) for value in values):
         return list(tensors)
-    remaining = iter(tensors)
-    replaced = []
-    for value, parts in zip(values, components, strict=True):
-        new = [next(remaining) for _ in parts]
-        if not parts:
-            replaced.append(value)
-        else:
-            replaced.append(new[0] if isinstance(value, tf.Tensor) else _replace_components(value, new))
-    return replaced
+    rows = zip(values, components, regroup(values, components, tensors), strict=True)
+    return [new if parts else value for value, parts, new in rows]
 
 
 def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:

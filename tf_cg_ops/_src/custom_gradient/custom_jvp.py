@@ -1,7 +1,7 @@
 """`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
 
+import dataclasses
 import functools
-import inspect
 import types
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -9,21 +9,24 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import (
-    arguments_by_name,
-    bind,
-    check_argument_names,
-    has_parameter,
-    mismatched_signature,
-    signature_of,
-)
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
+_WORDING = Wording(
+    _API,
+    subject="the tangent rule of '{function}'",
+    gradient_function="rule",
+    parameters="primals, tangents",
+    takes_no_variables=(
+        "expected a tangent rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
+        "variable_tangents=None)."
+    ),
+)
 
 
 @tf_internal.autograph_artifact
@@ -126,130 +129,108 @@ class CustomJvp(CustomGradient):
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
             rule = types.MethodType(rule, function.__self__)
         nondiff = arguments_by_name(_API, function, args, kwargs, self._nondiff_argnames)
-        primals = _primals(function, args, kwargs, self._nondiff_argnames)
-        tangents = _Tangents(function, rule, primals, nondiff)
+        arguments = pytree.flatten_arguments(_API, function, args, kwargs, self._nondiff_argnames).arguments
+        primals = tuple(argument.value for argument in pytree.spread(arguments))
 
-        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
+        def compute(*args: Any, **kwargs: Any) -> Any:
             value = function(*args, **kwargs)
-            return value, tangents.transpose_for(value)
+            tangents = _Tangents(text.name_of(function), rule, primals, nondiff, value)
+            return value, GradFn(tangents.transpose(), tangents=tangents)
 
         return call_with_gradient(
-            with_grad_fn,
-            args,
-            kwargs,
-            nondiff_argnames=self._nondiff_argnames,
-            wording=_WORDING,
-            user_function=function,
-            tangents_of=tangents,
+            function, args, kwargs, wording=_WORDING, compute=compute, nondiff_argnames=self._nondiff_argnames
         )
 
 
 registration.classes.append(CustomJvp)
 
 
-def _primals(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
-) -> tuple[Any, ...]:
-    """The arguments in the order of the signature, without the constants."""
-    signature = signature_of(function)
-    if signature is None:
-        return (*args, *(kwargs[name] for name in sorted(kwargs)))
-    primals: list[Any] = []
-    for name, value in bind(_API, function, signature, args, kwargs).arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            primals.extend(value)
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            primals.extend(value[key] for key in sorted(value))
-        elif name not in constants:
-            primals.append(value)
-    return tuple(primals)
-
-
+@dataclasses.dataclass(eq=False)
 class _Tangents:
-    """The tangent rule at the arguments of one call, and its transpose."""
+    """The tangent rule at the arguments of one call, as a function of the tangents alone, and its transpose."""
 
-    def __init__(
-        self, function: Callable[..., Any], rule: Callable[..., Any], primals: tuple[Any, ...], nondiff: dict[str, Any]
-    ) -> None:
-        self._name = text.name_of(function)
-        self._rule = rule
-        self._primals = primals
-        self._nondiff = nondiff
-        self._value: Any = None
+    function: str
+    rule: Callable[..., Any]
+    primals: tuple[Any, ...]
+    nondiff: dict[str, Any]
+    value: Any
+
+    @property
+    def _subject(self) -> str:
+        return _WORDING.subject_of(self.function)
 
     def __call__(
         self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
     ) -> list[Any]:
         """The tangent of each leaf of the value; None for one that has none."""
-        options = dict(self._nondiff)
+        options = dict(self.nondiff)
         if variables:
             options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
-        structured = tf.nest.pack_sequence_as(self._primals, [slices.to_dense(t) for t in tangents])
+        structured = tf.nest.pack_sequence_as(self.primals, [slices.to_dense(t) for t in tangents])
         try:
-            answer = self._rule(self._primals, structured, **options)
+            answer = self.rule(self.primals, structured, **options)
         except TypeError as error:
-            signature = mismatched_signature(self._rule, (self._primals, structured), options)
+            signature = mismatched_signature(self.rule, (self.primals, structured), options)
             if signature is None:
                 raise
             raise TypeError(
-                f"{_API}: the tangent rule of '{self._name}' does not take its arguments; expected parameters for "
-                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self._rule)}{signature}. Write "
+                f"{self._subject} does not take its arguments; expected parameters for "
+                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self.rule)}{signature}. Write "
                 f"rule({', '.join(['primals', 'tangents', *options])})."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{_API}: the tangent rule of '{self._name}' did not return the value with its tangent; expected a "
+                f"{self._subject} did not return the value with its tangent; expected a "
                 f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
             )
         return self._checked(answer[1])
 
-    def transpose_for(self, value: Any) -> Callable[..., Any]:
-        """The function `grad_fn` of a call with this value."""
-        self._value = value
-        values = tf.nest.flatten(self._primals)
-        takes_variables = has_parameter(self._rule, "variable_tangents")
+    def transpose(self) -> Callable[..., Any]:
+        """The function `grad_fn` of the call.
 
-        def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            inputs = [pytree.tensors_for_gradients(value) for value in values]
-            zeros = [[_zeros(tensor) for tensor in tensors] for tensors in inputs]
-            variable_zeros = [_zeros(tf.convert_to_tensor(variable)) for variable in variables]
-            sources = [zero for group in zeros for zero in group if zero is not None]
+        A linear function is transposed by differentiating it: the derivative of `t -> J t` is `J` at every point, so a
+        tape computes `J^H v` from the function alone. The point is zero here.
+        """
+        values = tf.nest.flatten(self.primals)
+
+        def transposed(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+            components = [pytree.tensors_for_gradients(value) for value in values]
+            tensors = [tensor for group in components for tensor in group]
+            points = [_zeros(tensor) for tensor in (*tensors, *map(tf.convert_to_tensor, variables))]
+            sources = [point for point in points if point is not None]
             with tf.GradientTape() as tape:
-                tape.watch([*sources, *variable_zeros])
-                flat = [zero for group in zeros for zero in group]
-                tangents = self(pytree.regroup(values, inputs, flat), variables, variable_zeros)
+                tape.watch(sources)
+                at_zero = pytree.regroup(values, components, points[: len(tensors)])
+                tangents = self(at_zero, variables, points[len(tensors) :])
                 targets, upstream = [], []
                 for tangent, dy in zip(tangents, dys, strict=True):
                     if tangent is not None and dy is not None:
                         targets += pytree.tensors_for_gradients(tangent)
                         upstream += [slices.to_dense(part) for part in pytree.tensors_for_gradients(dy)]
             found = iter(
-                tape.gradient(targets, [*sources, *variable_zeros], output_gradients=upstream)
-                if targets
-                else [None] * (len(sources) + len(variable_zeros))
+                tape.gradient(targets, sources, output_gradients=upstream) if targets else [None] * len(sources)
             )
-            flat_gradients = [None if zero is None else next(found) for zero in flat]
-            gradients = pytree.regroup(values, inputs, flat_gradients)
-            return (gradients, list(found)) if variables else gradients
+            by_point = [None if point is None else next(found) for point in points]
+            gradients = pytree.regroup(values, components, by_point[: len(tensors)])
+            return (gradients, by_point[len(tensors) :]) if variables else gradients
 
         def without_variables(*dys: Any) -> Any:
-            return grad_fn(*dys)
+            return transposed(*dys)
 
         # The check of every API asks the signature whether it takes variables.
-        return grad_fn if takes_variables else without_variables
+        return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
 
     def _checked(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
         try:
-            leaves = pytree.flatten_up_to(self._value, dy)
+            leaves = pytree.flatten_up_to(self.value, dy)
         except ValueError:
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
+                f"{self._subject} returned a tangent of another structure; expected that of "
                 f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
             ) from None
         # Only now: the function does not read a variable that it only returns.
-        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self._value)]
+        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
         return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
 
     def _checked_tangent(self, tangent: Any, output: Any) -> Any:
@@ -262,7 +243,7 @@ class _Tangents:
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' must return a tangent that is "
+                f"{self._subject} must return a tangent that is "
                 f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
             )
         pairs = zip(parts, targets, strict=True)
@@ -275,19 +256,19 @@ class _Tangents:
                 tangent = tf.convert_to_tensor(tangent, output.dtype)
             except (TypeError, ValueError):
                 raise TypeError(
-                    f"{_API}: the tangent rule of '{self._name}' must return Tensors as tangents, got "
+                    f"{self._subject} must return Tensors as tangents, got "
                     f"{text.describe(tangent)}. Return None for an output that has no tangent."
                 ) from None
         if tangent.dtype != output.dtype:
             if not can_cast(tangent.dtype, output.dtype):
                 raise TypeError(
-                    f"{_API}: the tangent rule of '{self._name}' must return a tangent of dtype {output.dtype.name}, "
+                    f"{self._subject} must return a tangent of dtype {output.dtype.name}, "
                     f"got {tangent.dtype.name}. {how_to_cast(tangent.dtype, output.dtype)}"
                 )
             tangent = tf.cast(tangent, output.dtype)
         if not tangent.shape.is_compatible_with(output.shape):
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong shape; expected "
+                f"{self._subject} returned a tangent of the wrong shape; expected "
                 f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
             )
         return tangent
@@ -296,21 +277,3 @@ class _Tangents:
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:
     """Zeros for a Tensor that has a tangent. Any other point would do: the rule is linear."""
     return tf.zeros_like(tensor) if tf_internal.is_trainable(tensor) and tensor.dtype != tf.resource else None
-
-
-class _JvpWording(Wording):
-    gradient_function = "rule"
-    parameters = "primals, tangents"
-
-    def subject(self, function: str) -> str:
-        return f"the tangent rule of '{function}'"
-
-    def takes_no_variables(self, function: str, variables: Sequence[tf.Variable], signature: Any) -> str:
-        return (
-            f"{self.api}: '{function}' reads variables that are not among its arguments "
-            f"({text.quoted(variable.name for variable in variables)}); expected a tangent rule that takes them, got "
-            "one that does not. Write rule(primals, tangents, variables=None, variable_tangents=None)."
-        )
-
-
-_WORDING = _JvpWording(_API)

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
@@ -80,7 +82,7 @@ def trace(wording: Wording, name: str, results: list[tf.Tensor], backward: Backw
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
         # Its traceback would keep the graphs that were being traced alive.
-        return _without_rule(wording.not_traced(name, error), exception.with_traceback(None))
+        return _without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
@@ -127,8 +129,8 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
     specs = [tf.TensorSpec(*tf_internal.shape_and_dtype(results[i])) for i in differentiated]
     # A graph that was imported may hold rules of another process.
-    names = (f"custom_gradient_rule_of_{_identifier(name)}_{number}" for number in _serial)
-    graph = tf.compat.v1.get_default_graph()
+    prefix, graph = re.sub(r"\W", "_", name, flags=re.ASCII), tf.compat.v1.get_default_graph()
+    names = (f"custom_gradient_rule_of_{prefix}_{number}" for number in _serial)
     function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
     captures = list(function.graph.external_captures)
     function, variables = variable_reads.take_values(function, captures, len(differentiated))
@@ -137,7 +139,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """A graph function, traced without TensorFlow's second look at each op, if no op is stateful."""
-    graph = tf_internal.RuleGraph(name)
+    graph = RuleGraph(name)
     with graph.as_default():
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
@@ -161,7 +163,3 @@ def _next_seed(graph: tf.Graph) -> int | None:
     """A seed for the next rule. Each graph counts its draws from 0: with one seed all rules would draw the same."""
     _num_rules[graph] = _num_rules.get(graph, 0) + 1
     return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -154,7 +154,7 @@ class Loop:
         reverse: bool = False,
         keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
     ) -> None:
-        self._wording = WordingWithoutGradientFunction(api)
+        self._wording = without_gradient_function(api)
         self._name = text.name_of(user_function)
         self._num_carried = len(carry)
         self._checkpoint = checkpoint
@@ -269,8 +269,8 @@ class _Runs:
     def find(self, function: Callable[..., Any], fingerprint: Callable[[], Any]) -> _Run:
         """The loop of a function. That of the first one with this code goes with it."""
         with self._lock:
-            self._first = self._first or Identity(function)
-            if self._first == Identity(function):
+            self._first = self._first or IdentityKey(function)
+            if self._first == IdentityKey(function):
                 return _Run()
             key = fingerprint()
             found = self._by_fingerprint.setdefault(key, _Run())

@@ -6,11 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
-from tf_cg_ops._src.core.signature import check_arguments, mismatched_signature, signature_of
+from tf_cg_ops._src.core.rule_graph import RuleGraph
+from tf_cg_ops._src.core.signature import bind, mismatched_signature, signature_of
 from tf_cg_ops._src.core.variables import as_variable, variables_behind
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.ready_made.pullback import Pullback
 from tf_cg_ops._src.ready_made.solution_check import checked
 from tf_cg_ops._src.ready_made.unknowns import Unknowns
@@ -81,7 +82,7 @@ def _solved(
                 f"{api}: the solver '{solver}' does not take the arguments of the call, but the {noun} '{function}' "
                 f"does. Pass the {noun} first: {api}({solver}, {function})."
             ) from error
-        check_arguments(api, solve, args, kwargs)
+        bind(api, solve, args, kwargs)
         raise
 
 
@@ -129,7 +130,7 @@ def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tens
     def with_grad_fn(inputs: list[tf.Tensor]) -> Any:
         def grad_fn(dy: tf.Tensor) -> list[Any]:
             rule_inputs = inputs
-            if isinstance(tf.compat.v1.get_default_graph(), tf_internal.RuleGraph):
+            if isinstance(tf.compat.v1.get_default_graph(), RuleGraph):
                 # Forward mode around a trace would ask for tangents of every order at once.
                 with tf_internal.stop_recording():
                     rule_inputs = [tf.identity(tensor) for tensor in inputs]
@@ -162,7 +163,7 @@ class _System:
         linear_solve: Callable[..., Any] | None,
     ) -> None:
         self.api, self.function_name = api, text.name_of(solve)
-        self.wording = WordingWithoutGradientFunction(api, differentiated=noun)
+        self.wording = without_gradient_function(api, differentiated=noun)
         self.variables: list[tf.Variable] = []
         self.noun, self.subject, self.is_fixed_point = noun, subject, is_fixed_point
         self._residual, self._linear_solve = residual, linear_solve

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.calls import CALLS, CONDITIONALS, LOOPS, TYPES
 
 if TYPE_CHECKING:
     from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
-CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
-LOOPS = frozenset(["While", "StatelessWhile"])
-CONDITIONALS = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
-TYPES = CALLS | LOOPS | CONDITIONALS
 TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"])
 
 

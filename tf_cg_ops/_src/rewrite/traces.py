@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable, read_from_outside
-from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
+from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
 from tf_cg_ops._src.keras import scopes
 
 # The attribute of a graph that holds the slot of its signature.
@@ -64,7 +64,7 @@ class Traces:
         arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
         # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
         found_outside = [value for each in (function, *others) for value in read_from_outside(each)]
-        outside = [Identity(value, slot.empty) for value in found_outside]
+        outside = [IdentityKey(value, slot.empty) for value in found_outside]
         scope = _Static((*(_key(value, slot) for value in _scope()), *outside), slot)
         graph = self._signatures.get_concrete_function(scope, arguments).graph
         found = getattr(graph, _SLOT)
@@ -155,7 +155,7 @@ def _key(value: Any, slot: _Slot) -> Any:
         return kind, *(_key(part, slot) for part in value)
     if kind is types.MethodType:  # A new object each time.
         return kind, _key(value.__self__, slot), _key(value.__func__, slot)
-    return Identity(value, slot.empty)
+    return IdentityKey(value, slot.empty)
 
 
 def _scope() -> tuple[Any, ...]:
