@@ -1,6 +1,5 @@
 """check_gradient on right gradients: of this library, of TensorFlow, and such that deliberately differ."""
 
-import importlib
 import runpy
 import typing
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
-from ..support.keras_models import layers_of, recomputed, residual, steep, tripled, two_values
+from ..support.keras_models import recomputed, residual, tripled, two_values
 from ..support.sources import ROOT
 from ..support.tensors import pairs
 
@@ -291,42 +290,6 @@ LIBRARY = {
 def test_the_functions_of_the_library(name, mode):
     function, args, options = LIBRARY[name]
     check_gradient(function, args, modes=["eager", mode], **options)
-
-
-LAYERS = {
-    "EmbedGradient": (lambda m: embedded(m.EmbedGradient(axis=-1, dtype="float64")), {}),
-    "GradientReversal": (lambda m: m.GradientReversal(0.5, dtype="float64"), {"like": lambda x: -0.5 * x}),
-    "GradientScale": (lambda m: m.GradientScale(0.25, dtype="float64"), {"like": lambda x: 0.25 * x}),
-    "GradientClip": (lambda m: m.GradientClip(value=0.5, dtype="float64"), {"intended_gradient": clipped}),
-    "WatchGradient": (
-        lambda m: m.WatchGradient(check_numerics=True, dtype="float64"),
-        {"second_order": True, "modes": ["eager", "function", "vectorized"]},
-    ),
-    "Recompute": (
-        lambda m: m.Recompute(m.StraightThrough(tf.sin, tf.cos, dtype="float64"), dtype="float64"),
-        {"second_order": True},
-    ),
-    "StraightThrough": (
-        lambda m: m.StraightThrough("round", "hard_tanh", dtype="float64"),
-        {"like": hard_tanh(1.0), "second_order": True},
-    ),
-    "StraightThrough of a decorated function": (
-        lambda m: m.StraightThrough(steep, "sigmoid", dtype="float64"),
-        {"like": tf.sigmoid, **BOTH},
-    ),
-}
-
-
-def embedded(layer):
-    return lambda x: layer([tf.reduce_sum(x**2, -1), 2 * x, x])
-
-
-@pytest.mark.parametrize(("name", "library"), pairs(LAYERS, ["keras", "tf_keras"]))
-def test_the_layers(name, library):
-    make, options = LAYERS[name]
-    layer = make(layers_of(importlib.import_module(library)))
-    layer(tf.constant(XS))  # Keras makes weights at the first call, which may not be in a batch.
-    check_gradient(lambda x: layer(x), [XS], **{"modes": ["eager", "xla", "vectorized"], **options})
 
 
 SPIKE = {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), **BOTH}
