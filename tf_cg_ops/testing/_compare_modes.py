@@ -129,7 +129,9 @@ class ModeComparisons:
                     direction=None,
                 )
                 tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(factor, 1.0))
-                self._compare_linear(mode, "first", reference, multiple, _hints.NOT_LINEAR, tolerances)
+                self._compare(
+                    mode, "first", reference, multiple, lambda *_: _hints.NOT_LINEAR, tolerances, only_failures=True
+                )
 
     def compare_tangents(self, function: FlatFunction, directions: Arrays, references: list[Reference]) -> None:
         """Compares the tangents of the outputs, in the modes that have forward mode."""
@@ -155,7 +157,8 @@ class ModeComparisons:
                 array = to_double_precision(tf.zeros(reference.shape) if tangent is None else -2.0 * tangent)
                 name = f"{reference.name}, for -2 times the tangents"
                 exact = exact_reference(name, array, reference.dtype, "linear in the tangents")
-                self._compare_linear(mode, "tangent", exact, multiple, _hints.TANGENT_NOT_LINEAR)
+                not_linear = lambda *_: _hints.TANGENT_NOT_LINEAR  # noqa: E731
+                self._compare(mode, "tangent", exact, multiple, not_linear, only_failures=True)
 
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """Adds an exception as a failure of its mode; the other modes are still compared."""
@@ -171,6 +174,7 @@ class ModeComparisons:
         actual: Any,
         hint: Hint | None,
         tolerances: Tolerances | None = None,
+        only_failures: bool = False,
     ) -> None:
         is_none = actual is None
         array = np.zeros(reference.shape) if is_none else to_double_precision(actual)
@@ -190,21 +194,8 @@ class ModeComparisons:
                 with np.errstate(all="ignore"):
                     text = hint(reference, array)
             comparison = dataclasses.replace(comparison, hint=text)
-        self.comparisons.append(comparison)
-
-    def _compare_linear(
-        self,
-        mode: str,
-        order: str,
-        reference: Reference,
-        multiple: Any,
-        hint: str,
-        tolerances: Tolerances | None = None,
-    ) -> None:
-        """Compares a multiple of a derivative, and keeps only failures."""
-        self._compare(mode, order, reference, multiple, lambda *_: hint, tolerances)
-        if self.comparisons[-1].passed:
-            self.comparisons.pop()
+        if not (only_failures and comparison.passed):
+            self.comparisons.append(comparison)
 
 
 def _gradients_and_values(function: FlatFunction, tensors: list[tf.Tensor]) -> _modes.Results:
