@@ -282,4 +282,4 @@ def test_a_cast_inside_is_enough_for_weights_of_float32():
     def multiplied(x):
         return tf.linalg.matvec(WEIGHTS, tf.sin(tf.cast(x, tf.float32)))
 
-    assert not check_gradient(multiplied, [X], rtol=1e-3, step=0.1).failures
+    assert not check_gradient(multiplied, [X], modes=["eager"], rtol=1e-3, step=0.1).failures

@@ -48,9 +48,9 @@ def test_every_element_counts_by_its_own_magnitude():
     def log(x):
         return tf.math.log(x), lambda dy: dy / x * tf.constant([1, 1, 1.001], tf.float64)
 
-    assert not check_gradient(tf.math.log, [x]).failures
+    assert not check_gradient(tf.math.log, [x], modes=["eager"]).failures
     with pytest.raises(AssertionError, match=r"at element \[2\], got .* \(ratio 1\.001"):
-        check_gradient(log, [x])
+        check_gradient(log, [x], modes=["eager"])
 
 
 @pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.relu])
@@ -132,9 +132,9 @@ def test_an_absolute_tolerance_is_added():
     def f(x):
         return tf.sin(x), lambda dy: dy * tf.cos(x) + 1e-3
 
-    assert not check_gradient(f, [np.ones(3)], atol=2e-3).failures
+    assert not check_gradient(f, [np.ones(3)], modes=["eager"], atol=2e-3).failures
     with pytest.raises(AssertionError):
-        check_gradient(f, [np.ones(3)], atol=5e-4)
+        check_gradient(f, [np.ones(3)], modes=["eager"], atol=5e-4)
 
 
 def test_a_float32_gradient_is_computed_in_float64():

@@ -175,7 +175,7 @@ def test_other_failures_are_named(name):
         assert part in line
 
 
-@pytest.mark.parametrize("size", [50, 100_000])
+@pytest.mark.parametrize("size", [50, 10_000])
 def test_a_single_wrong_element_of_many_is_found(size):
     x, wrong = RNG.normal(size=[size]), np.ones(size)
     wrong[size // 3] = -1
@@ -331,12 +331,11 @@ def test_no_fault_is_found_where_there_is_none():
     """At any magnitude, in float32 with larger tolerances, and along a direction that leaves the domain."""
     for size in (1e-300, 1e-150, 1e150, 1e300):
         check_gradient(lambda x, size=size: size * tf.sin(x), [X], modes=["eager"])
-    check_gradient(in_float32, [X], **FLOAT32)
-    for small in (1e-5, 1e-9, 1e-20):
+    check_gradient(in_float32, [X], modes=["eager", "xla"], **FLOAT32)
+    for small, function in ((1e-5, tf.nn.relu), (1e-9, tf.math.log), (1e-20, tf.sqrt)):
         x = RNG.uniform(0.5, 1.5, size=100)
         x[50] = small
-        for function in (tf.math.log, tf.sqrt, tf.nn.relu if small > 1e-20 else tf.identity):
-            check_gradient(function, [x], modes=["eager"], forward_mode=True)
+        check_gradient(function, [x], modes=["eager"], forward_mode=True)
 
 
 def test_no_kink_is_suspected_where_another_mode_agrees():
