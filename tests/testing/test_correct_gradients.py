@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
-from ..support.keras_models import recomputed, residual, tripled, two_values
+from ..support.keras_models import tripled, two_values
 from ..support.sources import ROOT
 from ..support.tensors import pairs
 
@@ -246,8 +246,6 @@ LIBRARY = {
         [XS],
         {"intended_gradient": lambda dy, x: 5.0 * dy[0] + 7.0 * dy[1][:, None]},
     ),
-    "custom_vjp": (residual, [XS], {"like": lambda x: tf.sin(x), "second_order": True}),
-    "recompute_grad": (recomputed, [XS], BOTH),
     "grad_pass_through": (cg.grad_pass_through(tf.round), [XS], {"like": tf.identity, **BOTH}),
     "compat.bayesflow": (
         lambda x: cg.compat.bayesflow.custom_gradient(tf.reduce_sum(x, -1), tf.ones(2, x.dtype), x, axis=[1]),
