@@ -167,7 +167,9 @@ def test_strip_works_while_a_function_is_traced(training, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "jit"), [(tf.float16, False), (tf.bfloat16, True), (tf.float32, True)], ids=lambda value: str(value)
+    ("dtype", "jit"),
+    [(tf.float16, False), (tf.bfloat16, True), (tf.float32, True)],
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
     module = Training(dtype)
