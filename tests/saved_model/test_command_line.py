@@ -209,7 +209,7 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys, kind):
 # Output
 
 
-def test_what_is_not_compared_is_said(model, tmp_path, capsys):
+def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
     status, out, _ = main(capsys, "strip", "--no-check", model, tmp_path / "once")
     assert status == 0
     assert "compared   nothing: the check was turned off" in out.splitlines()

@@ -109,7 +109,7 @@ def test_a_gradient_that_is_wrong_in_a_loop_alone_is_found_there():
         check_gradient(faulty, [X], modes=["eager", "function", "while_loop"])
 
 
-def test_what_cannot_be_saved_is_found_in_a_saved_model():
+def test_gradients_that_cannot_be_saved_are_found_in_a_saved_model():
     """A gradient that cannot be traced, and a Python function."""
 
     @cg.custom_gradient
