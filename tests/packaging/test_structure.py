@@ -83,7 +83,7 @@ def test_only_one_module_opens_the_library():
 EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
-    "_wrapped_modes.py": {"keras"},
+    "_modes.py": {"keras"},
     "__main__.py": {"tf_cg_ops_cli"},
     "command_line.py": {"tf_cg_ops_cli"},
 }

@@ -11,7 +11,7 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.saved_models import contents, make_site, ops_of, proto_of, run_without_library
+from ..support.saved_models import contents, gradient, gradients_in_every_form, ops_of, proto_of
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
 SPEC = [tf.TensorSpec([3], tf.float64)]
@@ -50,135 +50,132 @@ def rows(table, i):
 
 
 def in_a_loop(function, times=2):
-    return lambda x: tf.while_loop(
-        lambda i, x: i < times, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=times
-    )[1]
+    def run(x):
+        return tf.while_loop(
+            lambda i, x: i < times, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=times
+        )[1]
+
+    return run
+
+
+def scaled_by(c):
+    @tf.custom_gradient
+    def scaled(y):
+        return y * c, lambda dy: 3.0 * dy * c
+
+    return scaled
 
 
 def outside_of_a_loop(x):
-    c = tf.cos(x)
-
-    @tf.custom_gradient
-    def scaled(y):
-        return y * c, lambda dy: 3.0 * dy * c
-
-    return in_a_loop(scaled)(x)
+    return in_a_loop(scaled_by(tf.cos(x)))(x)
 
 
 def through_functions(x):
-    c = tf.cos(x)
-
-    @tf.custom_gradient
-    def scaled(y):
-        return y * c, lambda dy: 3.0 * dy * c
-
+    scaled = scaled_by(tf.cos(x))
     return tf.function(lambda x: in_a_loop(tf.function(scaled))(x))(x)
 
 
 COS = np.cos(X)
-# A function, and dx for the upstream DY.
+# A function, dx for the upstream DY, and dx by automatic differentiation of some.
 FUNCTIONS = {
-    "alone": (steep, 7.0 * DY),
-    "residual": (with_residual, 2.0 * DY * np.exp(X)),
-    "twice": (lambda x: steep(steep(x)), 49.0 * DY),
-    "function": (tf.function(lambda x: 2.0 * steep(x)), 14.0 * DY),
-    "loop": (in_a_loop(steep), 49.0 * DY),
-    "loop with a residual": (in_a_loop(with_residual), 4.0 * DY * np.exp(X) * np.exp(np.exp(X))),
-    "outside of a loop": (outside_of_a_loop, 9.0 * DY * COS**2),
-    "through functions": (through_functions, 9.0 * DY * COS**2),
-    "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: steep(x), lambda: x), 7.0 * DY),
-    "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: steep(x)]), 7.0 * DY),
-    "two results": (lambda x: two(x, 2.0 * x)[0] + two(x, x)[1], DY * (6.0 * X + 5.0)),
-    "second result": (lambda x: two(x, 2.0 * x)[1], 5.0 * DY),
-    "nested": (nested, DY * np.sin(X)),
-    "slices": (lambda x: rows(x, tf.constant([2, 0, 1])), 4.0 * DY[[1, 2, 0]]),
+    "alone": (steep, 7.0 * DY, COS * DY),
+    "residual": (with_residual, 2.0 * DY * np.exp(X), np.exp(X) * DY),
+    "twice": (lambda x: steep(steep(x)), 49.0 * DY, None),
+    "function": (tf.function(lambda x: 2.0 * steep(x)), 14.0 * DY, None),
+    "loop": (in_a_loop(steep), 49.0 * DY, COS * np.cos(np.sin(X)) * DY),
+    "loop_with_a_residual": (in_a_loop(with_residual), 4.0 * DY * np.exp(X) * np.exp(np.exp(X)), None),
+    "outside_of_a_loop": (outside_of_a_loop, 9.0 * DY * COS**2, None),
+    "through_functions": (through_functions, 9.0 * DY * COS**2, None),
+    "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: steep(x), lambda: x), 7.0 * DY, None),
+    "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: steep(x)]), 7.0 * DY, None),
+    "two_results": (lambda x: two(x, 2.0 * x)[0] + two(x, x)[1], DY * (6.0 * X + 5.0), DY * (4.0 * X + 2.0)),
+    "second_result": (lambda x: two(x, 2.0 * x)[1], 5.0 * DY, None),
+    "nested": (nested, DY * np.sin(X), DY),
+    "slices": (lambda x: rows(x, tf.constant([2, 0, 1])), 4.0 * DY[[1, 2, 0]], None),
 }
 
 
 class Module(tf.Module):
-    def __init__(self, function, specs):
+    def __init__(self, specs, **functions):
         super().__init__()
         self.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
-        self.f = tf.function(function, input_signature=specs)
+        for name, function in functions.items():
+            setattr(self, name, tf.function(function, input_signature=specs))
 
 
-def save(folder, function, with_gradients=True, specs=SPEC):
+def save(folder, function=None, with_gradients=True, specs=SPEC, **functions):
+    module = Module(specs, **(functions or {"f": function}))
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=with_gradients)
-    tf.saved_model.save(Module(function, specs), folder / "source", options=options)
+    tf.saved_model.save(module, folder / "source", options=options)
     return folder / "source", folder / "target"
 
 
-def gradient(function, x=X, dy=DY):
-    x = tf.convert_to_tensor(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+@pytest.fixture(scope="module")
+def adopted(tmp_path_factory):
+    """All functions in one model: its folder, what was there before, and the report."""
+    folder = tmp_path_factory.mktemp("adopt")
+    source, target = save(folder, **{f"f_{name}": function for name, (function, *_) in FUNCTIONS.items()})
+    before = contents(source)
+    return folder, before, cg.saved_model.adopt(source, target)
+
+
+@pytest.fixture(scope="module")
+def gradients(adopted):
+    return gradients_in_every_form(adopted[0] / "target", [f"f_{name}" for name in FUNCTIONS], X, DY)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_of_the_file_become_rules(name, tmp_path):
-    function, expected = FUNCTIONS[name]
-    source, target = save(tmp_path, function)
-    before = contents(source)
-    report = cg.saved_model.adopt(source, target)
-    assert contents(source) == before
+def test_gradients_of_the_file_become_rules(name, gradients):
+    assert len(gradients[f"f_{name}"]) == 3
+    for found in gradients[f"f_{name}"]:
+        np.testing.assert_allclose(found, FUNCTIONS[name][1], rtol=1e-12)
+
+
+def test_values_objects_and_signatures_stay(adopted):
+    folder, before, report = adopted
+    assert contents(folder / "source") == before
     assert {comparison.verdict for comparison in report.comparisons} == {"equal, bit for bit"}
-    assert {found.gradients for found in report.adopted} <= {"saved", "missing"}
-    loaded = tf.saved_model.load(target)
-    np.testing.assert_allclose(gradient(loaded.f), expected, rtol=1e-12)
-    for jit_compile in (False, True):
-        traced = tf.function(lambda x: gradient(loaded.f, x), jit_compile=jit_compile)
-        np.testing.assert_allclose(traced(tf.constant(X)), expected, rtol=1e-12)
-    again = tmp_path / "again"
-    tf.saved_model.save(loaded, again)
-    np.testing.assert_allclose(gradient(tf.saved_model.load(again).f), expected, rtol=1e-12)
+    assert {found.gradients for found in report.adopted} == {"saved", "missing"}
+    (old,), (new,) = (proto_of(folder / name).meta_graphs for name in ("source", "target"))
+    assert new.signature_def == old.signature_def
+    assert new.object_graph_def == old.object_graph_def
 
 
-def test_tensorflow_has_no_gradient_of_such_a_model(tmp_path):
-    source, _ = save(tmp_path, in_a_loop(with_residual))
-    with pytest.raises(TypeError, match="out of scope"):
-        gradient(tf.saved_model.load(source).f)
-    without, _ = save(tmp_path / "without", steep, with_gradients=False)
-    result = run_python(FRESH, str(without), cwd=tmp_path, check=False)
-    assert re.search("LookupError: .*IdentityN", result.stderr)
+FRESH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
 
-
-AUTOMATIC = {
-    "alone": COS * DY,
-    "residual": np.exp(X) * DY,
-    "loop": COS * np.cos(np.sin(X)) * DY,
-    "two results": DY * (4.0 * X + 2.0),
-    "nested": DY,
-}
-
-
-@pytest.mark.parametrize("with_gradients", [True, False])
-@pytest.mark.parametrize("name", AUTOMATIC)
-def test_automatic_differentiation_needs_no_library(name, with_gradients, tmp_path):
-    source, target = save(tmp_path, FUNCTIONS[name][0], with_gradients)
-    report = cg.saved_model.adopt(source, target, "autodiff")
-    assert {found.gradients for found in report.adopted} == {"autodiff"}
-    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), AUTOMATIC[name], rtol=1e-12)
-    assert not [op for op in ops_of(target) if op.startswith("CustomGradient")]
-
-
-WITHOUT = """
-loaded = tf.saved_model.load(sys.argv[1])
-x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
-with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = loaded.f(x)
-print(tape.gradient(y, x).numpy().tolist())
+for path in sys.argv[1:]:
+    loaded = tf.saved_model.load(path)
+    x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.f_loop(x)
+    np.testing.assert_allclose(tape.gradient(y, x), [49.0, 49.0, 49.0])
 """
 
 
-def test_automatic_differentiation_in_a_process_without_the_library(tmp_path):
-    source, target = save(tmp_path, in_a_loop(steep))
-    cg.saved_model.adopt(source, target, "autodiff")
-    site = make_site(tmp_path)
-    result = run_without_library(site, WITHOUT, target, cwd=tmp_path)
-    np.testing.assert_allclose(eval(result.stdout.splitlines()[-1]), COS * np.cos(np.sin(X)))
+def test_a_fresh_process_has_gradients_that_tensorflow_alone_has_not(adopted, tmp_path):
+    run_python(FRESH, adopted[0] / "target", cwd=tmp_path)
+    with pytest.raises(TypeError, match="out of scope"):
+        gradient(tf.saved_model.load(adopted[0] / "source").f_loop_with_a_residual, X, DY)
+    without, _ = save(tmp_path, with_gradients=False, f_loop=steep)
+    result = run_python(FRESH, without, cwd=tmp_path, check=False)
+    assert re.search("LookupError: .*IdentityN", result.stderr)
+
+
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_automatic_differentiation_needs_no_library(with_gradients, tmp_path):
+    functions = {name: function for name, (function, _, dx) in FUNCTIONS.items() if dx is not None}
+    source, target = save(tmp_path, with_gradients=with_gradients, **functions)
+    report = cg.saved_model.adopt(source, target, "autodiff", check=with_gradients)
+    assert {found.gradients for found in report.adopted} == {"autodiff"}
+    loaded = tf.saved_model.load(target)
+    for name in functions:
+        np.testing.assert_allclose(gradient(getattr(loaded, name), X, DY), FUNCTIONS[name][2], rtol=1e-12)
+    assert not [op for op in ops_of(target) if op.startswith("CustomGradient")]
 
 
 def test_rules_by_name(tmp_path):
@@ -188,50 +185,45 @@ def test_rules_by_name(tmp_path):
     gradients = {first.node: "autodiff", f"{second.function}/{second.node}": rule}
     report = cg.saved_model.adopt(source, target, gradients)
     assert [found.gradients for found in report.adopted] == ["autodiff", "<lambda>"]
+    reason = (None, "the file does not hold the gradient function")
+    assert [(found.difference, found.detail) for found in report.adopted] == [reason, reason]
     e = np.exp(X)
-    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), DY * 5.0 * e * np.sin(e) * e)
-
-
-def test_second_derivatives(tmp_path):
-    source, target = save(tmp_path, in_a_loop(with_residual, times=1))
-    cg.saved_model.adopt(source, target)
-    loaded = tf.saved_model.load(target)
-    dx, second = first_and_second_order(loaded.f)
-    np.testing.assert_allclose(dx, 2.0 * DY * np.exp(X), rtol=1e-12)
-    np.testing.assert_allclose(second, 2.0 * DY * DY * np.exp(X), rtol=1e-12)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), DY * 5.0 * e * np.sin(e) * e)
 
 
 def first_and_second_order(function):
     x = tf.constant(X)
     with tf.GradientTape() as outer:
         outer.watch(x)
-        dx = gradient(function, x)
+        dx = gradient(function, x, DY)
     return dx, outer.gradient(dx, x, output_gradients=tf.constant(DY))
+
+
+def test_second_derivatives(adopted):
+    dx, second = first_and_second_order(tf.saved_model.load(adopted[0] / "target").f_residual)
+    np.testing.assert_allclose(dx, 2.0 * DY * np.exp(X), rtol=1e-12)
+    np.testing.assert_allclose(second, 2.0 * DY * DY * np.exp(X), rtol=1e-12)
 
 
 def test_a_second_derivative_that_the_file_does_not_hold(tmp_path):
     """TensorFlow saves the gradient functions of functions that compute values, not those of gradient functions."""
     source, target = save(tmp_path, nested)
-    outer, inner = cg.saved_model.adopt(source, target).adopted[::-1]
+    outer, inner = cg.saved_model.adopt(source, target, check=False).adopted[::-1]
     assert (outer.gradients, inner.gradients) == ("saved", "missing")
     place = f"{inner.function}/{inner.node}"
-    loaded = tf.saved_model.load(target)
-    np.testing.assert_allclose(gradient(loaded.f), DY * np.sin(X))
     message = (
         f"saved_model.adopt: the file did not hold the gradient function of '{place}', which a derivative of higher "
         f"order needs. Adopt the model with a rule for it: gradients={{'{place}': rule}}."
     )
     with pytest.raises(RuntimeError, match=re.escape(message)):
-        first_and_second_order(loaded.f)
-    again = tmp_path / "again"
-    cg.saved_model.adopt(source, again, {place: lambda op, dy: 7.0 * dy})
-    dx, second = first_and_second_order(tf.saved_model.load(again).f)
+        first_and_second_order(tf.saved_model.load(target).f)
+    cg.saved_model.adopt(source, tmp_path / "again", {place: lambda op, dy: 7.0 * dy}, check=False)
+    dx, second = first_and_second_order(tf.saved_model.load(tmp_path / "again").f)
     np.testing.assert_allclose(dx, DY * np.sin(X))
     np.testing.assert_allclose(second, DY * DY * 7.0)
 
 
-def variables(folder):
-    """A model whose decorated function reads a variable in a loop."""
+def test_variables_in_gradient_functions(tmp_path):
     module = tf.Module()
     module.w = tf.Variable(np.array([2.0, 3.0, -1.0]))
 
@@ -244,26 +236,24 @@ def variables(folder):
 
     module.f = tf.function(in_a_loop(scaled), input_signature=SPEC)
     module.g = tf.function(scaled, input_signature=SPEC)
-    tf.saved_model.save(module, folder)
-
-
-def test_variables_in_gradient_functions(tmp_path):
-    variables(tmp_path / "source")
+    tf.saved_model.save(module, tmp_path / "source")
     report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
     assert [found.detail for found in report.adopted] == ["", ""]
     # 3 dy w beside dy w, and 5 dy x beside dy x.
     assert all(found.difference + 1e-12 > 2 / 3 and found.difference < 4 / 5 + 1e-12 for found in report.adopted)
     loaded = tf.saved_model.load(tmp_path / "target")
     w, x = loaded.w.numpy(), tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = loaded.f(x)
-    dx, dw = tape.gradient(y, [x, loaded.w], output_gradients=tf.constant(DY))
+
+    def gradients_of(function):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, [x, loaded.w], output_gradients=tf.constant(DY))
+
+    (dx, dw), (_, dw_of_g) = gradients_of(loaded.f), gradients_of(loaded.g)
     np.testing.assert_allclose(dx, DY * 9.0 * w**2)
     np.testing.assert_allclose(dw, DY * 5.0 * X * w + 3.0 * DY * w * 5.0 * X)
-    with tf.GradientTape() as tape:
-        y = loaded.g(x)
-    np.testing.assert_allclose(tape.gradient(y, loaded.w, output_gradients=tf.constant(DY)), 5.0 * DY * X)
+    np.testing.assert_allclose(dw_of_g, 5.0 * DY * X)
     loaded.w.assign_sub(0.125 * dw)
     np.testing.assert_allclose(loaded.g(x), X * (w - 0.125 * dw), rtol=1e-12)
 
@@ -280,8 +270,7 @@ def test_keras_models_train_on(library, tmp_path):
 
     library.utils.set_random_seed(3)
     inputs = library.Input([4])
-    hidden = library.layers.Dense(8)(inputs)
-    outputs = library.layers.Dense(1)(Rounded()(hidden))
+    outputs = library.layers.Dense(1)(Rounded()(library.layers.Dense(8)(inputs)))
     model = library.Model(inputs, outputs)
     save_model = (lambda path: model.export(path, verbose=False)) if library is keras else model.save
     save_model(str(tmp_path / "source"))
@@ -289,62 +278,55 @@ def test_keras_models_train_on(library, tmp_path):
     loaded = tf.saved_model.load(tmp_path / "target")
     run = loaded.serve if library is keras else loaded.signatures["serving_default"]
     x = np.random.default_rng(1).normal(size=[16, 4]).astype(np.float32)
-    target = x.sum(1, keepdims=True)
-    losses = []
-    weights = loaded.trainable_variables
+    losses, weights = [], loaded.trainable_variables
     assert len(weights) == 4
     for _ in range(20):
         with tf.GradientTape() as tape:
-            y = run(tf.constant(x))
-            y = next(iter(y.values())) if isinstance(y, dict) else y
-            loss = tf.reduce_mean((y - target) ** 2)
+            (y,) = tf.nest.flatten(run(tf.constant(x)))
+            loss = tf.reduce_mean((y - x.sum(1, keepdims=True)) ** 2)
         losses.append(float(loss))
         for weight, dw in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(0.05 * dw)
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_the_difference_between_both_gradients(tmp_path):
-    def function(x):
-        @tf.custom_gradient
-        def right(x):
-            return tf.sin(x), lambda dy: dy * tf.cos(x)
-
-        @tf.custom_gradient
-        def doubled(x):
-            return 3.0 * x, lambda dy: 6.0 * dy
-
-        return doubled(right(x))
-
-    source, target = save(tmp_path, function)
-    right, doubled = cg.saved_model.adopt(source, target).adopted
-    assert (right.detail, doubled.detail) == ("", "")
-    assert right.difference < 1e-12
-    assert doubled.difference == pytest.approx(0.5)
-    without, target = save(tmp_path / "without", function, with_gradients=False)
-    for found in cg.saved_model.adopt(without, target, "autodiff").adopted:
-        assert (found.difference, found.detail) == (None, "the file does not hold the gradient function")
+@tf.custom_gradient
+def right(x):
+    return tf.sin(x), lambda dy: dy * tf.cos(x)
 
 
-def test_complex_gradients_are_compared_and_integers_are_not(tmp_path):
-    @tf.custom_gradient
-    def tripled(z, n):
-        return 3.0 * z * tf.cast(n, z.dtype), lambda dy: (6.0 * dy * tf.cast(n, dy.dtype), None)
-
-    specs = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
-    (found,) = cg.saved_model.adopt(*save(tmp_path, tripled, specs=specs)).adopted
-    assert found.detail == ""
-    assert found.difference == pytest.approx(0.5)
+@tf.custom_gradient
+def doubled(x):
+    return 3.0 * x, lambda dy: 6.0 * dy
 
 
-def test_sizes_that_the_file_does_not_know_are_larger_than_1_where_gradients_are_compared(tmp_path):
-    @tf.custom_gradient
-    def summed(x):
-        return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
+@tf.custom_gradient
+def of_integers(z, n):
+    return 3.0 * z * tf.cast(n, z.dtype), lambda dy: (6.0 * dy * tf.cast(n, dy.dtype), None)
 
-    specs = [tf.TensorSpec([None], tf.float64)]
-    (found,) = cg.saved_model.adopt(*save(tmp_path, summed, specs=specs)).adopted
-    assert found.difference > 0.1
+
+@tf.custom_gradient
+def summed(x):
+    """Its gradient is right for one element."""
+    return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
+
+
+COMPLEX = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
+# A function, its inputs, and the least and largest difference of each gradient.
+DIFFERENCES = {
+    "two gradients": (lambda x: doubled(right(x)), SPEC, [(0.0, 1e-12), (0.5 - 1e-6, 0.5 + 1e-6)]),
+    "complex, and integers": (of_integers, COMPLEX, [(0.5 - 1e-6, 0.5 + 1e-6)]),
+    "unknown sizes, which are more than 1": (summed, [tf.TensorSpec([None], tf.float64)], [(0.1, 10.0)]),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_difference_between_both_gradients(name, tmp_path):
+    function, specs, expected = DIFFERENCES[name]
+    adopted = cg.saved_model.adopt(*save(tmp_path, function, specs=specs), check=False).adopted
+    for found, (least, largest) in zip(adopted, expected, strict=True):
+        assert found.detail == ""
+        assert least <= found.difference <= largest
 
 
 def test_a_variable_that_is_read_by_rows_and_as_a_whole_is_not_compared(tmp_path):
@@ -362,14 +344,14 @@ def test_a_variable_that_is_read_by_rows_and_as_a_whole_is_not_compared(tmp_path
     module.table = table
     module.f = tf.function(looked_up, input_signature=SPEC)
     tf.saved_model.save(module, tmp_path / "source")
-    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target").adopted
+    (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target", check=False).adopted
     assert found.difference is None
     message = "NotImplementedError: ResourceGather reads a part of a variable that ReadVariableOp reads, too"
     assert found.detail == message
 
 
 def test_inspect_lists_them(tmp_path):
-    source, _ = save(tmp_path, in_a_loop(lambda x: two(x, 2.0 * x)[0]))
+    source, target = save(tmp_path, in_a_loop(lambda x: two(x, 2.0 * x)[0]))
     (found,) = cg.saved_model.inspect(source)
     assert (found.kind, found.dtypes, found.shapes) == ("tf.custom_gradient", ("float64",) * 2, ((3,), (3,)))
     assert (found.inputs_with_gradients, found.error) == (1, "")
@@ -378,16 +360,8 @@ def test_inspect_lists_them(tmp_path):
     without, _ = save(tmp_path / "without", steep, with_gradients=False)
     (found,) = cg.saved_model.inspect(without)
     assert found.error == "the file does not hold the gradient function of this tf.custom_gradient"
-    cg.saved_model.adopt(source, tmp_path / "target")
-    assert [found.kind for found in cg.saved_model.inspect(tmp_path / "target")] == ["custom_gradient"]
-
-
-def test_objects_and_signatures_stay(tmp_path):
-    source, target = save(tmp_path, in_a_loop(steep))
-    cg.saved_model.adopt(source, target)
-    (old,), (new,) = proto_of(source).meta_graphs, proto_of(target).meta_graphs
-    assert new.signature_def == old.signature_def
-    assert new.object_graph_def == old.object_graph_def
+    cg.saved_model.adopt(source, target, check=False)
+    assert [found.kind for found in cg.saved_model.inspect(target)] == ["custom_gradient"]
 
 
 def test_a_model_without_such_gradients_is_copied(tmp_path):
@@ -396,27 +370,6 @@ def test_a_model_without_such_gradients_is_copied(tmp_path):
     assert report.adopted == []
     assert [comparison.detail for comparison in report.comparisons] == ["nothing was changed"]
     assert contents(target) == contents(source)
-
-
-FRESH = """
-import sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-
-loaded = tf.saved_model.load(sys.argv[1])
-x = tf.constant([-1.5, 0.5, 2.0], tf.float64)
-with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = loaded.f(x)
-np.testing.assert_allclose(tape.gradient(y, x), [49.0, 49.0, 49.0])
-"""
-
-
-def test_a_fresh_process(tmp_path):
-    source, target = save(tmp_path, in_a_loop(steep))
-    cg.saved_model.adopt(source, target)
-    run_python(FRESH, str(target), cwd=tmp_path)
 
 
 # Wrong uses
@@ -434,6 +387,9 @@ def test_a_file_without_the_gradient_function(tmp_path):
     assert not target.exists()
 
 
+NOT_THERE = "reads a tensor from outside of the function that the function does not get; "
+
+
 def test_a_gradient_that_reads_something_from_outside(tmp_path):
     def function(x):
         c = tf.cos(x)
@@ -445,14 +401,12 @@ def test_a_gradient_that_reads_something_from_outside(tmp_path):
         return in_a_loop(scaled)(x)
 
     source, target = save(tmp_path, function)
-    with pytest.raises(
-        ValueError, match=r"reads a tensor from outside of the function that the function does not get; "
-    ):
+    with pytest.raises(ValueError, match=NOT_THERE):
         cg.saved_model.adopt(source, target)
     assert not target.exists()
     (place,) = cg.saved_model.inspect(source)
-    cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy})
-    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f), 9.0 * DY)
+    cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy}, check=False)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), 9.0 * DY)
 
 
 def test_a_file_that_names_a_function_which_it_does_not_have(tmp_path):
@@ -462,30 +416,28 @@ def test_a_file_that_names_a_function_which_it_does_not_have(tmp_path):
     (captured,) = [node.captured_tensor for node in nodes if node.WhichOneof("kind") == "captured_tensor"]
     captured.concrete_function = "missing"
     (source / "saved_model.pb").write_bytes(saved_model.SerializeToString())
-    with pytest.raises(
-        ValueError, match=r"reads a tensor from outside of the function that the function does not get; "
-    ):
+    with pytest.raises(ValueError, match=NOT_THERE):
         cg.saved_model.adopt(source, target)
     assert not target.exists()
 
 
+CHOICE = "gradients is no choice of gradients; expected 'saved', 'autodiff', a rule, or a dictionary of these by places, got "
+PLACES = "names places that '.*' does not have: 'Identity'; .* a model with '__inf.*/Iden"
+
+
 def test_wrong_choices(tmp_path):
     source, target = save(tmp_path, steep)
-    message = (
-        "saved_model.adopt: gradients is no choice of gradients; expected 'saved', 'autodiff', a rule, or a dictionary of "
-        "these by places, got {}."
-    )
-    for wrong, got in [("auto", "'auto'"), ({"IdentityN": 3}, "3")]:
-        with pytest.raises(ValueError, match=re.escape(message.format(got))):
-            cg.saved_model.adopt(source, target, wrong)
-    with pytest.raises(
-        ValueError, match=r"names places that '.*' does not have: 'Identity'; .* a model with '__inf.*/Iden"
+    for gradients, message in (
+        ("auto", f"{CHOICE}'auto'"),
+        ({"IdentityN": 3}, f"{CHOICE}3"),
+        ({"Identity": "autodiff"}, f"gradients {PLACES}"),
+        (
+            {"IdentityN": lambda op, dy: [dy] * 3},
+            r"the rule '<lambda>' for the op IdentityN \(IdentityN\) in the function ",
+        ),
     ):
-        cg.saved_model.adopt(source, target, {"Identity": "autodiff"})
-    with pytest.raises(
-        ValueError, match=r"adopt: the rule '<lambda>' for the op IdentityN \(IdentityN\) in the function "
-    ):
-        cg.saved_model.adopt(source, target, {"IdentityN": lambda op, dy: [dy, dy, dy]})
+        with pytest.raises(ValueError, match=rf"^saved_model\.adopt: {message}"):
+            cg.saved_model.adopt(source, target, gradients)
     with pytest.raises(FileExistsError, match=r"^saved_model\.adopt: the target '.*' exists already\."):
         cg.saved_model.adopt(source, source)
     assert not target.exists()

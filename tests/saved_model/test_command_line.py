@@ -1,10 +1,11 @@
-"""The program `tf-cg-ops` with its commands strip, inspect and demo: output, messages of one line, exit statuses."""
+"""The program `tf-cg-ops`: output, messages of one line, exit statuses, and what stops it."""
 
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -17,7 +18,8 @@ import tf_cg_ops_cli
 from tf_cg_ops import saved_model
 from tf_cg_ops._src import command_line
 
-from ..support.saved_models import break_values, contents, ops_of
+from ..support.processes import run_python
+from ..support.saved_models import contents, gradient, ops_of
 
 
 class Model(tf.Module):
@@ -34,29 +36,33 @@ def model(tmp_path_factory):
     return folder
 
 
-PROGRAMS = {
-    "script": [pathlib.Path(sys.executable).with_name("tf-cg-ops")],
-    "package": [sys.executable, "-m", "tf_cg_ops"],
-}
-
-
-def run(*arguments, cwd, program="script"):
-    """The program as users start it, with TensorFlow's own defaults for what it writes."""
-    silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
-    environment = {name: value for name, value in os.environ.items() if name not in silent}
-    command = [*map(str, PROGRAMS[program]), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-
-
 def main(capsys, *arguments):
-    """The same in this process."""
+    """The status, output and errors of a command in this process."""
     status = command_line.run(tf_cg_ops_cli.parse([str(argument) for argument in arguments]))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
 
+# A program, after code that comes first; a program that a shell starts in the background ignores Ctrl-C.
+PROGRAM = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+first, program, *sys.argv[1:] = sys.argv[1:]
+exec(first)
+runpy.run_module(program, run_name="__main__", alter_sys=True)
+"""
+
+
+def run(cwd, *arguments, program="tf_cg_ops_cli", first=""):
+    return run_python(PROGRAM, first, program, *arguments, cwd=cwd, check=False)
+
+
 def test_strip_as_a_program(model, tmp_path):
-    result = run("strip", model, "target", cwd=tmp_path)
+    """As users start it, with TensorFlow's own defaults for what it writes."""
+    silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
+    environment = {name: value for name, value in os.environ.items() if name not in silent}
+    command = [pathlib.Path(sys.executable).with_name("tf-cg-ops"), "strip", model, "target"]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "replaced   1 CustomGradientEmbed, 1 CustomGradientRule",
@@ -74,33 +80,30 @@ def test_strip_as_a_program(model, tmp_path):
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
 
-def test_the_package_as_a_program_prints_the_same_table(model, tmp_path):
-    script, package = (run("inspect", model, cwd=tmp_path, program=program) for program in PROGRAMS)
-    assert (package.returncode, package.stdout) == (0, script.stdout)
-    assert script.stderr == ""
+@pytest.mark.parametrize(
+    "arguments", [["inspect", "MODEL"], ["strip", "missing", "target"], ["srtip"], ["strip", "--help"]]
+)
+def test_the_package_as_a_program_does_the_same(model, tmp_path, arguments):
+    arguments = [model if argument == "MODEL" else argument for argument in arguments]
+    module, package = (run(tmp_path, *arguments, program=program) for program in ("tf_cg_ops_cli", "tf_cg_ops"))
+    assert (package.returncode, package.stdout, package.stderr) == (module.returncode, module.stdout, module.stderr)
+    if "missing" in arguments:
+        assert (module.returncode, module.stdout) == (1, "")
+        assert module.stderr == (
+            "reading missing\n"
+            "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing "
+            "there. Pass the folder that tf.saved_model.save wrote.\n"
+        )
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_failure_as_a_program(tmp_path, program):
-    result = run("strip", "missing", "target", cwd=tmp_path, program=program)
-    assert result.returncode == 1
-    assert result.stdout == ""
-    said = result.stderr[result.stderr.index("reading") :]  # The package imports TensorFlow before it can silence it.
-    assert said == (result.stderr if program == "script" else said)
-    assert said == (
-        "reading missing\n"
-        "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing there. "
-        "Pass the folder that tf.saved_model.save wrote.\n"
-    )
+def test_importing_the_package_reads_no_arguments(tmp_path):
+    """In another program that is started with -m."""
+    (tmp_path / "other.py").write_text("import sys\nimport tf_cg_ops\nprint(sys.argv[1:])\n")
+    result = run(tmp_path, "--no-such-argument", program="other")
+    assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
 
 
-# An import of TensorFlow ends these with another status, and a traceback.
-WITHOUT_TENSORFLOW = """
-import sys
-sys.modules["tensorflow"] = None
-import tf_cg_ops_cli
-sys.exit(tf_cg_ops_cli.main())
-"""
+# Arguments
 
 
 @pytest.mark.parametrize(
@@ -128,18 +131,25 @@ sys.exit(tf_cg_ops_cli.main())
     ],
     ids=" ".join,
 )
-def test_wrong_use_is_one_line_and_2_before_tensorflow_is_imported(arguments, complaint, tmp_path):
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    program = "tf-cg-ops" + (
-        f" {arguments[0]}" if arguments and arguments[0] in ("strip", "override", "adopt", "inspect") else ""
-    )
+def test_wrong_use_is_one_line_and_2(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as caught:
+        tf_cg_ops_cli.parse(arguments)
+    command = f" {arguments[0]}" if arguments and arguments[0] != "srtip" else ""
     if complaint.startswith("unrecognized"):
-        program = "tf-cg-ops"  # Python asks the outer parser about what no parser knows.
+        command = ""  # Python asks the outer parser about what no parser knows.
+    captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
-    said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), result.stderr)
-    assert said == (f"tf_cg_ops: wrong arguments: {complaint}. See: {program} --help\n")
-    assert (result.returncode, result.stdout) == (2, "")
+    said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
+    assert said == f"tf_cg_ops: wrong arguments: {complaint}. See: tf-cg-ops{command} --help\n"
+    assert (caught.value.code, captured.out) == (2, "")
+
+
+def test_arguments_are_parsed_before_tensorflow_is_imported(tmp_path):
+    """An import would end the process with another status, and a traceback."""
+    code = "import sys\nsys.modules['tensorflow'] = None\nimport tf_cg_ops_cli\nsys.exit(tf_cg_ops_cli.main())\n"
+    command = [sys.executable, "-c", code, "strip", "a"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -161,134 +171,6 @@ def test_help_says_everything(command, words, capsys, monkeypatch):
     text = " ".join(capsys.readouterr().out.split())
     for word in [*words, "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."]:
         assert word in text
-
-
-@pytest.mark.parametrize("arguments", [["srtip"], ["strip", "--help"]], ids=" ".join)
-def test_the_package_as_a_program_parses_the_same_arguments(arguments, tmp_path):
-    script, package = (run(*arguments, cwd=tmp_path, program=program) for program in PROGRAMS)
-    assert (package.returncode, package.stdout) == (script.returncode, script.stdout)
-    assert package.stderr.endswith(script.stderr)
-
-
-def test_importing_the_package_reads_no_arguments(tmp_path):
-    """In another program that is started with -m."""
-    package = tmp_path / "other"
-    package.mkdir()
-    (package / "__init__.py").write_text("import tf_cg_ops\n")
-    (package / "__main__.py").write_text("import sys; print(sys.argv[1:])\n")
-    command = [sys.executable, "-m", "other", "--no-such-argument"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
-
-
-def test_a_failed_check_is_1_and_leaves_no_target(model, tmp_path, capsys, monkeypatch):
-    break_values(monkeypatch)
-    status, out, err = main(capsys, "strip", model, tmp_path / "target")
-    assert (status, out) == (1, "")
-    assert err.splitlines()[-1] == (
-        "saved_model.strip: serving_default of the new model gives another output y than that of the source. Nothing "
-        "was written; please report it, with the model."
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_check_it_says_so(model, tmp_path, capsys):
-    status, out, _ = main(capsys, "strip", "--no-check", model, tmp_path / "target")
-    assert status == 0
-    assert "compared   nothing: the check was turned off" in out.splitlines()
-
-
-def test_a_model_that_holds_nothing_of_ours_is_copied_and_that_is_said(model, tmp_path, capsys):
-    cg.saved_model.strip(model, tmp_path / "once")
-    status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
-    assert status == 0
-    assert out.splitlines()[:2] == [
-        "replaced   0 operations: the model holds none of this library, and was copied as it is",
-        "compared   all: not compared: nothing was changed",
-    ]
-    assert contents(tmp_path / "twice") == contents(tmp_path / "once")
-
-
-def test_host_functions_and_what_is_not_compared_are_shown(tmp_path, capsys):
-    module = tf.Module()
-    module.f = tf.function(
-        lambda x: cg.embed_gradient(tf.numpy_function(np.random.normal, [x], tf.double), x, x),
-        input_signature=[tf.TensorSpec([2], tf.float64)],
-    )
-    tf.saved_model.save(module, tmp_path / "source")
-    status, out, _ = main(capsys, "strip", tmp_path / "source", tmp_path / "target")
-    assert status == 0
-    lines = out.splitlines()
-    assert "compared   .f: not compared: the source gives other outputs each time, as random operations do" in lines
-    (attention,) = [line for line in lines if line.startswith("attention")]
-    assert attention.endswith(" calls Python, and fails outside of the process that made the model")
-
-
-def test_override(tmp_path, capsys):
-    module = tf.Module()
-    module.f = tf.function(lambda x: tf.exp(tf.nn.relu(x)), input_signature=[tf.TensorSpec([3])])
-    tf.saved_model.save(module, tmp_path / "source")
-    arguments = ["Relu=guided", "Exp=clip:value=5"]
-    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "target", *arguments)
-    assert status == 0, err
-    assert out.splitlines() == [
-        "overridden  1 Exp, 1 Relu",
-        "compared    serving_default: equal, bit for bit",
-        "compared    .f: equal, bit for bit",
-        f"written     {tmp_path / 'target'}",
-    ]
-    x = tf.constant([-1.0, 0.5, 3.0])
-    loaded = tf.saved_model.load(tmp_path / "target")
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = loaded.f(x)
-    dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, -10.0, 1.0]))
-    np.testing.assert_allclose(dx, [0.0, 0.0, 5.0])
-
-    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "again", "ReLU=guided")
-    assert (status, out) == (1, "")
-    assert err.splitlines()[-1].startswith("saved_model.override: rules matched no op of ")
-    assert err.endswith("Did you mean 'Relu'?\n")
-    assert not (tmp_path / "again").exists()
-
-
-def test_adopt(tmp_path, capsys):
-    @tf.custom_gradient
-    def tripled(x):
-        return tf.identity(x), lambda dy: 3.0 * dy
-
-    module = tf.Module()
-    module.f = tf.function(lambda x: tripled(tripled(x)), input_signature=[tf.TensorSpec([2])])
-    source = tmp_path / "source"
-    tf.saved_model.save(module, source)
-    for number, (arguments, expected) in enumerate(
-        [
-            ([], 9.0),
-            (["--gradients", "autodiff"], 1.0),
-            (["--place", "IdentityN_1=autodiff"], 3.0),
-            (["--place", "IdentityN=zero"], 0.0),
-            (["--gradients", "autodiff", "--place", "IdentityN=pass_through"], 1.0),
-        ]
-    ):
-        target = tmp_path / str(number)
-        status, out, err = main(capsys, "adopt", *arguments, source, target)
-        assert status == 0, err
-        loaded = tf.saved_model.load(target)
-        x = tf.constant([1.0, 2.0])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loaded.f(x)
-        dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, -10.0]))
-        np.testing.assert_allclose(dx, expected * np.array([1.0, -10.0]))
-        if not arguments:
-            first, second, *_, last = out.splitlines()
-            assert first.startswith("adopted    __inference_")
-            assert first.endswith("/IdentityN: saved; the file and autodiff differ by 0.67 of the largest element")
-            assert second.endswith("/IdentityN_1: saved; the file and autodiff differ by 0.67 of the largest element")
-            assert last == f"written    {target}"
-    status, out, _ = main(capsys, "adopt", tmp_path / "1", tmp_path / "again")
-    nothing = "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
-    assert out.splitlines()[0] == nothing
 
 
 @pytest.mark.parametrize("name", ["x", "serving_default/x"])
@@ -324,6 +206,95 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys, kind):
     assert not (tmp_path / "target").exists()
 
 
+# Output
+
+
+def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
+    status, out, _ = main(capsys, "strip", "--no-check", model, tmp_path / "once")
+    assert status == 0
+    assert "compared   nothing: the check was turned off" in out.splitlines()
+    status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
+    assert status == 0
+    assert out.splitlines()[:2] == [
+        "replaced   0 operations: the model holds none of this library, and was copied as it is",
+        "compared   all: not compared: nothing was changed",
+    ]
+    assert contents(tmp_path / "twice") == contents(tmp_path / "once")
+
+
+def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: cg.embed_gradient(tf.numpy_function(np.random.normal, [x], tf.double), x, x),
+        input_signature=[tf.TensorSpec([2], tf.float64)],
+    )
+    tf.saved_model.save(module, tmp_path / "source", signatures={})
+    status, out, _ = main(capsys, "strip", tmp_path / "source", tmp_path / "target")
+    assert status == 0
+    _, _, compared, attention, written = out.splitlines()
+    assert compared == "compared   .f: not compared: the source gives other outputs each time, as random operations do"
+    assert attention.startswith("attention  ")
+    assert attention.endswith(" calls Python, and fails outside of the process that made the model")
+    assert written == f"written    {tmp_path / 'target'}"
+
+
+def test_override(tmp_path, capsys):
+    module = tf.Module()
+    module.f = tf.function(lambda x: tf.exp(tf.nn.relu(x)), input_signature=[tf.TensorSpec([3])])
+    tf.saved_model.save(module, tmp_path / "source")
+    arguments = ["Relu=guided", "Exp=clip:value=5"]
+    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "target", *arguments)
+    assert status == 0, err
+    assert out.splitlines() == [
+        "overridden  1 Exp, 1 Relu",
+        "compared    serving_default: equal, bit for bit",
+        "compared    .f: equal, bit for bit",
+        f"written     {tmp_path / 'target'}",
+    ]
+    loaded = tf.saved_model.load(tmp_path / "target")
+    np.testing.assert_allclose(gradient(loaded.f, [-1.0, 0.5, 3.0], [1.0, -10.0, 1.0]), [0.0, 0.0, 5.0])
+
+    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "again", "ReLU=guided")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith("saved_model.override: rules matched no op of ")
+    assert err.endswith("Did you mean 'Relu'?\n")
+    assert not (tmp_path / "again").exists()
+
+
+def test_adopt(tmp_path, capsys):
+    @tf.custom_gradient
+    def tripled(x):
+        return tf.identity(x), lambda dy: 3.0 * dy
+
+    module = tf.Module()
+    module.f = tf.function(lambda x: tripled(tripled(x)), input_signature=[tf.TensorSpec([2])])
+    source = tmp_path / "source"
+    tf.saved_model.save(module, source, signatures={})
+    differ = "the file and autodiff differ by 0.67 of the largest element"
+    for number, (arguments, expected, chosen) in enumerate(
+        [
+            ([], 9.0, ("saved", "saved")),
+            (["--gradients", "autodiff"], 1.0, ("autodiff", "autodiff")),
+            (["--place", "IdentityN_1=autodiff"], 3.0, ("saved", "autodiff")),
+            (["--place", "IdentityN=zero"], 0.0, ("zero", "saved")),
+            (["--gradients", "autodiff", "--place", "IdentityN=pass_through"], 1.0, ("pass_through", "autodiff")),
+        ]
+    ):
+        target = tmp_path / str(number)
+        check = ["--no-check"] if number else []
+        status, out, err = main(capsys, "adopt", *check, *arguments, source, target)
+        assert status == 0, err
+        dx = gradient(tf.saved_model.load(target).f, [1.0, 2.0], [1.0, -10.0])
+        np.testing.assert_allclose(dx, expected * np.array([1.0, -10.0]))
+        first, second, _, last = out.splitlines()
+        assert re.fullmatch(rf"adopted    __inference_\S*/IdentityN: {chosen[0]}; {differ}", first)
+        assert re.fullmatch(rf"adopted    __inference_\S*/IdentityN_1: {chosen[1]}; {differ}", second)
+        assert last == f"written    {target}"
+    _, out, _ = main(capsys, "adopt", tmp_path / "1", tmp_path / "again")
+    nothing = "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
+    assert out.splitlines()[0] == nothing
+
+
 def test_inspect_shows_a_table(model, capsys):
     status, out, err = main(capsys, "inspect", model)
     assert (status, err) == (0, "")
@@ -340,17 +311,8 @@ def test_inspect_as_json(model, capsys):
     found = json.loads(out)
     assert [gradient["kind"] for gradient in found] == ["embed_gradient", "custom_gradient"]
     assert found[0]["shapes"] == [[None, 2]]
-    assert found[0].keys() == {
-        "function",
-        "node",
-        "kind",
-        "user_function",
-        "dtypes",
-        "shapes",
-        "inputs_with_gradients",
-        "rule_ops",
-        "error",
-    }
+    names = "function node kind user_function dtypes shapes inputs_with_gradients rule_ops error"
+    assert list(found[0]) == names.split()
 
 
 def test_inspect_of_nothing(tmp_path, capsys):
@@ -371,27 +333,27 @@ def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
     assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there; ")
 
 
+# What stops it
+
+CHECK_IT = "Check that path, its permissions and the space on the disk."
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (
             OSError(28, "No space left on device", "some/file"),
-            "tf_cg_ops inspect: the operating system reports: No space left on device: 'some/file'. Check that path, its "
-            "permissions and the space on the disk.\n",
+            f"the operating system reports: No space left on device: 'some/file'. {CHECK_IT}",
         ),
         (
             shutil.Error([("a", "b", str(FileNotFoundError(2, "No such file or directory", "a"))), ("c", "d", "no")]),
-            "tf_cg_ops inspect: the operating system reports: No such file or directory: 'a'. Check that path, its "
-            "permissions and the space on the disk.\n",
+            f"the operating system reports: No such file or directory: 'a'. {CHECK_IT}",
         ),
-        (
-            KeyboardInterrupt(),
-            "tf_cg_ops inspect: interrupted by Ctrl-C. Run it again; no command leaves a half-written target.\n",
-        ),
+        (KeyboardInterrupt(), "interrupted by Ctrl-C. Run it again; no command leaves a half-written target."),
         (
             RuntimeError("disk\non fire"),
-            "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
-            "traceback, and please report it.\n",
+            "unexpected error: RuntimeError: disk. Call the function of that name in Python to see the traceback, and "
+            "please report it.",
         ),
     ],
 )
@@ -400,4 +362,83 @@ def test_every_error_is_reported_in_one_line(capsys, monkeypatch, error, message
         raise error
 
     monkeypatch.setattr(saved_model, "inspect", fail)
-    assert main(capsys, "inspect", "model") == (1, "", message)
+    assert main(capsys, "inspect", "model") == (1, "", f"tf_cg_ops inspect: {message}\n")
+
+
+def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
+    source = shutil.copytree(model, tmp_path / "source")
+    (source / "link").symlink_to(tmp_path / "nowhere")
+    status, out, err = main(capsys, "strip", source, tmp_path / "target")
+    message = (
+        f"tf_cg_ops strip: the operating system reports: No such file or directory: '{source / 'link'}'. {CHECK_IT}"
+    )
+    assert (status, out, err.splitlines()[-1]) == (1, "", message)
+    assert list(tmp_path.iterdir()) == [source]
+    (tmp_path / "file").touch()
+    message = f"tf_cg_ops demo: the operating system reports: File exists: '{tmp_path / 'file'}'. {CHECK_IT}\n"
+    assert main(capsys, "demo", "--output", tmp_path / "file") == (1, "", message)
+
+
+def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
+    full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    for arguments, rest in (
+        (["strip", model, "target"], "'target' is written"),
+        (["inspect", model], "the model is as it was"),
+    ):
+        result = run(tmp_path, *arguments, first=full)
+        assert result.returncode == 1
+        assert result.stderr.splitlines()[-1] == (
+            f"tf_cg_ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
+            f"place; {rest}."
+        )
+    assert (tmp_path / "target").is_dir()
+
+
+def test_readers_that_have_enough_are_no_failure(model, tmp_path):
+    """Of the output, and of the steps that are told beside it."""
+    closed = "import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {})"
+    result = run(tmp_path, "strip", model, "target", first=closed.format(1))
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[-1].startswith("checking: target")
+    result = run(tmp_path, "strip", model, "second", first=closed.format(2))
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == "written    second"
+
+
+def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run(
+        [sys.executable, "-m", "tf_cg_ops_cli", "strip", "a", "b"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        # A program that a shell starts in the background ignores the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (
+        1,
+        "",
+        "tf_cg_ops strip: interrupted by Ctrl-C. Run it again; no command leaves a half-written target.\n",
+    )
+
+
+SIGNALLED = """
+import os
+from tf_cg_ops.saved_model import _compare_models
+_compare_models.compare_models = lambda *_: os.kill(os.getpid(), signal.{})
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "program"), [("SIGTERM", "SIGTERM", "tf_cg_ops_cli"), ("SIGINT", "Ctrl-C", "tf_cg_ops")]
+)
+def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, number, name, program):
+    result = run(tmp_path, "strip", model, "target", program=program, first=SIGNALLED.format(number))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == (
+        f"tf_cg_ops strip: interrupted by {name}. Run it again; no command leaves a half-written target."
+    )
+    assert list(tmp_path.iterdir()) == []

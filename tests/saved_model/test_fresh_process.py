@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
+from ..support.saved_models import bodies_of
 from ..support.tensors import random_array
 
 pytestmark = pytest.mark.core
@@ -18,30 +18,22 @@ GRADIENTS_OF_A_LOADED_MODEL = """
 import json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-import pytest
 import tensorflow as tf
 import tf_cg_ops
 
-path, again = sys.argv[1:3]
-model = tf.saved_model.load(path)
-if again:
-    tf.saved_model.save(model, again)
-    model = tf.saved_model.load(again)
-with np.load(sys.argv[3]) as data:
-    x, y, dy = (tf.constant(data[name]) for name in ("x", "y", "dy"))
-
-with tf.GradientTape() as outer:
-    outer.watch([x, y])
-    with tf.GradientTape() as inner:
-        inner.watch([x, y])
-        value = model.f(x, y)
-    dx = inner.gradient(value, x, output_gradients=dy)
-    weighted = tf.reduce_sum(dx * dy[:, None])
-second = outer.gradient(weighted, [x, y], unconnected_gradients="zero")
-with tf.GradientTape() as tape:
-    value = model.f(x, y)
-dw = tape.gradient(value, model.w, output_gradients=dy)
-print(json.dumps([t.numpy().tolist() for t in (value, dx, dw, *second)]))
+model = tf.saved_model.load(sys.argv[1])
+tf.saved_model.save(model, sys.argv[2])
+x, y, dy = (tf.constant(values, tf.float64) for values in json.loads(sys.argv[3]))
+for model in (model, tf.saved_model.load(sys.argv[2])):
+    with tf.GradientTape() as outer:
+        outer.watch([x, y])
+        with tf.GradientTape(persistent=True) as inner:
+            inner.watch([x, y])
+            value = model.f(x, y)
+        dx, dw = (inner.gradient(value, source, output_gradients=dy) for source in (x, model.w))
+        weighted = tf.reduce_sum(dx * dy[:, None])
+    second = outer.gradient(weighted, [x, y], unconnected_gradients="zero")
+    print(json.dumps([t.numpy().tolist() for t in (value, dx, dw, *second)]))
 """
 
 
@@ -59,46 +51,40 @@ class Model(tf.Module):
         return cg.embed_gradient(fx, gx, x, axis=-1, fx_gx_manually_stopped=True)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fresh") / "model"
+    tf.saved_model.save(Model(), folder)
+    return folder
+
+
 def by_hand(x, y, dy):
     """Value, first order by x and w, second order by x and y of sum(dx * dy[:, None])."""
     w_sum, rows = -1.0, x.sum(-1)
-    value = rows * w_sum**2
     dx = dy[:, None] * np.sin(x) * y[:, None] ** 3
     dw = np.full(2, np.sum(dy * rows) * 2 * w_sum)
     d2y = dy**2 * np.sin(x).sum(-1) * 3 * y**2
-    return [value, dx, dw, np.zeros_like(x), d2y]
+    return [rows * w_sum**2, dx, dw, np.zeros_like(x), d2y]
 
 
-def check_in_a_fresh_process(tmp_path, rng, again):
-    arrays = {"x": random_array(rng, [4, 3]), "y": random_array(rng, [4]), "dy": random_array(rng, [4])}
-    np.savez(tmp_path / "arrays.npz", **arrays)
-    tf.saved_model.save(Model(), tmp_path / "model")
-    result = run_python(GRADIENTS_OF_A_LOADED_MODEL, tmp_path / "model", again, tmp_path / "arrays.npz", cwd=tmp_path)
-    found = json.loads(result.stdout.splitlines()[-1])
-    for actual, expected in zip(found, by_hand(**arrays), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+def test_first_and_second_order_after_loading_and_after_saving_again(saved, tmp_path, rng):
+    arrays = [random_array(rng, shape) for shape in ([4, 3], [4], [4])]
+    inputs = json.dumps([array.tolist() for array in arrays])
+    result = run_python(GRADIENTS_OF_A_LOADED_MODEL, saved, tmp_path / "again", inputs, cwd=tmp_path)
+    for line in result.stdout.splitlines()[-2:]:
+        for actual, expected in zip(json.loads(line), by_hand(*arrays), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_first_and_second_order_after_loading(tmp_path, rng):
-    check_in_a_fresh_process(tmp_path, rng, again="")
-
-
-def test_first_and_second_order_after_saving_a_loaded_model_again(tmp_path, rng):
-    check_in_a_fresh_process(tmp_path, rng, again=tmp_path / "again")
-
-
-def test_the_saved_graph_holds_the_op_and_its_attributes(tmp_path):
-    tf.saved_model.save(Model(), tmp_path / "model")
-    proto = saved_model_pb2.SavedModel.FromString((tmp_path / "model" / "saved_model.pb").read_bytes())
-    nodes = [node for f in proto.meta_graphs[0].graph_def.library.function for node in f.node_def]
+def test_the_saved_graph_holds_the_op_and_its_attributes(saved):
+    nodes = [node for body in bodies_of(saved).values() for node in body]
     (embed,) = [node for node in nodes if node.op == "CustomGradientEmbed"]
     assert embed.attr["fx_gx_manually_stopped"].b
     assert list(embed.attr["axis"].list.i) == [-1]
 
 
-def test_without_the_package_loading_says_which_op_is_missing(tmp_path):
-    tf.saved_model.save(Model(), tmp_path / "model")
+def test_without_the_package_loading_says_which_op_is_missing(saved, tmp_path):
     code = "import sys, tensorflow as tf; tf.saved_model.load(sys.argv[1])"
-    result = run_python(code, tmp_path / "model", cwd=tmp_path, check=False)
+    result = run_python(code, saved, cwd=tmp_path, check=False)
     assert result.returncode != 0
     assert "Op type not registered 'CustomGradientEmbed'" in result.stderr

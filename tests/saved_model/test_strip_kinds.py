@@ -87,14 +87,20 @@ def test_a_model_of_tf_keras_keeps_its_metadata_and_is_a_model_again(tmp_path):
     assert_same(again(X), model(X))
 
 
-def test_several_signatures_and_assets(tmp_path):
-    words = tmp_path / "words.txt"
+def add_table(module, folder):
+    """A table that is read from an asset: the numbers of lines by words."""
+    words = folder / "words.txt"
     words.write_text("one\ntwo\nthree\n")
+    index = tf.lookup.TextFileIndex
+    asset = tf.saved_model.Asset(str(words))
+    initializer = tf.lookup.TextFileInitializer(asset, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    module.asset, module.table = asset, tf.lookup.StaticHashTable(initializer, -1)
+    return words
+
+
+def test_several_signatures_and_assets(tmp_path):
     module = tf.Module()
-    initializer = tf.lookup.TextFileInitializer(
-        str(words), tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
-    )
-    module.table = tf.lookup.StaticHashTable(initializer, -1)
+    words = add_table(module, tmp_path)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def look_up(text):
@@ -117,20 +123,15 @@ def test_several_signatures_and_assets(tmp_path):
     assert verdicts == dict.fromkeys(["look_up", "choose", ".look_up", ".choose"], "equal, bit for bit")
 
 
-@pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_composite_inputs(tmp_path, kind):
-    if kind == "ragged":
-        spec = tf.RaggedTensorSpec([None, None], tf.float32)
-        value = tf.ragged.constant([[1.0], [2.0, -3.0]])
-        module = module_of(lambda r: r.with_values(spike(r.values)), spec)
-    else:
-        spec = tf.SparseTensorSpec([None, 3])
-        value = tf.sparse.from_dense(X)
-        module = module_of(lambda s: s.with_values(spike(s.values)), spec)
+def test_composite_inputs(tmp_path):
+    module = module_of(lambda r: r.with_values(spike(r.values)), tf.RaggedTensorSpec([None, None], tf.float32))
+    module.g = tf.function(lambda s: s.with_values(spike(s.values)), input_signature=[tf.SparseTensorSpec([None, 3])])
     report = save_and_strip(module, tmp_path)
-    assert {c.name: c.verdict for c in report.comparisons}[".f"] == "equal, bit for bit"
+    assert [(c.name, c.verdict) for c in report.comparisons] == [(f".{name}", "equal, bit for bit") for name in "fg"]
     loaded = tf.saved_model.load(tmp_path / "target")
-    assert_same(loaded.f(value), module.f(value))
+    ragged, sparse = tf.ragged.constant([[1.0], [2.0, -3.0]]), tf.sparse.from_dense(X)
+    assert_same(loaded.f(ragged), module.f(ragged))
+    assert_same(loaded.g(sparse), module.g(sparse))
 
 
 def save_with_tensorflow_1(path):
@@ -152,9 +153,13 @@ def save_with_tensorflow_1(path):
             y = tf.identity(cg.embed_gradient(h, gx, x), name="beside_both")
         (dx,) = tf.gradients(y, x, grad_ys=tf.sin(x))
         session.run(tf1.global_variables_initializer())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tf1.saved_model.simple_save(session, str(path), {"x": x}, {"y": y, "dx": dx})
+        simple_save(session, path, x, y=y, dx=dx)
+
+
+def simple_save(session, path, x, **outputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tf.compat.v1.saved_model.simple_save(session, str(path), {"x": x}, outputs)
 
 
 def run_with_tensorflow_1(path):
@@ -197,9 +202,7 @@ def test_an_assignment_that_only_a_gradient_waits_for_stays_in_a_graph_of_tensor
             gx = tf.multiply(2.0, x, name="unseen")
         y = cg.embed_gradient(x**2, gx, x)
         session.run(tf1.global_variables_initializer())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tf1.saved_model.simple_save(session, str(tmp_path / "source"), {"x": x}, {"y": y})
+        simple_save(session, tmp_path / "source", x, y=y)
     cg.saved_model.strip(tmp_path / "source", tmp_path / "target", check=False)
     _, graph = run_with_tensorflow_1(tmp_path / "target")
     assert {"counted", "unseen"} & {op.name for op in graph.get_operations()} == {"counted"}
@@ -216,10 +219,8 @@ def test_a_loop_of_tensorflow_1(tmp_path):
             rule = cg.custom_gradient(lambda y: (tf.sign(y) + 0.5 * y, lambda dy: dy * invariant))
             y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, rule(y)), (0, x))[1]
             (dx,) = tf.gradients(y, x)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tf1.saved_model.simple_save(session, str(tmp_path / "both"), {"x": x}, {"y": y, "dx": dx})
-                tf1.saved_model.simple_save(session, str(tmp_path / "value"), {"x": x}, {"y": y})
+            simple_save(session, tmp_path / "both", x, y=y, dx=dx)
+            simple_save(session, tmp_path / "value", x, y=y)
     finally:
         tf1.enable_control_flow_v2()
     for kind in ("both", "value"):
@@ -231,35 +232,19 @@ def test_a_loop_of_tensorflow_1(tmp_path):
 
 def test_a_host_function_is_kept_and_named(tmp_path):
     module = module_of(lambda x: spike(tf.numpy_function(np.square, [x], tf.float32)), tf.TensorSpec([None]))
-    report = save_and_strip(module, tmp_path)
-    (host,) = report.host_functions
+    (host,) = save_and_strip(module, tmp_path, check=False).host_functions
     assert re.fullmatch(r"PyFunc in __inference_<lambda>_\d+", host)
 
 
-def test_random_operations_are_not_compared_and_that_is_said(tmp_path):
-    module = module_of(lambda x: spike(x) * tf.random.uniform(tf.shape(x)), tf.TensorSpec([None]))
-    module.g = tf.function(lambda x: spike(x), input_signature=[tf.TensorSpec([None])])
-    report = save_and_strip(module, tmp_path)
-    assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
-        (".f", "not compared", "the source gives other outputs each time, as random operations do"),
-        (".g", "equal, bit for bit", ""),
-    ]
-
-
-def test_the_fingerprint_is_that_of_the_new_graphs(tmp_path):
+def test_the_fingerprint_is_that_of_the_new_graphs_if_there_is_one(tmp_path):
     module = module_of(spike, tf.TensorSpec([None]))
-    save_and_strip(module, tmp_path, signatures=module.f)
+    save_and_strip(module, tmp_path, signatures=module.f, check=False)
     old, new = (tf.saved_model.experimental.read_fingerprint(str(tmp_path / name)) for name in ("source", "target"))
     assert new.saved_model_checksum != old.saved_model_checksum
     assert new.checkpoint_hash == old.checkpoint_hash
     assert new.signature_def_hash == old.signature_def_hash
-
-
-def test_a_model_without_a_fingerprint_gets_none_and_loads(tmp_path):
-    module = module_of(spike, tf.TensorSpec([None]))
-    tf.saved_model.save(module, tmp_path / "source")
     (tmp_path / "source" / "fingerprint.pb").unlink()
-    strip(tmp_path / "source", tmp_path / "target")
-    assert not (tmp_path / "target" / "fingerprint.pb").exists()
-    loaded = tf.saved_model.load(tmp_path / "target")
+    strip(tmp_path / "source", tmp_path / "without", check=False)
+    assert not (tmp_path / "without" / "fingerprint.pb").exists()
+    loaded = tf.saved_model.load(tmp_path / "without")
     assert_same(loaded.f(tf.constant([1.0, -1.0])), tf.constant([1.0, 0.0]))

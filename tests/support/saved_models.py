@@ -74,6 +74,30 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(e))
 
 
+def gradient(function, x, dy):
+    """The gradient of a function of one tensor for an upstream, as a Tensor."""
+    x = tf.convert_to_tensor(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+
+
+def gradients_in_every_form(folder, xla, x, dy):
+    """For each function of a SavedModel its gradients: loaded, compiled by XLA, and saved and loaded once more."""
+    loaded = tf.saved_model.load(folder)
+    names = [name for name in vars(loaded) if name.startswith("f_")]
+    found = {name: [gradient(getattr(loaded, name), x, dy)] for name in names}
+    compute = lambda x: {name: gradient(getattr(loaded, name), x, dy) for name in names if name in xla}  # noqa: E731
+    for name, dx in tf.function(compute, jit_compile=True)(tf.constant(x)).items():
+        found[name].append(dx)
+    tf.saved_model.save(loaded, folder.with_name("again"))
+    again = tf.saved_model.load(folder.with_name("again"))
+    for name in names:
+        found[name].append(gradient(getattr(again, name), x, dy))
+    return found
+
+
 def break_values(monkeypatch):
     """A rewriting that forwards x instead of fx."""
     replace = _replace_ops.OpReplacer._replace
@@ -92,7 +116,6 @@ sys.path.insert(0, sys.argv.pop(1))
 warnings.simplefilter("error")
 # TensorFlow 2.18 imports it, and without site-packages there is only Python's own.
 warnings.filterwarnings("ignore", "The distutils package is deprecated", DeprecationWarning)
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 try:
@@ -106,15 +129,13 @@ for op in ("Barrier", "CheckShape", "Embed", "EmbedGrad", "Rule"):
 """
 
 
-def make_site(folder):
-    """Fills a folder with links to the installed packages, without this library."""
+def run_without_library(folder, code, *args):
+    """Runs `code` in a fresh process that has the installed packages but this library; TensorFlow is imported.
+
+    The folder, which is empty, gets links to these packages.
+    """
     for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for package in pathlib.Path(site).iterdir():
             if not package.name.startswith(("tf_cg_ops", "__editable__", *FOR_KERAS_ALONE)):
                 (folder / package.name).symlink_to(package)
-    return folder
-
-
-def run_without_library(site, code, *args, cwd, check=True):
-    """Runs `code` in a fresh process that sees the packages in `site` alone; numpy and tensorflow are imported."""
-    return run_interpreter([sys.executable, "-I", "-S", "-c", CHECKS + code, site, *args], cwd, check=check)
+    return run_interpreter([sys.executable, "-I", "-S", "-c", CHECKS + code, folder, *args], folder)

@@ -7,6 +7,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import _references, check_gradient
 
+from ..support.tensors import pairs
+
 RNG = np.random.default_rng(3)
 
 SMOOTH = {
@@ -27,8 +29,7 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(("name", "size"), pairs(SMOOTH, [1e-6, 1.0, 1e6], quick=2))
 def test_right_gradients_pass_at_every_scale(name, size):
     x = size * np.array([0.3, -1.2, 0.7, -0.1, 1.9])
     report = check_gradient(SMOOTH[name], [x], modes=["eager"])
@@ -47,12 +48,12 @@ def test_every_element_counts_by_its_own_magnitude():
     def log(x):
         return tf.math.log(x), lambda dy: dy / x * tf.constant([1, 1, 1.001], tf.float64)
 
-    assert not check_gradient(tf.math.log, [x]).failures
+    assert not check_gradient(tf.math.log, [x], modes=["eager"]).failures
     with pytest.raises(AssertionError, match=r"at element \[2\], got .* \(ratio 1\.001"):
-        check_gradient(log, [x])
+        check_gradient(log, [x], modes=["eager"])
 
 
-@pytest.mark.parametrize("function", [tf.sin, tf.nn.softmax, tf.nn.relu, tf.reduce_logsumexp])
+@pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.relu])
 def test_many_elements_are_sampled(function):
     x = RNG.normal(size=[300, 300])
     report = check_gradient(function, [x], modes=["eager"], max_elements=5)
@@ -91,14 +92,9 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_right_gradients_of_hard_functions_pass(name):
+def test_right_gradients_of_hard_functions_pass_and_wrong_ones_fail(name):
     function, x = HARD[name]
     assert not check_gradient(function, [np.array(x)], modes=["eager"]).failures
-
-
-@pytest.mark.parametrize("name", HARD)
-def test_wrong_gradients_of_hard_functions_fail(name):
-    function, x = HARD[name]
     factor = tf.constant([-1.0, 1.0, 1.0][: len(x)], tf.float64)
 
     @tf.custom_gradient
@@ -136,9 +132,9 @@ def test_an_absolute_tolerance_is_added():
     def f(x):
         return tf.sin(x), lambda dy: dy * tf.cos(x) + 1e-3
 
-    assert not check_gradient(f, [np.ones(3)], atol=2e-3).failures
+    assert not check_gradient(f, [np.ones(3)], modes=["eager"], atol=2e-3).failures
     with pytest.raises(AssertionError):
-        check_gradient(f, [np.ones(3)], atol=5e-4)
+        check_gradient(f, [np.ones(3)], modes=["eager"], atol=5e-4)
 
 
 def test_a_float32_gradient_is_computed_in_float64():
@@ -185,9 +181,8 @@ def test_a_missing_gradient_of_a_tiny_argument_is_found():
         check_gradient(cg.grad_pass_through(tf.round), [1e-20], modes=["eager"])
 
 
-@pytest.mark.parametrize("offset", [1e6, 1e9, 1e12])
-@pytest.mark.parametrize("x", [1e-9, 1e-3, 1.0])
-def test_no_more_than_a_tenth_of_the_derivative_drowns_in_a_large_value(offset, x):
+@pytest.mark.parametrize(("x", "offset"), pairs([1e-9, 1e-3, 1.0], [1e6, 1e9, 1e12]))
+def test_no_more_than_a_tenth_of_the_derivative_drowns_in_a_large_value(x, offset):
     report = check_gradient(lambda x: offset + x, [x], modes=["eager"])
     assert report.comparisons[-1].tolerance < 0.11 * abs(report.comparisons[-1].numeric)
 

@@ -1,8 +1,8 @@
 """SavedModels: `inspect` lists gradients, `override` and `adopt` change them, `strip` removes this library's ops."""
 
+from ._adopt import AdoptedGradient as AdoptedGradient
 from ._adopt import AdoptReport as AdoptReport
 from ._adopt import adopt as adopt
-from ._adopt_meta_graph import AdoptedGradient as AdoptedGradient
 from ._compare_models import Comparison as Comparison
 from ._inspect import EmbeddedGradient as EmbeddedGradient
 from ._inspect import inspect as inspect

@@ -1,20 +1,78 @@
 """`adopt`: writes a SavedModel whose gradients of `tf.custom_gradient` work after loading."""
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient.graph_rule import attach
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 
 from . import _compare_models
-from ._adopt_meta_graph import AUTODIFF, SAVED, AdoptedGradient, Adoption, Choice
 from ._changed_copy import write_changed_copy
+from ._compare_gradients import compare_gradients, to_compare
+from ._foreign_gradients import (
+    Captures,
+    SavedGradient,
+    UnreachableError,
+    call_saved_gradient,
+    forget,
+    gradient_functions,
+    is_foreign,
+    saved_gradient,
+)
+from ._graphs import (
+    Body,
+    check_graph,
+    functions_in_nodes,
+    functions_of,
+    import_body,
+    place_of,
+    raised_as_value_error,
+    update_op_list,
+)
+from ._rewrite_body import rewrite_body
 
 _API = "saved_model.adopt"
+_SAVED, _AUTODIFF, _MISSING = "saved", "autodiff", "missing"
+# For an op in a gradient function, of whose outputs a derivative is an error.
+_MISSING_WORDING = dataclasses.replace(
+    without_gradient_function(_API),
+    not_traced=(
+        "the file did not hold the gradient function of '{function}', which a derivative of higher order needs. "
+        "Adopt the model with a rule for it: gradients={{'{function}': rule}}."
+    ),
+)
+# "saved", "autodiff" or a rule.
+_Choice = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class AdoptedGradient:
+    """A gradient of `tf.custom_gradient` that was replaced.
+
+    Attributes:
+      function: The function of the graph that holds it; empty if the graph itself does.
+      node: Its operation there.
+      gradients: Its new gradient: "saved", "autodiff", or the name of a rule; "missing" inside of a gradient function
+        for which the file has no further one: derivatives of higher order raise an error.
+      difference: The largest difference between the gradient function of the file and automatic differentiation of the
+        ops inside, over the largest element of both, for random numbers; None if they were not compared.
+      detail: The reason if they were not compared.
+    """
+
+    function: str
+    node: str
+    gradients: str
+    difference: float | None
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +96,7 @@ class AdoptReport:
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    gradients: Choice | Mapping[str, Choice] = SAVED,
+    gradients: _Choice | Mapping[str, _Choice] = _SAVED,
     check: bool = True,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -110,27 +168,152 @@ def adopt(
     Compared with `tf.saved_model.load`: that registers the gradient functions of the file in the process that loads it.
     It finds none in a file that was saved with `experimental_custom_gradients=False`, and those in loops fail.
     """
-    _check_gradients(gradients)
-    with tf.init_scope():  # Outside of a function that is being traced.
-        source, target = pathlib.Path(source), pathlib.Path(target)
-        report_progress = progress or (lambda _: None)
-        adoption = Adoption(_API, source, gradients, report_progress)
-
-        def change(proto: Any) -> bool:
-            for meta_graph in proto.meta_graphs:
-                adoption.change(meta_graph)
-            adoption.check_all_matched()
-            return bool(adoption.adopted)
-
-        _, comparisons = write_changed_copy(_API, source, target, change, check, inputs or {}, report_progress)
-    return AdoptReport(str(source), str(target), adoption.adopted, comparisons)
-
-
-def _check_gradients(gradients: Any) -> None:
     choices = gradients.values() if isinstance(gradients, Mapping) else [gradients]
     for choice in choices:
-        if not callable(choice) and choice not in (SAVED, AUTODIFF):
+        if not callable(choice) and choice not in (_SAVED, _AUTODIFF):
             raise ValueError(
                 f"{_API}: gradients is no choice of gradients; expected 'saved', 'autodiff', a rule, or a dictionary "
                 f"of these by places, got {text.describe(choice)}."
             )
+    adopted: list[AdoptedGradient] = []
+
+    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+        adoption = _Adoption(path, gradients, report_progress, adopted)
+        for meta_graph in proto.meta_graphs:
+            adoption.change(meta_graph)
+        adoption.check_all_matched()
+        return bool(adopted)
+
+    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
+    return AdoptReport(str(pathlib.Path(source)), str(pathlib.Path(target)), adopted, comparisons)
+
+
+@dataclass
+class _Adoption:
+    """Replaces foreign gradients by what the user chose for their places, and adds them to `adopted`."""
+
+    source: pathlib.Path
+    gradients: _Choice | Mapping[str, _Choice]
+    progress: Callable[[str], None]
+    adopted: list[AdoptedGradient]
+
+    def change(self, meta_graph: Any) -> None:
+        """Changes the graph and all functions that hold such gradients, those that compute gradients first."""
+        with raised_as_value_error(_API, self.source):
+            check_graph(meta_graph.graph_def)
+            holders = list(_holders(meta_graph))
+        plain = to_compare(meta_graph)
+        for i, holder in enumerate(holders):
+            self.progress(f"adopting gradients: {holder or 'the graph'} ({i + 1} of {len(holders)})")
+            self._change_body(meta_graph, plain, holder)
+        update_op_list(meta_graph)
+
+    def check_all_matched(self) -> None:
+        """Raises ValueError if a name in the dictionary is that of no place."""
+        places = [place_of(found.function, found.node) for found in self.adopted]
+        named = self.gradients if isinstance(self.gradients, Mapping) else ()
+        unmatched = set(named) - {*places, *(found.node for found in self.adopted)}
+        if unmatched:
+            raise ValueError(
+                f"{_API}: gradients names places that '{self.source}' does not have: {text.quoted(sorted(unmatched))}; "
+                "expected those of gradients of tf.custom_gradient, got a model with "
+                f"{text.quoted(places) or 'none'}. Name a node, or a function and a node, as saved_model.inspect lists "
+                "them."
+            )
+
+    def _change_body(self, meta_graph: Any, plain: Any, holder: str) -> None:
+        with raised_as_value_error(_API, self.source):
+            # Again for each of them: the functions before it have changed.
+            body, plain_body = (import_body(graph.graph_def, holder) for graph in (meta_graph, plain))
+            captures, plain_captures = Captures(meta_graph), Captures(plain)
+        serves_gradients = holder in gradient_functions(meta_graph.graph_def).values()
+        foreign = [node for node in body.nodes if is_foreign(node)]
+        gradients = {node.name: saved_gradient(meta_graph, node) for node in foreign}
+        compared = {name: compare_gradients(plain_body, name, g, plain_captures) for name, g in gradients.items()}
+
+        def attach_chosen(op: Any) -> Sequence[tf.Tensor] | None:
+            if op.name not in gradients:
+                return None
+            gradient = gradients[op.name]
+            place = place_of(holder, op.name)
+            choice = self._choice(place, op.name)
+            is_missing = choice == _SAVED and gradient is None and serves_gradients
+            chosen = _MISSING if is_missing else choice if isinstance(choice, str) else text.name_of(choice)
+            self.adopted.append(AdoptedGradient(holder, op.name, chosen, *compared[op.name]))
+            if is_missing:
+                return attach(_MISSING_WORDING, place, list(op.outputs), list(op.inputs), _raise_lookup_error)
+            if choice == _SAVED:
+                return _attach_saved(body, gradient, captures, op, place)
+            if choice == _AUTODIFF:
+                return None
+            num_results = gradient.num_results if gradient else _num_consumed(op)
+            inputs, outputs = list(op.inputs)[num_results:], list(op.outputs)[:num_results]
+            return attach_traced_rule(_API, choice, op, inputs, outputs, body.where)
+
+        rewrite_body(meta_graph.graph_def, body, attach_chosen)
+        for node in foreign:
+            forget(node)
+
+    def _choice(self, place: str, node: str) -> Any:
+        if not isinstance(self.gradients, Mapping):
+            return self.gradients
+        return self.gradients.get(place, self.gradients.get(node, _SAVED))
+
+
+def _attach_saved(
+    body: Body, gradient: SavedGradient | None, captures: Captures, op: Any, place: str
+) -> list[tf.Tensor]:
+    if gradient is None:
+        raise ValueError(
+            f"{_API}: the file does not hold the gradient function of '{place}'; expected a model that was saved with "
+            "its custom gradients, got one without. Pass gradients='autodiff', or a rule for it: "
+            f"gradients={{'{place}': rule}}."
+        )
+
+    def backward(dys: Sequence[Any]) -> list[Any]:
+        return call_saved_gradient(body, op, gradient, captures, dys)
+
+    results, inputs = list(op.outputs)[: gradient.num_results], list(op.inputs)[gradient.num_results :]
+    outputs = attach(without_gradient_function(_API), place, results, inputs, backward)
+    exception = graph_rule.exception_of(outputs[0].op)
+    if isinstance(exception, UnreachableError):
+        raise ValueError(
+            f"{_API}: the gradient of '{place}' reads a tensor from outside of the function that the function does not "
+            f"get; expected tensors that the value reads, too. Pass gradients={{'{place}': 'autodiff'}}, or a rule for "
+            "it."
+        )
+    if exception is not None:
+        raise exception
+    return outputs
+
+
+def _num_consumed(op: Any) -> int:
+    """The number of outputs of an op up to the last one that is read: without its gradient, the number of results."""
+    return max((i + 1 for i, output in enumerate(op.outputs) if output.consumers()), default=1)
+
+
+def _raise_lookup_error(dys: Sequence[Any]) -> list[Any]:
+    raise LookupError
+
+
+def _holders(meta_graph: Any) -> Iterator[str]:
+    """The functions with foreign gradients, and "" for the graph: each after those that its gradients need."""
+    library = functions_of(meta_graph.graph_def)
+    done: set[str] = set()
+
+    def visit(name: str) -> Iterator[str]:
+        if name in done:
+            return
+        done.add(name)
+        nodes = library[name].node_def if name else meta_graph.graph_def.node
+        foreign = [node for node in nodes if is_foreign(node)]
+        for gradient in (saved_gradient(meta_graph, node) for node in foreign):
+            if gradient is not None:
+                yield from visit(gradient.function)
+        for called in functions_in_nodes(nodes, library):
+            yield from visit(called)
+        if foreign:
+            yield name
+
+    for name in ["", *library]:
+        yield from visit(name)

@@ -1,44 +1,119 @@
 """Writes a changed copy of a SavedModel, as a whole or not at all, after a comparison with the source."""
 
+import os
 import pathlib
-from collections.abc import Callable
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _compare_models, _folder, _inputs
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+
+from . import _compare_models, _inputs
+from ._folder import GRAPH_FILES, read_saved_model
+
+_FINGERPRINT = "fingerprint.pb"
+_SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
+_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2")
 
 
 def write_changed_copy(
     api: str,
-    source: pathlib.Path,
-    target: pathlib.Path,
-    change: Callable[[Any], bool],
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    change: Callable[[Any, pathlib.Path, Callable[[str], None]], bool],
     check: bool,
-    inputs: _compare_models.Inputs,
-    progress: Callable[[str], None],
-) -> tuple[Any, list[_compare_models.Comparison] | None]:
+    inputs: Mapping[str, Mapping[str, Any]] | None,
+    progress: Callable[[str], None] | None,
+) -> list[_compare_models.Comparison] | None:
     """Applies `change` to the SavedModel, and writes the copy if values stay the same.
 
-    `change` returns whether it changed anything; if it fails, nothing is written. Returns the changed proto, and the
-    comparisons, which are None without the check.
+    `change` gets the proto, the source and a function that reports progress, and returns whether it changed anything;
+    if it fails, nothing is written. Returns the comparisons, which are None without the check.
     """
-    progress(f"reading {source}")
-    proto = _folder.read_saved_model(api, source)
-    _folder.check_target(api, source, target)
-    _folder.check_variables(api, source, proto)
-    _inputs.check_names(api, proto, inputs)
-    is_changed = change(proto)
-    comparisons = None
-    with _folder.staging_folder(target) as staged:
-        progress(f"writing {target}")
-        if is_changed:
-            _folder.copy_with_graphs(api, source, staged, proto)
-        else:
-            _folder.copy(source, staged)
-        if check and not is_changed:
-            comparisons = [_compare_models.Comparison("all", _compare_models.NOT_COMPARED, "nothing was changed")]
-        elif check:
-            comparisons = []
-            for meta_graph in proto.meta_graphs:
-                tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
-                comparisons += _compare_models.compare_models(api, source, staged, meta_graph, tags, inputs, progress)
-    return proto, comparisons
+    source, target, inputs = pathlib.Path(source), pathlib.Path(target), inputs or {}
+    report_progress = progress or (lambda _: None)
+    with tf.init_scope():  # Outside of a function that is being traced.
+        report_progress(f"reading {source}")
+        proto = read_saved_model(api, source)
+        _check_target(api, source, target)
+        _check_variables(api, source, proto)
+        _inputs.check_names(api, proto, inputs)
+        is_changed = change(proto, source, report_progress)
+        # Beside the target: there, renaming is atomic. If anything fails, the folder is removed.
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            staged = pathlib.Path(folder) / target.name
+            report_progress(f"writing {target}")
+            _copy(api, source, staged, proto if is_changed else None)
+            comparisons = None
+            if check and not is_changed:
+                comparisons = [_compare_models.Comparison("all", _compare_models.NOT_COMPARED, "nothing was changed")]
+            elif check:
+                comparisons = []
+                for meta_graph in proto.meta_graphs:
+                    tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
+                    comparisons += _compare_models.compare_models(
+                        api, source, staged, meta_graph, tags, inputs, report_progress
+                    )
+            staged.rename(target)
+    return comparisons
+
+
+def _check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
+    """Raises an OSError or ValueError if the target cannot become a new folder."""
+    if target.exists() or target.is_symlink():
+        raise FileExistsError(f"{api}: the target '{target}' exists already. Name another path, or remove it first.")
+    if source.resolve() in target.resolve().parents:
+        raise ValueError(f"{api}: the target '{target}' lies inside the source. Name a path outside of it.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{api}: '{target.parent}', the parent of the target, is not a folder. Make it first.")
+
+
+def _check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
+    """Raises FileNotFoundError if the model has variables and files of their values are missing."""
+    folder = path / "variables"
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    # The name of each shard tells their number.
+    total = next((match[1] for match in map(_SHARD.fullmatch, names) if match), "00001")
+    expected = ["variables.index", *(f"variables.data-{i:05}-of-{total}" for i in range(int(total)))]
+    missing = next((name for name in expected if name not in names), None)
+    if missing and any(map(_has_variables, proto.meta_graphs)):
+        raise FileNotFoundError(
+            f"{api}: values of variables are missing: there is no file {missing} in '{folder}'. Copy the whole folder "
+            "of the SavedModel."
+        )
+
+
+def _has_variables(meta_graph: Any) -> bool:
+    in_objects = any(node.WhichOneof("kind") == "variable" for node in meta_graph.object_graph_def.nodes)
+    return in_objects or any(node.op in _VARIABLE_OPS for node in meta_graph.graph_def.node)
+
+
+def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
+    """Copies all files, with the graphs of `proto` unless it is None; links become copies."""
+    replaced = {*GRAPH_FILES, _FINGERPRINT} if proto else set()
+
+    # Only files are skipped: copying a pipe of such a name fails, and loading it later might never end.
+    def skip(folder: str, names: list[str]) -> set[str]:
+        path = pathlib.Path(folder)
+        return {name for name in replaced.intersection(names) if (path / name).is_file()} if path == source else set()
+
+    shutil.copytree(source, target, ignore=skip)
+    # A read-only folder, copied from a read-only source, could not be renamed.
+    target.chmod(target.stat().st_mode | stat.S_IRWXU)
+    if proto is None:
+        return
+    (target / GRAPH_FILES[0]).write_bytes(proto.SerializeToString(deterministic=True))
+    if (source / _FINGERPRINT).exists():
+        try:
+            tf_internal.write_fingerprint(str(target))
+        except ValueError as error:
+            reason = str(error).strip().splitlines()[-1].rstrip(".")  # Earlier lines name the file.
+            raise ValueError(
+                f"{api}: TensorFlow cannot make a fingerprint of the graphs in '{source}'; expected names of functions "
+                f"as tf.saved_model.save gives them, got: {reason}. The file was changed: save or copy the model again."
+            ) from error

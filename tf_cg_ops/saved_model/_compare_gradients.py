@@ -8,30 +8,38 @@ import tensorflow as tf
 
 from . import _inputs
 from ._foreign_gradients import Captures, SavedGradient, call_saved_gradient, forget, is_foreign
-from ._imported import Body
+from ._graphs import Body, nodes_of
 
 
 def to_compare(meta_graph: Any) -> Any:
-    """A copy of a meta graph whose bodies `relative_difference` takes: without foreign gradients and the order of ops.
+    """A copy of a meta graph whose bodies `compare_gradients` takes: without foreign gradients and the order of ops.
 
     An op that waits for the read of a variable would run the read.
     """
     plain = type(meta_graph).FromString(meta_graph.SerializeToString())
-    functions = plain.graph_def.library.function
-    for nodes in (plain.graph_def.node, *(function.node_def for function in functions)):
-        for node in nodes:
-            node.input[:] = [reference for reference in node.input if not reference.startswith("^")]
-            if is_foreign(node):
-                forget(node)
+    for node in nodes_of(plain.graph_def):
+        node.input[:] = [reference for reference in node.input if not reference.startswith("^")]
+        if is_foreign(node):
+            forget(node)
     return plain
 
 
-def relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: Captures) -> float:
+def compare_gradients(
+    body: Body, node: str, gradient: SavedGradient | None, captures: Captures
+) -> tuple[float | None, str]:
+    """The difference of the two gradients of a node of a body from `to_compare`, or None and why there is none."""
+    if gradient is None:
+        return None, "the file does not hold the gradient function"
+    try:
+        return _relative_difference(body, body.graph.get_operation_by_name(node), gradient, captures), ""
+    except Exception as error:  # A model may need anything that random numbers do not give: the report shows it.
+        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: Captures) -> float:
     """The largest difference of the two gradients of an op, over the largest of their elements.
 
-    The arguments of the op, and all that comes from outside, such as values of variables, are random numbers. `body`
-    comes from `to_compare`. Raises an exception of TensorFlow if that fails, and NotImplementedError for a variable
-    that is read as a whole and in parts.
+    The arguments of the op, and all that comes from outside, such as values of variables, are random numbers.
     """
     num_results = gradient.num_results
     results, inputs = list(op.inputs)[:num_results], list(op.inputs)[num_results:]

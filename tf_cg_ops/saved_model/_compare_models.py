@@ -1,7 +1,6 @@
 """Runs two SavedModels on the same inputs and compares their outputs and the variables that they write."""
 
 import dataclasses
-import functools
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ import tensorflow as tf
 
 from . import _inputs
 from ._entry_points import EntryPoint, find_entry_points
-from ._output_difference import largest_difference
 
 EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
 
@@ -62,27 +60,26 @@ def compare_models(
 
     `tags` is appended to their names, to tell those of several meta graphs apart.
     """
-    inputs = _inputs.select_for_meta_graph(meta_graph, inputs)
-    load = functools.partial(_Loaded, meta_graph=meta_graph, progress=progress)
+
+    def run(path: pathlib.Path, label: str, earlier: dict[str, _Result]) -> tuple[dict[str, _Result], Any]:
+        return _run_all(api, path, meta_graph, inputs, earlier, lambda text: progress(f"checking: {label}, {text}"))
+
     try:
-        first = load(source, "source").run_all(api, inputs, {})
+        first = run(source, "source", {})[0]
         if not all(result.first_try for result in first.values()):  # A failed run may have changed the model.
-            first |= load(source, "source with accepted inputs").run_all(api, inputs, first)
-        reloaded = load(source, "source again")
-        again = reloaded.run_all(api, inputs, first)
+            first |= run(source, "source with accepted inputs", first)[0]
+        again, entry_points = run(source, "source again", first)
     except _LoadError as error:
         raise ValueError(
             f"{api}: TensorFlow cannot load the source '{source}': {error}. Copy the whole folder of the SavedModel, "
             "or skip the check with check=False (--no-check)."
         ) from error
     try:
-        other = load(target, "target").run_all(api, inputs, first)
+        other = run(target, "target", first)[0]
     except _LoadError as error:
         raise _target_fails(api, "tf.saved_model.load", str(error)) from error
     return [
-        _compare_results(
-            api, name + tags, first[name], again.get(name), other.get(name), reloaded.entry_points[name].is_random
-        )
+        _compare_results(api, name + tags, first[name], again.get(name), other.get(name), entry_points[name].is_random)
         for name in first
     ]
 
@@ -98,38 +95,41 @@ class _LoadError(Exception):
     """The error of tf.saved_model.load, in one line."""
 
 
-class _Loaded:
-    """A freshly loaded model: every run starts with the same variables."""
+def _run_all(
+    api: str,
+    path: pathlib.Path,
+    meta_graph: Any,
+    inputs: Inputs,
+    earlier: dict[str, _Result],
+    progress: Callable[[str], None],
+) -> tuple[dict[str, _Result], dict[str, EntryPoint]]:
+    """Runs all entry points of a freshly loaded model, which has the same variables each time.
 
-    def __init__(self, path: pathlib.Path, label: str, meta_graph: Any, progress: Callable[[str], None]) -> None:
-        try:
-            loaded = tf.saved_model.load(str(path), tags=list(meta_graph.meta_info_def.tags))
-        except Exception as error:
-            raise _LoadError(_in_one_line(error).rstrip(".")) from error
-        self._loaded = loaded  # Functions do not keep variables alive.
-        self.entry_points = find_entry_points(loaded, meta_graph.object_graph_def)
-        self._progress = lambda text: progress(f"checking: {label}, {text}")
-
-    def run_all(self, api: str, inputs: Inputs, earlier: dict[str, _Result]) -> dict[str, _Result]:
-        """Runs all entry points, with the inputs of an earlier result if there is one; not those that failed then."""
-        results = {}
-        for i, (name, entry_point) in enumerate(self.entry_points.items()):
-            if name in earlier and earlier[name].error:
-                continue
-            self._progress(f"{name} ({i + 1} of {len(self.entry_points)})")
-            if name in earlier:
-                results[name] = _run(entry_point, earlier[name].inputs)
-            elif name in inputs:
-                results[name] = _run_with(entry_point, inputs[name])
-                if results[name].error and results[name].inputs is None:
-                    error = results[name].error.rstrip(".")
-                    raise ValueError(
-                        f"{api}: {name} of the source fails with the given inputs: {error}. Pass inputs that the "
-                        "signature takes."
-                    )
-            else:
-                results[name] = _try_sizes(entry_point)
-        return results
+    They get the inputs of an earlier result if there is one; those that failed then are skipped.
+    """
+    try:
+        loaded = tf.saved_model.load(str(path), tags=list(meta_graph.meta_info_def.tags))
+    except Exception as error:
+        raise _LoadError(_in_one_line(error).rstrip(".")) from error
+    entry_points = find_entry_points(loaded, meta_graph.object_graph_def)
+    results = {}
+    for i, (name, entry_point) in enumerate(entry_points.items()):
+        if name in earlier and earlier[name].error:
+            continue
+        progress(f"{name} ({i + 1} of {len(entry_points)})")
+        if name in earlier:
+            results[name] = _run(entry_point, earlier[name].inputs)
+        elif name in inputs:
+            results[name] = _run_with(entry_point, inputs[name])
+            if results[name].error and results[name].inputs is None:
+                reason = results[name].error.rstrip(".")
+                raise ValueError(
+                    f"{api}: {name} of the source fails with the given inputs: {reason}. Pass inputs that the "
+                    "signature takes."
+                )
+        else:
+            results[name] = _try_sizes(entry_point)
+    return results, entry_points
 
 
 def _try_sizes(entry_point: EntryPoint) -> _Result:
@@ -153,7 +153,9 @@ def _try_sizes(entry_point: EntryPoint) -> _Result:
 def _run_with(entry_point: EntryPoint, arguments: Mapping[str, Any]) -> _Result:
     """Runs with the user's keyword arguments; makes up those that are missing."""
     try:
-        kwargs = {**_inputs.generate(entry_point.kwargs, 1), **_inputs.convert(entry_point.kwargs, arguments)}
+        specs = entry_point.kwargs
+        given = {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in arguments.items() if name in specs}
+        kwargs = {**_inputs.generate(specs, 1), **given}
     except (TypeError, ValueError) as error:
         return _Result({}, _in_one_line(error))
     return _run(entry_point, (entry_point.args, kwargs))
@@ -210,15 +212,15 @@ def _compare_results(
     first: _Result,
     again: _Result | None,
     other: _Result | None,
-    is_random: Callable[[], bool] = lambda: False,
+    is_random: Callable[[], bool],
 ) -> Comparison:
     if first.error:
         return Comparison(name, NOT_COMPARED, first.error)
-    if again is None or again.error or largest_difference(first.values, again.values)[1] > 1:
+    if again is None or again.error or _largest_difference(first.values, again.values)[1] > 1:
         return Comparison(name, NOT_COMPARED, _RANDOM)
     if other is None or other.error:
         raise _target_fails(api, name, other.error.rstrip(".") if other else "it does not exist")
-    differing, difference = largest_difference(first.values, other.values)
+    differing, difference = _largest_difference(first.values, other.values)
     if difference == 0:
         return Comparison(name, EQUAL)
     if difference <= 1:
@@ -229,3 +231,40 @@ def _compare_results(
         f"{api}: {name} of the new model gives another {differing} than that of the source. Nothing was written; "
         "please report it, with the model."
     )
+
+
+def _largest_difference(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> tuple[str, float]:
+    """The name of the arrays that differ most, and their difference as a multiple of what rounding explains.
+
+    0 means that no bit differs.
+    """
+    if expected.keys() != actual.keys():
+        return ", ".join(sorted(expected.keys() ^ actual.keys())), float("inf")
+    differences = {name: _difference(expected[name], actual[name]) for name in expected}
+    largest = max(differences, key=lambda name: differences[name], default="")
+    return largest, differences.get(largest, 0.0)
+
+
+def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
+        return float("inf")
+    dtype = tf.as_dtype(expected.dtype)
+    if not (dtype.is_floating or dtype.is_complex):
+        return 0.0 if np.array_equal(expected, actual) else float("inf")
+    rows = [
+        np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8).reshape(array.size, array.itemsize)
+        for array in (expected, actual)
+    ]
+    differ = ~((rows[0] == rows[1]).all(axis=1) | (np.isnan(expected) & np.isnan(actual)).ravel())
+    if not differ.any():
+        return 0.0
+    double = np.complex128 if np.iscomplexobj(expected) else np.float64
+    a, b = expected.astype(double).ravel(), actual.astype(double).ravel()
+    if not (np.isfinite(a[differ]).all() and np.isfinite(b[differ]).all()):
+        return float("inf")
+    largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
+    # A sum in another order may differ by more than the unit in the last place, but by less than its square root.
+    rounding = largest * float(np.spacing(np.abs(np.ones([], expected.dtype)))) ** 0.75
+    if rounding == 0.0:
+        return float("inf")
+    return max(float(np.max(np.abs(a - b)[differ])) / rounding, np.finfo(np.float64).tiny)

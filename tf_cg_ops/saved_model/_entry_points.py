@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from ._graphs import nodes_of
+
 # The kinds of nodes in an object graph that are searched for functions, and the functions.
 _SEARCHED_KINDS = ("user_object", "function", "bare_concrete_function")
 
@@ -24,11 +26,9 @@ class EntryPoint:
     def is_random(self) -> bool:
         """Whether it, or a function that it calls, has a random operation without a seed: results then differ."""
         graph_def = self.function.graph.as_graph_def() if self.function else tf.compat.v1.GraphDef()
-        bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
         return any(
             {"seed", "seed2"} <= node.attr.keys() and not node.attr["seed"].i and not node.attr["seed2"].i
-            for body in bodies
-            for node in body
+            for node in nodes_of(graph_def)
         )
 
 

@@ -15,8 +15,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import inline
 from tf_cg_ops._src.rewrite import control_flow
 
-from ._graph_def import functions_in_attributes
-from ._imported import Body
+from ._graphs import Body, functions_in_attributes, functions_of
 
 _ATTRIBUTE = "_gradient_op_type"
 
@@ -34,11 +33,6 @@ def forget(node: Any) -> None:
 def gradient_functions(graph_def: Any) -> dict[str, str]:
     """The functions that compute gradients, by the names that ops refer to."""
     return {gradient.registered_op_type: gradient.gradient_func for gradient in graph_def.library.registered_gradients}
-
-
-def name_of_gradient(node: Any) -> str:
-    """The name by which a node refers to its gradient."""
-    return tf.compat.as_str(node.attr[_ATTRIBUTE].s)
 
 
 @dataclass(frozen=True)
@@ -70,9 +64,9 @@ class SavedGradient:
         return gradients[self.num_results :]
 
 
-def saved_gradient(meta_graph: Any, name: str) -> SavedGradient | None:
-    """The gradient function of this name; None if the file does not hold it."""
-    function = gradient_functions(meta_graph.graph_def).get(name)
+def saved_gradient(meta_graph: Any, node: Any) -> SavedGradient | None:
+    """The gradient function of a node; None if the file does not hold it."""
+    function = gradient_functions(meta_graph.graph_def).get(tf.compat.as_str(node.attr[_ATTRIBUTE].s))
     concrete = meta_graph.object_graph_def.concrete_functions
     if function is None or function not in concrete:
         return None
@@ -85,7 +79,7 @@ class Captures:
 
     def __init__(self, meta_graph: Any) -> None:
         self._objects = meta_graph.object_graph_def
-        self._library = {function.signature.name: function for function in meta_graph.graph_def.library.function}
+        self._library = functions_of(meta_graph.graph_def)
 
     def find(self, capture: int, body: Body) -> tf.Tensor | None:
         """The tensor of a body that stands for an object; None if the body does not get it."""

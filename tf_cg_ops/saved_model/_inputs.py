@@ -2,7 +2,7 @@
 
 import pathlib
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,45 +51,28 @@ def _random_tensor(spec: tf.TensorSpec, size: int, rng: np.random.Generator) -> 
     raise TypeError(f"no values can be made up for dtype {spec.dtype.name}")
 
 
-def convert(specs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """The user's arguments of a signature as Tensors of its dtypes."""
-    return {name: tf.convert_to_tensor(value, specs[name].dtype) for name, value in arguments.items()}
-
-
 def check_names(api: str, proto: Any, inputs: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises ValueError if inputs names a signature or an argument that no meta graph has."""
-    known = _argument_names(proto.meta_graphs)
+
+    def check(name: str, what: str, known: Collection[str], otherwise: str) -> None:
+        if name not in known:
+            expected = f"one of {', '.join(known)}" if known else f"none, for {otherwise}"
+            raise ValueError(
+                f"{api}: inputs names an unknown {what}; expected {expected}, got {name}. Name signatures and their "
+                "arguments as the model does."
+            )
+
+    known = _argument_names(proto)
     for signature, arguments in inputs.items():
-        if signature not in known:
-            expected = _one_of(known, "none, for the model has no signatures")
-            raise _unknown_inputs(api, "signature", expected, signature)
+        check(signature, "signature", known, "the model has no signatures")
         for argument in arguments:
-            if argument not in known[signature]:
-                expected = _one_of(known[signature], "none, for it has no arguments")
-                raise _unknown_inputs(api, f"argument of {signature}", expected, argument)
+            check(argument, f"argument of {signature}", known[signature], "it has no arguments")
 
 
-def _unknown_inputs(api: str, what: str, expected: str, got: str) -> ValueError:
-    return ValueError(
-        f"{api}: inputs names an unknown {what}; expected {expected}, got {got}. Name signatures and their arguments "
-        "as the model does."
-    )
-
-
-def select_for_meta_graph(meta_graph: Any, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The part of the inputs that is for a meta graph."""
-    known = _argument_names([meta_graph])
-    return {
-        signature: {name: value for name, value in arguments.items() if name in known[signature]}
-        for signature, arguments in inputs.items()
-        if signature in known
-    }
-
-
-def _argument_names(meta_graphs: Iterable[Any]) -> dict[str, list[str]]:
+def _argument_names(proto: Any) -> dict[str, list[str]]:
     """The names of the arguments, by signature."""
     names: dict[str, list[str]] = {}
-    for meta_graph in meta_graphs:
+    for meta_graph in proto.meta_graphs:
         for name, signature in sorted(meta_graph.signature_def.items()):
             if name != _INIT_OP:
                 known = names.setdefault(name, [])
@@ -97,14 +80,9 @@ def _argument_names(meta_graphs: Iterable[Any]) -> dict[str, list[str]]:
     return names
 
 
-def _one_of(names: Collection[str], otherwise: str) -> str:
-    return f"one of {', '.join(names)}" if names else otherwise
-
-
 def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
     """Inputs from an .npz file, by signature and argument. Names may leave out the signature if there is only one."""
-    proto = _folder.read_saved_model(api, model)
-    signatures = list(_argument_names(proto.meta_graphs))
+    signatures = list(_argument_names(_folder.read_saved_model(api, model)))
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
 
     def holds_no_inputs(got: str) -> ValueError:

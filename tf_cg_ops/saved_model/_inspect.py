@@ -10,14 +10,20 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _folder, _graph_errors, _malformed
-from ._foreign_gradients import SavedGradient, is_foreign, name_of_gradient, saved_gradient
-from ._graph_def import functions_in_nodes
-from ._imported import import_bodies
+from ._folder import read_saved_model
+from ._foreign_gradients import is_foreign, saved_gradient
+from ._graphs import (
+    Body,
+    check_graph,
+    functions_in_nodes,
+    functions_of,
+    import_bodies,
+    raised_as_value_error,
+    reachable,
+)
 
 _API = "saved_model.inspect"
-_FOREIGN = "tf.custom_gradient"
-_KINDS = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
+_EMBED, _RULE = "CustomGradientEmbed", "CustomGradientRule"
 
 
 @dataclass(frozen=True)
@@ -81,69 +87,53 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
       ValueError: The SavedModel cannot be read, is malformed, or needs ops that are not registered.
     """
     path = pathlib.Path(path)
-    proto = _folder.read_saved_model(_API, path)
-    with _graph_errors.raised_as_value_error(_API, path):
+    proto = read_saved_model(_API, path)
+    with raised_as_value_error(_API, path):
         return [found for meta_graph in proto.meta_graphs for found in _find_in_graph(meta_graph)]
 
 
 def _find_in_graph(meta_graph: Any) -> Iterator[EmbeddedGradient]:
-    graph_def = meta_graph.graph_def
-    _malformed.check_graph(graph_def)
-    library = {function.signature.name: function for function in graph_def.library.function}
-    for body in import_bodies(graph_def, lambda _, nodes: any(node.op in _KINDS or is_foreign(node) for node in nodes)):
-        for node in body.nodes:
-            if node.op in _KINDS:
-                yield _describe(body.function, node, body.graph.get_operation_by_name(node.name), library)
-            elif is_foreign(node):
-                gradient = saved_gradient(meta_graph, name_of_gradient(node))
-                op = body.graph.get_operation_by_name(node.name)
-                yield _describe_foreign(body.function, node, op, gradient, library)
+    check_graph(meta_graph.graph_def)
+    library = functions_of(meta_graph.graph_def)
+
+    def is_custom(node: Any) -> bool:
+        return node.op in (_EMBED, _RULE) or is_foreign(node)
+
+    for body in import_bodies(meta_graph.graph_def, lambda _, nodes: any(map(is_custom, nodes))):
+        for node in filter(is_custom, body.nodes):
+            yield _describe(meta_graph, library, body, node)
 
 
-def _describe(function: str, node: Any, op: tf.Operation, library: dict[str, Any]) -> EmbeddedGradient:
-    is_rule = node.op == "CustomGradientRule"
-    with_gradients = len(node.attr["differentiated_inputs"].list.i) if is_rule else op.get_attr("N")
+def _describe(meta_graph: Any, library: dict[str, Any], body: Body, node: Any) -> EmbeddedGradient:
+    op = body.graph.get_operation_by_name(node.name)
+    outputs, rule, user_function, error = list(op.outputs), None, "", ""
+    if node.op == _EMBED:
+        kind, with_gradients = "embed_gradient", op.get_attr("N")
+    elif node.op == _RULE:
+        kind, with_gradients = "custom_gradient", len(node.attr["differentiated_inputs"].list.i)
+        rule = node.attr["rule"].func.name
+        user_function, error = (tf.compat.as_str(op.get_attr(name)) for name in ("function_name", "error"))
+    else:
+        kind, with_gradients = "tf.custom_gradient", 0
+        error = "the file does not hold the gradient function of this tf.custom_gradient"
+        gradient = saved_gradient(meta_graph, node)
+        if gradient is not None:
+            outputs, rule, error = outputs[: gradient.num_results], gradient.function, ""
+            with_gradients = sum(spec is not None for spec in gradient.outputs)
     return EmbeddedGradient(
-        function=function,
+        function=body.function,
         node=node.name,
-        kind=_KINDS[node.op],
-        user_function=tf.compat.as_str(op.get_attr("function_name")) if is_rule else "",
-        dtypes=tuple(tensor.dtype.base_dtype.name for tensor in op.outputs),
-        shapes=tuple(map(_shape_of, op.outputs)),
-        inputs_with_gradients=with_gradients,
-        rule_ops=_count_ops(node.attr["rule"].func.name, library) if is_rule else None,
-        error=tf.compat.as_str(op.get_attr("error")) if is_rule else "",
-    )
-
-
-def _describe_foreign(
-    function: str, node: Any, op: tf.Operation, gradient: SavedGradient | None, library: dict[str, Any]
-) -> EmbeddedGradient:
-    outputs = list(op.outputs)[: gradient.num_results if gradient else None]
-    return EmbeddedGradient(
-        function=function,
-        node=node.name,
-        kind=_FOREIGN,
-        user_function="",
+        kind=kind,
+        user_function=user_function,
         dtypes=tuple(tensor.dtype.base_dtype.name for tensor in outputs),
-        shapes=tuple(_shape_of(tensor) for tensor in outputs),
-        inputs_with_gradients=sum(spec is not None for spec in gradient.outputs) if gradient else 0,
-        rule_ops=_count_ops(gradient.function, library) if gradient else None,
-        error="" if gradient else "the file does not hold the gradient function of this tf.custom_gradient",
+        shapes=tuple(None if t.shape.rank is None else tuple(t.shape.as_list()) for t in outputs),
+        inputs_with_gradients=with_gradients,
+        rule_ops=None if rule is None else _count_ops(rule, library),
+        error=error,
     )
-
-
-def _shape_of(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _count_ops(function: str, library: dict[str, Any]) -> int:
     """The number of operations of a function and of all functions that it names, each counted once."""
-    seen: set[str] = set()
-    pending = [function]
-    while pending:
-        name = pending.pop()
-        if name not in seen:
-            seen.add(name)
-            pending += functions_in_nodes(library[name].node_def, library)
-    return sum(len(library[name].node_def) for name in seen)
+    names = reachable([function], lambda name: functions_in_nodes(library[name].node_def, library))
+    return sum(len(library[name].node_def) for name in names)

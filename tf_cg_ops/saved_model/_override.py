@@ -2,18 +2,29 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
+from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
+from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
 
 from . import _compare_models
 from ._changed_copy import write_changed_copy
-from ._override_meta_graph import override_meta_graph
+from ._graphs import (
+    check_graph,
+    functions_in_attributes,
+    functions_of,
+    import_bodies,
+    raised_as_value_error,
+    reachable,
+    update_op_list,
+)
+from ._rewrite_body import rewrite_body
 
 _API = "saved_model.override"
 
@@ -102,17 +113,48 @@ def override(
 
     Compared with TensorFlow: nothing there changes the gradients of a saved graph.
     """
-    table = RuleTable(_API, rules)
-    with tf.init_scope():  # Outside of a function that is being traced.
-        matching = table.matching()
-        source, target = pathlib.Path(source), pathlib.Path(target)
-        report_progress = progress or (lambda _: None)
+    matching = RuleTable(_API, rules).matching()
 
-        def change(proto: Any) -> bool:
-            for meta_graph in proto.meta_graphs:
-                override_meta_graph(_API, source, meta_graph, matching, report_progress)
-            matching.check_all_matched(f"'{source}'")
-            return True
+    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+        for meta_graph in proto.meta_graphs:
+            _override_meta_graph(path, meta_graph, matching, report_progress)
+        matching.check_all_matched(f"'{path}'")
+        return True
 
-        _, comparisons = write_changed_copy(_API, source, target, change, check, inputs or {}, report_progress)
-    return OverrideReport(str(source), str(target), dict(sorted(matching.overridden.items())), comparisons)
+    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
+    overridden = dict(sorted(matching.overridden.items()))
+    return OverrideReport(str(pathlib.Path(source)), str(pathlib.Path(target)), overridden, comparisons)
+
+
+def _override_meta_graph(
+    source: pathlib.Path, meta_graph: Any, matching: Matching, progress: Callable[[str], None]
+) -> None:
+    """Attaches rules to the ops of the graph, and of the functions that compute values.
+
+    A function that only a gradient calls, such as the rule of an op of this library, stays as it is.
+    """
+    graph_def = meta_graph.graph_def
+    with raised_as_value_error(_API, source):
+        check_graph(graph_def)
+        library = functions_of(graph_def)
+        named = [*meta_graph.object_graph_def.concrete_functions, *_called(graph_def.node, library)]
+        reached = set(
+            reachable(named, lambda name: _called(library[name].node_def, library) if name in library else [])
+        )
+        bodies = list(import_bodies(graph_def, lambda name, _: not name or name in reached))
+    for i, body in enumerate(bodies):
+        progress(f"overriding gradients: {body.function or 'the graph'} ({i + 1} of {len(bodies)})")
+
+        def attach(op: Any, place: str = body.where) -> list[tf.Tensor] | None:
+            rule = matching.rule_for(op)
+            return None if rule is None else attach_traced_rule(_API, rule, op, op.inputs, op.outputs, place)
+
+        rewrite_body(graph_def, body, attach)
+    update_op_list(meta_graph)
+
+
+def _called(nodes: Iterable[Any], library: dict[str, Any]) -> list[str]:
+    """The functions that calls, loops and conditionals among the nodes run."""
+    calls = [node for node in nodes if node.op in control_flow.TYPES]
+    by_name = [node.op for node in nodes if node.op in library]  # Functions of TensorFlow 1 are used as ops.
+    return [*by_name, *(name for node in calls for name in functions_in_attributes(node.attr, library))]

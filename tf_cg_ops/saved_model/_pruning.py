@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_cg_ops._src.core import tf_internal
 
-from ._graph_def import node_name, set_repeated
+from ._graphs import node_name, set_repeated
 
 # Stateful only because they must not move past a write. TensorFlow runs them in a function for their readers alone.
 _READ_OPS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")

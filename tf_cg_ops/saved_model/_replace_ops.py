@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.ops import composed
 
+from ._graphs import change_references
+
 # The name of each op's output in the body of a function. The ops that replace them call it "output".
 OUTPUT_NAMES = {
     "CustomGradientBarrier": "outputs",
@@ -19,12 +21,6 @@ OUTPUT_NAMES = {
     "CustomGradientEmbedGrad": "out",
     "CustomGradientRule": "outputs",
 }
-
-
-def has_library_ops(graph_def: Any) -> bool:
-    """Whether a graph, or a function in its library, has a node to replace."""
-    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
-    return any(node.op in OUTPUT_NAMES for body in bodies for node in body)
 
 
 class OpReplacer:
@@ -55,10 +51,7 @@ class OpReplacer:
             return f"{name}:output{output.removeprefix(old_outputs[name])}"
 
         if old_outputs:
-            for node in function.node_def:
-                node.input[:] = [rename_output(reference) for reference in node.input]
-            for returned, reference in list(function.ret.items()):  # A copy: the loop changes it.
-                function.ret[returned] = rename_output(reference)
+            change_references(function.node_def, function, rename_output)
         return bool(old_outputs)
 
     def _replace(self, node: Any) -> set[str]:

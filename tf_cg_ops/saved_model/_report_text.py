@@ -1,12 +1,12 @@
 """The text that the command line prints for reports and findings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tf_cg_ops._src.core.text import count
 
-from . import _compare_models
-from ._adopt import AdoptReport
-from ._adopt_meta_graph import AdoptedGradient
+from ._adopt import AdoptedGradient, AdoptReport
+from ._compare_models import NOT_COMPARED, ROUNDING, Comparison
+from ._graphs import place_of
 from ._inspect import EmbeddedGradient
 from ._override import OverrideReport
 from ._strip import StripReport
@@ -14,54 +14,57 @@ from ._strip import StripReport
 
 def of_strip(report: StripReport) -> str:
     """The report of `strip` as text: a line for each thing that was done or found."""
-    replaced = ", ".join(f"{number} {op}" for op, number in report.replaced.items())
-    lines = [("replaced", replaced or "0 operations: the model holds none of this library, and was copied as it is")]
+    replaced = _counts(report.replaced) or "0 operations: the model holds none of this library, and was copied as it is"
+    lines = [("replaced", replaced)]
     if report.replaced:
         nodes, functions = count(report.nodes_dropped, "operation"), count(report.functions_dropped, "function")
         lines.append(("dropped", f"{nodes} and {functions} that served gradients"))
-    lines += _comparison_lines(report.comparisons)
-    for host in report.host_functions:
-        lines.append(("attention", f"{host} calls Python, and fails outside of the process that made the model"))
-    return _text([*lines, ("written", report.target)])
+    hosts = [
+        f"{host} calls Python, and fails outside of the process that made the model" for host in report.host_functions
+    ]
+    return _text(report, lines, [("attention", host) for host in hosts])
 
 
 def of_override(report: OverrideReport) -> str:
     """The report of `override` as text."""
-    overridden = ", ".join(f"{number} {op}" for op, number in report.overridden.items())
-    return _text([("overridden", overridden), *_comparison_lines(report.comparisons), ("written", report.target)])
+    return _text(report, [("overridden", _counts(report.overridden))])
 
 
 def of_adopt(report: AdoptReport) -> str:
     """The report of `adopt` as text."""
-    lines = [("adopted", _adopted_text(found)) for found in report.adopted]
-    if not lines:
-        lines = [("adopted", "nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is")]
-    return _text([*lines, *_comparison_lines(report.comparisons), ("written", report.target)])
+    adopted = [_adopted_text(found) for found in report.adopted]
+    nothing = "nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
+    return _text(report, [("adopted", line) for line in adopted or [nothing]])
 
 
 def _adopted_text(found: AdoptedGradient) -> str:
-    place = f"{found.function}/{found.node}" if found.function else found.node
+    place = place_of(found.function, found.node)
     if found.difference is None:
         return f"{place}: {found.gradients}; the file and autodiff are not compared: {found.detail}"
     return f"{place}: {found.gradients}; the file and autodiff differ by {found.difference:.2g} of the largest element"
 
 
-def _text(lines: Sequence[tuple[str, str]]) -> str:
+def _counts(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {op}" for op, number in numbers.items())
+
+
+def _text(
+    report: StripReport | OverrideReport | AdoptReport,
+    before: Sequence[tuple[str, str]],
+    after: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The lines before and after those about the check, with their labels in a column."""
+    compared = [_comparison_text(comparison) for comparison in report.comparisons or []]
+    if not compared:
+        reason = "the check was turned off" if report.comparisons is None else "there is nothing that could be called"
+        compared = [f"nothing: {reason}"]
+    lines = [*before, *(("compared", line) for line in compared), *after, ("written", report.target)]
     width = max(9, *(len(label) for label, _ in lines))
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
 
 
-def _comparison_lines(comparisons: Sequence[_compare_models.Comparison] | None) -> list[tuple[str, str]]:
-    if comparisons is None:
-        return [("compared", "nothing: the check was turned off")]
-    if not comparisons:
-        return [("compared", "nothing: there is nothing that could be called")]
-    return [("compared", _comparison_text(comparison)) for comparison in comparisons]
-
-
-def _comparison_text(comparison: _compare_models.Comparison) -> str:
-    detail = f" ({comparison.detail})" if comparison.verdict == _compare_models.ROUNDING else ""
-    detail = f": {comparison.detail}" if comparison.verdict == _compare_models.NOT_COMPARED else detail
+def _comparison_text(comparison: Comparison) -> str:
+    detail = {ROUNDING: f" ({comparison.detail})", NOT_COMPARED: f": {comparison.detail}"}.get(comparison.verdict, "")
     return f"{comparison.name}: {comparison.verdict}{detail}"
 
 

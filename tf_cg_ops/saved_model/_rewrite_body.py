@@ -10,54 +10,50 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from ._imported import Body
+from ._graphs import Body, change_references, functions_of, reachable
 
 
-class BodyRewriter:
-    """Puts rules behind the ops of one body.
+def rewrite_body(graph_def: Any, body: Body, attach: Callable[[Any], Sequence[tf.Tensor] | None]) -> None:
+    """Puts rules behind ops of one body of a graph, to which it adds their functions.
 
-    Args:
-      body: The body.
-      attach: Adds a CustomGradientRule for an op to the default graph, and returns its outputs, which stand for the
-        first outputs of the op; None for an op without a rule.
+    `attach` adds a CustomGradientRule for an op to the default graph, and returns its outputs, which stand for the
+    first outputs of the op; None for an op without a rule.
     """
+    library = functions_of(graph_def)
+    rewriter = _BodyRewriter(body, attach)
+    rewriter.rewrite(library.get(body.function) if body.function else None)
+    new: dict[str, Any] = {}
 
+    def named_by(name: str) -> list[str]:
+        if name in library:
+            return []
+        new[name] = tf_internal.function_def_of(tf_internal.find_function(body.graph, name))
+        attributes = [attribute for node in new[name].node_def for attribute in node.attr.values()]
+        return [f.name for attribute in attributes for f in (attribute.func, *attribute.list.func) if f.name]
+
+    reachable((op.get_attr("rule").name for op in rewriter.rules.values()), named_by)
+    graph_def.library.function.extend(new.values())
+
+
+class _BodyRewriter:
     def __init__(self, body: Body, attach: Callable[[Any], Sequence[tf.Tensor] | None]) -> None:
         self._body = body
         self._attach = attach
-        self._names = {node.name for node in body.nodes}
+        self._nodes = {node.name: node for node in body.nodes}
         self._positions = {nested: flat.rpartition(":")[2] for flat, nested in body.references.items()}
-        self._rules: dict[str, Any] = {}  # The new op for each op that has a rule, by the name of the latter.
+        self.rules: dict[str, Any] = {}  # The new op for each op that has a rule, by the name of the latter.
 
     def rewrite(self, function: Any) -> None:
         """Replaces nodes of the body, and references to them in the proto of the function; None for that of a graph."""
-        nodes = {node.name: node for node in self._body.nodes}
         new_nodes = []
         for op in self._body.graph.get_operations():
-            if op.name in nodes and op.inputs and op.outputs:
+            if op.name in self._nodes and op.inputs and op.outputs:
                 new_nodes += self._new_nodes(op)
-        if not self._rules:
-            return
-        for node in self._body.nodes:
-            node.input[:] = [self._redirected(reference) for reference in node.input]
-        if function is not None:
-            for output, reference in list(function.ret.items()):  # A copy: the loop changes it.
-                function.ret[output] = self._redirected(reference)
-        for name in self._rules:
-            nodes[name].name = self._value_name(name)
-        self._body.nodes.extend(new_nodes)
-
-    def new_functions(self, known: dict[str, Any]) -> list[Any]:
-        """The definitions of the rules, and of the functions that these name; `known` are the others, and gets them."""
-        found = []
-        waiting = [op.get_attr("rule").name for op in self._rules.values()]
-        while waiting:
-            name = waiting.pop()
-            if name not in known:
-                known[name] = tf_internal.function_def_of(tf_internal.find_function(self._body.graph, name))
-                found.append(known[name])
-                waiting += [n for n in _named_in(known[name]) if n not in known]
-        return found
+        if self.rules:
+            change_references(self._body.nodes, function, self._redirected)
+            for name in self.rules:
+                self._nodes[name].name = self._value_name(name)
+            self._body.nodes.extend(new_nodes)
 
     def _new_nodes(self, op: Any) -> list[Any]:
         """The new nodes for an op, if it has a rule."""
@@ -67,7 +63,7 @@ class BodyRewriter:
             outputs = self._attach(op)
         if outputs is None:
             return []
-        self._rules[op.name] = outputs[0].op
+        self.rules[op.name] = outputs[0].op
         return [self._new_node(op, new) for new in graph.get_operations()[num_operations:]]
 
     def _new_node(self, op: Any, new: Any) -> Any:
@@ -75,7 +71,7 @@ class BodyRewriter:
         node = tf.compat.v1.NodeDef()
         node.CopyFrom(new.node_def)
         node.device = op.device
-        if new is self._rules[op.name]:
+        if new is self.rules[op.name]:
             node.name = op.name
         node.input[:] = [self._reference(tensor, of_value=tensor.op is op) for tensor in new.inputs]
         return node
@@ -91,10 +87,10 @@ class BodyRewriter:
     def _redirected(self, reference: str) -> str:
         """The reference to the outputs of the rule, if that is of an op that has one."""
         name, _, output = reference.partition(":")
-        if name not in self._rules:
+        if name not in self.rules:
             return reference
         position = int(self._positions[reference] if self._body.function else output or 0)
-        if position >= len(self._rules[name].outputs):
+        if position >= len(self.rules[name].outputs):
             return self._of_value(reference)
         # In a graph, outputs are numbered.
         return f"{name}:outputs:{position}" if self._body.function else reference
@@ -106,13 +102,6 @@ class BodyRewriter:
     def _value_name(self, name: str) -> str:
         """The name of an op whose own name its rule has."""
         name += "/value"
-        while name in self._names:
+        while name in self._nodes:
             name += "_"
         return name
-
-
-def _named_in(function: Any) -> list[str]:
-    """The functions that the nodes of a function name in attributes."""
-    attributes = [attribute for node in function.node_def for attribute in node.attr.values()]
-    named = [called.name for attribute in attributes for called in (attribute.func, *attribute.list.func)]
-    return [name for name in named if name]

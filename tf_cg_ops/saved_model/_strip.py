@@ -2,18 +2,29 @@
 
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _compare_models, _graph_errors, _malformed, _strip_meta_graph
+from . import _compare_models, _pruning, _replace_ops
 from ._changed_copy import write_changed_copy
+from ._graphs import (
+    check_graph,
+    functions_in_attributes,
+    functions_in_nodes,
+    functions_of,
+    nodes_of,
+    raised_as_value_error,
+    reachable,
+    set_repeated,
+    update_op_list,
+)
 
 _API = "saved_model.strip"
+_HOST_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 @dataclass(frozen=True)
@@ -110,34 +121,87 @@ def strip(
     Compared with `tf.saved_model.save`: that traces a model from Python. `strip` rewrites the saved graphs and needs no
     Python code of the model.
     """
-    with tf.init_scope():  # Outside of a function that is being traced.
-        return _strip(pathlib.Path(source), pathlib.Path(target), check, inputs or {}, progress or (lambda _: None))
+    changes = _Changes()
 
-
-def _strip(
-    source: pathlib.Path,
-    target: pathlib.Path,
-    check: bool,
-    inputs: _compare_models.Inputs,
-    progress: Callable[[str], None],
-) -> StripReport:
-    changes = _strip_meta_graph.Changes()
-
-    def change(proto: Any) -> bool:
-        with _graph_errors.raised_as_value_error(_API, source):
+    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+        with raised_as_value_error(_API, path):
             for meta_graph in proto.meta_graphs:
-                _malformed.check_graph(meta_graph.graph_def)
-                _strip_meta_graph.strip_meta_graph(meta_graph, changes, progress)
+                check_graph(meta_graph.graph_def)
+                _strip_meta_graph(meta_graph, changes, report_progress)
         return bool(changes.replaced)
 
-    proto, comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
-    hosts = [name for meta_graph in proto.meta_graphs for name in _strip_meta_graph.host_functions(meta_graph)]
+    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
     return StripReport(
-        source=str(source),
-        target=str(target),
+        source=str(pathlib.Path(source)),
+        target=str(pathlib.Path(target)),
         replaced=dict(sorted(changes.replaced.items())),
         nodes_dropped=changes.nodes_dropped,
         functions_dropped=changes.functions_dropped,
-        host_functions=hosts,
+        host_functions=changes.host_functions,
         comparisons=comparisons,
     )
+
+
+@dataclass
+class _Changes:
+    replaced: Counter[str] = field(default_factory=Counter)
+    nodes_dropped: int = 0
+    functions_dropped: int = 0
+    host_functions: list[str] = field(default_factory=list)
+
+
+def _strip_meta_graph(meta_graph: Any, changes: _Changes, progress: Callable[[str], None]) -> None:
+    """Replaces the ops of this library in the meta graph and drops the nodes and functions that only they use."""
+    if any(node.op in _replace_ops.OUTPUT_NAMES for node in nodes_of(meta_graph.graph_def)):
+        _replace_and_prune(meta_graph, changes, progress)
+    bodies = [("the graph", meta_graph.graph_def.node)]
+    bodies += [(function.signature.name, function.node_def) for function in meta_graph.graph_def.library.function]
+    changes.host_functions += [f"{n.name} in {where}" for where, nodes in bodies for n in nodes if n.op in _HOST_OPS]
+
+
+def _replace_and_prune(meta_graph: Any, changes: _Changes, progress: Callable[[str], None]) -> None:
+    graph_def = meta_graph.graph_def
+    library = functions_of(graph_def)
+    progress(f"rewriting {len(library)} functions")
+    replacer = _replace_ops.OpReplacer(library.keys())
+    unread = replacer.replace_in_graph(graph_def)
+    changes.nodes_dropped += _pruning.prune_graph(graph_def, unread, _serialize_without_graph(meta_graph))
+    gradients = {gradient.function_name: gradient.gradient_func for gradient in graph_def.library.gradient}
+
+    def strip_function(name: str) -> list[str]:
+        """Returns the functions that it still needs."""
+        if name not in library:
+            return []
+        function = library[name]
+        if replacer.replace_in_function(function):
+            changes.nodes_dropped += _pruning.prune_function(function)
+        named = [*functions_in_nodes(function.node_def, library), *functions_in_attributes(function.attr, library)]
+        return [*named, gradients[name]] if name in gradients else named
+
+    needed = library.keys() & reachable(_functions_named_outside(meta_graph, library), strip_function)
+    changes.functions_dropped += len(library) - len(needed)
+    changes.replaced += replacer.replaced
+
+    kept = [function for name, function in library.items() if name in needed]
+    set_repeated(graph_def.library.function, [*kept, *replacer.functions.values()])
+    kept_gradients = [g for g in graph_def.library.gradient if g.function_name in needed]
+    set_repeated(graph_def.library.gradient, kept_gradients)
+    update_op_list(meta_graph)
+
+
+def _serialize_without_graph(meta_graph: Any) -> bytes:
+    """All that may name a node of the graph from outside: signatures, collections, savers, objects."""
+    without_graph = type(meta_graph)()
+    without_graph.CopyFrom(meta_graph)
+    without_graph.ClearField("graph_def")
+    return without_graph.SerializeToString()
+
+
+def _functions_named_outside(meta_graph: Any, library: dict[str, Any]) -> list[str]:
+    """The functions that something other than a function names."""
+    return [
+        *functions_in_nodes(meta_graph.graph_def.node, library),
+        *meta_graph.object_graph_def.concrete_functions,
+        *meta_graph.meta_info_def.function_aliases,
+        *(gradient.gradient_func for gradient in meta_graph.graph_def.library.registered_gradients),
+    ]

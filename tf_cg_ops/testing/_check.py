@@ -1,5 +1,7 @@
 """`check_gradient`: compares a custom gradient with numeric differentiation."""
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +13,12 @@ from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
 from ._compare_modes import ModeComparisons, has_linear_tangents
-from ._exceptions import in_one_line, is_mix_of_precisions
 from ._flat_function import API, Arguments, Arrays, FlatFunction, to_double_precision, to_tensors
-from ._options import check_numbers, check_options
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
-from ._report import GradientReport, Tolerances
+from ._report import GradientReport, Tolerances, in_one_line
+
+# A smaller step is lost in the rounding of the argument; a larger one changes its sign.
+_STEP_RANGE = (1e-12, 1.0)
 
 
 @tf_internal.autograph_artifact
@@ -138,8 +141,8 @@ def check_gradient(
     # Reverse mode transposes the rule: whether it is linear only its tangents show.
     has_rule = isinstance(f, CustomJvp) and intended_gradient is None and bool(set(modes) & set(_modes.FORWARD_MODES))
     forward_mode = forward_mode or has_rule
-    check_options(f, modes, like, intended_gradient, forward_mode)
-    check_numbers(rtol, atol, step, seed, max_elements)
+    _check_options(f, modes, like, intended_gradient, forward_mode)
+    _check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
@@ -175,6 +178,70 @@ def check_gradient(
     return report
 
 
+def _check_options(
+    f: Callable[..., Any],
+    modes: Sequence[str],
+    like: Callable[..., Any] | None,
+    intended: Callable[..., Any] | None,
+    forward_mode: bool,
+) -> None:
+    """Raises an error if the functions and modes do not fit together."""
+    for name, function in (("f", f), ("like", like), ("intended_gradient", intended)):
+        if not callable(function) and (function is not None or name == "f"):
+            raise TypeError(
+                f"{API}: {name} is not a function; expected a callable, got {type(function).__name__}. Pass the "
+                "function, not its value."
+            )
+    if not modes or isinstance(modes, str) or any(mode not in _modes.KNOWN_MODES for mode in modes):
+        raise ValueError(
+            f"{API}: modes is not a list of known modes; expected some of {list(_modes.KNOWN_MODES)}, got {modes!r}. "
+            "Pass a list of these names."
+        )
+    if like is not None and intended is not None:
+        raise ValueError(
+            f"{API}: pass either like or intended_gradient, not both: each declares the intended gradient."
+        )
+    if forward_mode and intended is not None:
+        raise ValueError(
+            f"{API}: forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a function "
+            "with that gradient as like, or leave out forward_mode."
+        )
+    if forward_mode and not set(modes) & set(_modes.FORWARD_MODES):
+        raise ValueError(
+            f"{API}: forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got "
+            f"{modes!r}. Add one."
+        )
+    if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+        raise RuntimeError(
+            f"{API}: it needs eager mode for numeric differentiation, but a graph is under construction, or "
+            "tf.config.run_functions_eagerly(True) was called. Call it outside of a tf.function, with functions that "
+            "run as graphs."
+        )
+
+
+def _check_numbers(rtol: Any, atol: Any, step: Any, seed: Any, max_elements: Any) -> None:
+    """Raises an error if a tolerance, the step, the seed or the number of elements is out of its range."""
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        _check_number(name, tolerance, float, 0.0, math.inf, "a finite number that is not negative")
+    if step is not None:
+        _check_number("step", step, float, *_STEP_RANGE, "a number from 1e-12 to 1, or None")
+    _check_number("seed", seed, int, 0, math.inf, "an integer that is not negative")
+    _check_number("max_elements", max_elements, int, 1, math.inf, "a positive integer")
+
+
+def _check_number(name: str, value: Any, number_type: type, least: float, most: float, expected: str) -> None:
+    message = f"{API}: {name} is invalid; expected {expected}, got {value!r}."
+    try:
+        number = number_type(value)
+        fits = number == value or math.isnan(number)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if isinstance(value, (bool, str)) or not fits:
+        raise TypeError(message)
+    if not least <= number <= most or math.isinf(number):
+        raise ValueError(message)
+
+
 def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     """The outputs that have derivatives; raises an error if the function cannot be differentiated numerically."""
     if not function.names:
@@ -191,7 +258,7 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     try:
         outputs, others = function.call(to_tensors(function.values))
     except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
-        if not is_mix_of_precisions(error):
+        if not _is_mix_of_precisions(error):
             raise
         message = (
             f"{API}: '{name}' mixes its arguments with tensors of lower precision; expected a function of "
@@ -211,6 +278,15 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
             "tf.random.stateless_uniform and the like, with a fixed seed."
         )
     return [np.array(output) for output in outputs]
+
+
+def _is_mix_of_precisions(error: Exception) -> bool:
+    """Whether the message names two dtypes that differ only in precision, by any of TensorFlow's names for them."""
+    text = str(error)
+    return any(
+        re.search(rf"\b({narrow})\b", text) and re.search(rf"\b({double})\b", text)
+        for narrow, double in (("float|float32|half|float16|bfloat16", "double|float64"), ("complex64", "complex128"))
+    )
 
 
 def _are_equal(first: Arrays, second: Arrays) -> bool:

@@ -1,17 +1,17 @@
 """Compares the values, gradients and tangents of each mode with their references."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from . import _hints, _modes, _wrapped_modes
-from ._exceptions import in_one_line
+from . import _hints, _modes
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
 from ._references import RandomNumbers, value_names
-from ._report import Comparison, Reference, Tolerances, compare_with_reference, exact_reference
+from ._report import Comparison, Reference, Tolerances, compare_with_reference, exact_reference, in_one_line
 
 # The number of different arguments and upstreams in a batch.
 _BATCH = 3
@@ -22,15 +22,15 @@ _MIN_MAGNITUDE, _MAX_MAGNITUDE = 1e-280, 1e280
 Hint = Callable[[Reference, np.ndarray], str]
 
 
+@dataclasses.dataclass
 class ModeComparisons:
     """The comparisons of one `check_gradient`, and the last exception of a mode."""
 
-    def __init__(self, modes: Sequence[str], tolerances: Tolerances, has_linear_tangents: bool = True) -> None:
-        self.comparisons: list[Comparison] = []
-        self.error: Exception | None = None
-        self._modes = modes
-        self._tolerances = tolerances
-        self._has_linear_tangents = has_linear_tangents
+    modes: Sequence[str]
+    tolerances: Tolerances
+    has_linear_tangents: bool
+    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
+    error: Exception | None = None
 
     def compare_gradients(
         self,
@@ -45,19 +45,9 @@ class ModeComparisons:
 
         `intended` is the function whose gradient is intended, if there is one: for hints.
         """
-        count = len(function.values)
-
-        def run_of(function: FlatFunction) -> Callable[[list[tf.Tensor]], _modes.Results]:
-            def run(tensors: list[tf.Tensor]) -> _modes.Results:
-                outputs, others, gradients = function.gradients(tensors[:count], tensors[count:])
-                return gradients, outputs + others
-
-            return run
-
-        run = run_of(function)
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
-            if not self._has_linear_tangents:
+            if not self.has_linear_tangents:
                 return _hints.TANGENT_NOT_LINEAR
             # If another mode agrees with the reference, it is right.
             is_trusted = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
@@ -71,23 +61,26 @@ class ModeComparisons:
         for _ in range(1, _BATCH):
             values = [numbers.move_towards_zero(x) for x in function.values]
             inputs.append(to_tensors(values + [numbers.draw_like(dy) for dy in upstream]))
-        outputs, others = function.call(inputs[0][:count])
-        for mode in self._modes:
+        outputs, others = function.call(inputs[0][: len(function.values)])
+        for mode in self.modes:
             try:
-                wrapped = run_of(_wrapped_modes.wrap(mode, function))
-                results = _modes.run(mode, wrapped, inputs)
-                eager_results = [_modes.run("eager", run, [tensors])[0] for tensors in inputs[1 : len(results)]]
+                run = functools.partial(_gradients_and_values, _modes.wrap(mode, function))
+                results = _modes.run(mode, run, inputs)
+                eager = functools.partial(_gradients_and_values, function)
+                in_eager_mode = [_modes.run("eager", eager, [tensors])[0] for tensors in inputs[1 : len(results)]]
             except Exception as error:
                 self.add_exception(mode, order, function.names, error)
                 continue
             gradients, values = results[0]
             if order == "first":
-                self._compare_values(mode, values, outputs + others)
+                for name, value, y in zip(value_names(len(values)), values, outputs + others, strict=True):
+                    reference = exact_reference(name, to_double_precision(y), y.dtype, "eager mode")
+                    self._compare(mode, "value", reference, value, None)
             for reference, gradient in zip(references, gradients, strict=True):
                 self._compare(mode, order, reference, gradient, hint)
-            if intended is not None and order == "first" and mode == self._modes[0]:
-                self._compare_multiples(mode, wrapped, function, upstream, references, gradients)
-            self._compare_rest_of_batch(mode, order, references, results[1:], eager_results)
+            if intended is not None and order == "first" and mode == self.modes[0]:
+                self._compare_multiples(mode, run, function, upstream, references, gradients)
+            self._compare_rest_of_batch(mode, order, references, results[1:], in_eager_mode)
 
     def _compare_rest_of_batch(
         self,
@@ -95,15 +88,12 @@ class ModeComparisons:
         order: str,
         references: list[Reference],
         results: list[_modes.Results],
-        eager_results: list[_modes.Results],
+        in_eager_mode: list[_modes.Results],
     ) -> None:
-        """Compares the gradients of all but the first of a batch with eager mode."""
-        for k, ((gradients, _), (expected, _)) in enumerate(zip(results, eager_results, strict=True), start=2):
-            for first, gradient, in_eager_mode in zip(references, gradients, expected, strict=True):
-                if in_eager_mode is None:
-                    array = np.zeros(first.shape, first.dtype.as_numpy_dtype)
-                else:
-                    array = to_double_precision(in_eager_mode)
+        for k, ((gradients, _), (expected, _)) in enumerate(zip(results, in_eager_mode, strict=True), start=2):
+            for first, gradient, in_eager in zip(references, gradients, expected, strict=True):
+                zeros = tf.zeros(first.shape, first.dtype)
+                array = to_double_precision(zeros if in_eager is None else in_eager)
                 name = f"{first.name}, {k} of {len(results) + 1} in a batch"
                 self._compare(mode, order, exact_reference(name, array, first.dtype, "eager mode"), gradient, None)
 
@@ -119,7 +109,6 @@ class ModeComparisons:
         """Compares the gradients for multiples of the upstream; adds the nonlinear ones that are not wrong already."""
         wrong = {c.name for c in self.comparisons if c.mode == mode and c.order == "first" and not c.passed}
         for factor in _hints.FACTORS:
-            tolerances = Tolerances(self._tolerances.rtol, self._tolerances.atol * max(factor, 1.0))
             inputs = to_tensors(function.values + [factor * dy for dy in upstream])
             try:
                 ((multiples, _),) = _modes.run(mode, run, [inputs] * (_BATCH if mode == "vectorized" else 1))[:1]
@@ -132,40 +121,28 @@ class ModeComparisons:
                 array = to_double_precision(gradient).ravel()[original.elements]
                 if not _MIN_MAGNITUDE < np.max(np.abs(array), initial=0.0) < _MAX_MAGNITUDE:
                     continue
-                estimate = dataclasses.replace(original.estimate, value=array).multiply(factor)
-                reference = Reference(
-                    f"{original.name}, for an upstream {factor:g} times as large",
-                    original.shape,
-                    original.dtype,
-                    "linear in the upstream",
-                    original.elements,
-                    estimate,
+                reference = dataclasses.replace(
+                    original,
+                    name=f"{original.name}, for an upstream {factor:g} times as large",
+                    source="linear in the upstream",
+                    estimate=dataclasses.replace(original.estimate, value=array).multiply(factor),
+                    direction=None,
                 )
-                self._compare(mode, "first", reference, multiple, lambda *_: _hints.NOT_LINEAR, tolerances)
-                if self.comparisons[-1].passed:
-                    self.comparisons.pop()
-
-    def _compare_values(self, mode: str, values: Sequence[tf.Tensor], expected: Sequence[tf.Tensor]) -> None:
-        for name, value, in_eager_mode in zip(value_names(len(expected)), values, expected, strict=True):
-            array = to_double_precision(in_eager_mode)
-            reference = exact_reference(name, array, in_eager_mode.dtype, "eager mode")
-            self._compare(mode, "value", reference, value, None)
+                tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(factor, 1.0))
+                self._compare(
+                    mode, "first", reference, multiple, lambda *_: _hints.NOT_LINEAR, tolerances, only_failures=True
+                )
 
     def compare_tangents(self, function: FlatFunction, directions: Arrays, references: list[Reference]) -> None:
         """Compares the tangents of the outputs, in the modes that have forward mode."""
-        count = len(function.values)
-
-        def run(tensors: list[tf.Tensor]) -> _modes.Results:
-            with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
-                outputs, _ = function.call(tensors[:count])
-            return [accumulator.jvp(output) for output in outputs], outputs
+        run = functools.partial(_tangents_and_values, function)
 
         def hint(reference: Reference, tangent: np.ndarray) -> str:
-            if not self._has_linear_tangents:
+            if not self.has_linear_tangents:
                 return _hints.TANGENT_NOT_LINEAR
             return _hints.hint_from_numbers(reference, [], tangent, False) or _hints.hint_from_ratio(reference, tangent)
 
-        for mode in self._modes:
+        for mode in self.modes:
             if mode not in _modes.FORWARD_MODES:
                 continue
             try:
@@ -180,9 +157,8 @@ class ModeComparisons:
                 array = to_double_precision(tf.zeros(reference.shape) if tangent is None else -2.0 * tangent)
                 name = f"{reference.name}, for -2 times the tangents"
                 exact = exact_reference(name, array, reference.dtype, "linear in the tangents")
-                self._compare(mode, "tangent", exact, multiple, lambda *_: _hints.TANGENT_NOT_LINEAR)
-                if self.comparisons[-1].passed:
-                    self.comparisons.pop()
+                not_linear = lambda *_: _hints.TANGENT_NOT_LINEAR  # noqa: E731
+                self._compare(mode, "tangent", exact, multiple, not_linear, only_failures=True)
 
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """Adds an exception as a failure of its mode; the other modes are still compared."""
@@ -198,6 +174,7 @@ class ModeComparisons:
         actual: Any,
         hint: Hint | None,
         tolerances: Tolerances | None = None,
+        only_failures: bool = False,
     ) -> None:
         is_none = actual is None
         array = np.zeros(reference.shape) if is_none else to_double_precision(actual)
@@ -205,7 +182,7 @@ class ModeComparisons:
             reference,
             array,
             reference.dtype if is_none else actual.dtype,
-            _wrapped_modes.tolerances_in(mode, tolerances or self._tolerances, reference.size),
+            _modes.tolerances_in(mode, tolerances or self.tolerances, reference.size),
             nonfinite_may_agree=hint is None,
             mode=mode,
             order=order,
@@ -217,7 +194,21 @@ class ModeComparisons:
                 with np.errstate(all="ignore"):
                     text = hint(reference, array)
             comparison = dataclasses.replace(comparison, hint=text)
-        self.comparisons.append(comparison)
+        if not (only_failures and comparison.passed):
+            self.comparisons.append(comparison)
+
+
+def _gradients_and_values(function: FlatFunction, tensors: list[tf.Tensor]) -> _modes.Results:
+    count = len(function.values)
+    outputs, others, gradients = function.gradients(tensors[:count], tensors[count:])
+    return gradients, outputs + others
+
+
+def _tangents_and_values(function: FlatFunction, tensors: list[tf.Tensor]) -> _modes.Results:
+    count = len(function.values)
+    with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
+        outputs, _ = function.call(tensors[:count])
+    return [accumulator.jvp(output) for output in outputs], outputs
 
 
 def has_linear_tangents(function: FlatFunction, seed: int) -> bool:
@@ -225,10 +216,8 @@ def has_linear_tangents(function: FlatFunction, seed: int) -> bool:
     directions = [RandomNumbers(seed).draw_like(x) for x in function.values]
 
     def tangents(factor: float) -> Arrays:
-        tensors, scaled = to_tensors(function.values), to_tensors([factor * d for d in directions])
-        with tf.autodiff.ForwardAccumulator(tensors, scaled) as accumulator:
-            outputs, _ = function.call(tensors)
-        found = [accumulator.jvp(output) for output in outputs]
+        scaled = [factor * direction for direction in directions]
+        found, outputs = _tangents_and_values(function, to_tensors(function.values + scaled))
         return [to_double_precision(tf.zeros_like(y) if t is None else t) for y, t in zip(outputs, found, strict=True)]
 
     try:

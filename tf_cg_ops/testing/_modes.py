@@ -1,16 +1,27 @@
-"""The modes in which TensorFlow runs a function."""
+"""The modes in which TensorFlow runs a function: by itself, or inside something that is traced as a whole."""
 
+import dataclasses
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from ._flat_function import FlatFunction, to_tensors
+from ._report import Tolerances
+
 # Those that are checked unless the user names others.
 MODES = ("eager", "function", "xla", "vectorized")
 FORWARD_MODES = ("eager", "function")
+# The dtypes in which Keras's policies of these names compute, and their unit roundoffs, relative.
+_MIXED = {"mixed_float16": (tf.float16, 2.0**-11), "mixed_bfloat16": (tf.bfloat16, 2.0**-8)}
+# How often the roundoff may be lost in a few operations on rounded arguments.
+_TOLERATED_ROUNDINGS = 16.0
 
 # Derivatives, each of which may be None, and values.
 Results = tuple[list[Any], list[tf.Tensor]]
+# From flat tensors, one for each argument, to flat results.
+_Flat = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Sequence[list[tf.Tensor]]) -> list[Results]:
@@ -35,3 +46,90 @@ def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Seque
         return [with_none(without_none(inputs[0]))]
     traced = tf.function(without_none, jit_compile=mode == "xla").get_concrete_function(inputs[0])
     return [with_none(traced(inputs[0]))]
+
+
+def wrap(mode: str, function: FlatFunction) -> FlatFunction:
+    """Puts the function into the loop, model or precision of the mode. Other modes leave it unchanged."""
+    if mode in MODES:
+        return function
+    if mode == "functional" and function.derived_from is not None:
+        original, upstream = function.derived_from  # A Keras model cannot contain a tape.
+        return wrap(mode, original).gradient_function(upstream)
+    outputs, others = function.call(to_tensors(function.values))
+    like = outputs + others
+    count = len(outputs)
+
+    def flat(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        results = function.call(tensors)
+        return results[0] + results[1]
+
+    wrapped = _in_precision(_MIXED[mode][0], flat, like) if mode in _MIXED else _WRAPPERS[mode](flat, like, function)
+
+    def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        results = wrapped(tensors)
+        return results[:count], results[count:]
+
+    return dataclasses.replace(function, call=call)
+
+
+def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:
+    """The tolerances for numbers of which the largest has this size: in half precision, some of its roundings."""
+    if mode not in _MIXED:
+        return tolerances
+    rounding = _TOLERATED_ROUNDINGS * _MIXED[mode][1]
+    return Tolerances(tolerances.rtol, max(tolerances.atol, rounding * size))
+
+
+def _while_loop(flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
+    def loop(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        body = lambda i, *_: (i + 1, *flat(tensors))  # noqa: E731
+        return list(tf.while_loop(lambda i, *_: i < 2, body, (0, *_zeros(like)))[1:])
+
+    return loop
+
+
+def _cond(flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
+    def cond(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        is_true = tf.size(tensors[0]) >= 0  # Not known while tracing.
+        return list(tf.nest.flatten(tf.cond(is_true, lambda: flat(tensors), lambda: _zeros(like))))
+
+    return cond
+
+
+def _zeros(like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [tf.zeros(tensor.shape, tensor.dtype) for tensor in like]
+
+
+def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
+    """The function as a SavedModel that was saved and loaded again."""
+    module = tf.Module()
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in function.values]
+    module.function = tf.function(lambda *tensors: flat(tensors), input_signature=specs)
+    module.read = list(module.function.get_concrete_function().graph.variables)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder)
+        loaded = tf.saved_model.load(folder)
+    return lambda tensors: list(loaded.function(*tensors))
+
+
+def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
+    """A functional model of Keras 3, which the function makes from symbolic inputs."""
+    import keras  # Not at the top: the other modes need not wait for it.
+
+    inputs = [keras.Input(batch_shape=value.shape, dtype=value.dtype.name) for value in function.values]
+    model = keras.Model(inputs, flat(inputs))
+    return lambda tensors: tf.nest.flatten(model(list(tensors)))
+
+
+def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor]) -> _Flat:
+    """The real arguments arrive in half precision, as in a layer with that policy."""
+
+    def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        arguments = [t if t.dtype.is_complex else tf.cast(t, dtype) for t in tensors]
+        return [tf.cast(result, tensor.dtype) for result, tensor in zip(flat(arguments), like, strict=True)]
+
+    return call
+
+
+_WRAPPERS = {"while_loop": _while_loop, "cond": _cond, "saved_model": _saved_model, "functional": _functional}
+KNOWN_MODES = (*MODES, *_WRAPPERS, *_MIXED)

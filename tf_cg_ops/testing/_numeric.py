@@ -185,14 +185,13 @@ class NumericDerivatives:
 
         return change
 
-    def directional_derivative(self, argument: int, direction: np.ndarray) -> Estimate:
+    def directional_derivative(self, argument: int, directions: Arrays) -> list[Estimate]:
         """The derivative along a direction of all elements of an argument."""
-        x = self._function.values[argument]
 
         def change(t: float) -> Change:
-            return self._change(argument, x + t * direction)
+            return self._change(argument, self._function.values[argument] + t * directions[0])
 
-        return estimate_derivative(change, self._magnitude, 1.0, self._function.step)
+        return [estimate_derivative(change, self._magnitude, 1.0, self._function.step)]
 
     def _change(self, argument: int, moved: np.ndarray) -> Change:
         values = list(self._function.values)

@@ -1,7 +1,7 @@
 """The expected gradients and tangents, from numeric differentiation or from the user."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,17 +59,13 @@ def numeric_gradients(
         elements = numbers.choose_elements(x.size, max_elements)
         direction, derivative = None, None
         if elements.size < x.size:
-            differentiate = functools.partial(_directional_derivative, numeric, i)
+            differentiate = functools.partial(numeric.directional_derivative, i)
             (direction,), (derivative,) = _choose_directions(numbers, [x], differentiate)
         estimate = numeric.partial_derivatives(i, elements)
         references.append(
             Reference(name, x.shape, tf.as_dtype(x.dtype), _NUMERIC, elements, estimate, direction, derivative)
         )
     return references
-
-
-def _directional_derivative(numeric: NumericDerivatives, argument: int, directions: Arrays) -> list[Estimate]:
-    return [numeric.directional_derivative(argument, directions[0])]
 
 
 def _choose_directions(
@@ -115,26 +111,16 @@ def intended_gradients(
     """One reference for each argument, from the user's NumPy function."""
     args, kwargs = arguments.replace_tensors(function.values)
     gradients = tf.nest.flatten(intended(upstream[0] if len(upstream) == 1 else upstream, *args, **kwargs))
-    shapes = [None if gradient is None else np.shape(gradient) for gradient in gradients]
-    fits = len(gradients) == len(function.values) and all(
-        shape is None or shape == x.shape for shape, x in zip(shapes, function.values, strict=True)
-    )
-    if not fits:
-        expected, got = [_show_shape(x.shape) for x in function.values], [_show_shape(shape) for shape in shapes]
+    expected = [list(x.shape) for x in function.values]
+    got = [None if gradient is None else list(np.shape(gradient)) for gradient in gradients]
+    if len(got) != len(expected) or any(g not in (None, e) for g, e in zip(got, expected, strict=True)):
         raise ValueError(
             f"{API}: intended_gradient returned other shapes than those of the arguments of '{function_name}'; "
             f"expected {expected} (one for each of {text.quoted(function.names)}), got {got}. Return NumPy arrays of "
             "these shapes, or None for zeros."
         )
-    arrays = [
-        np.zeros_like(x) if g is None else np.asarray(g, x.dtype)
-        for g, x in zip(gradients, function.values, strict=True)
-    ]
-    return [
-        exact_reference(name, array, tf.as_dtype(array.dtype), "intended_gradient")
-        for name, array in zip(function.names, arrays, strict=True)
-    ]
-
-
-def _show_shape(shape: Sequence[int] | None) -> Any:
-    return None if shape is None else list(shape)
+    references = []
+    for name, gradient, x in zip(function.names, gradients, function.values, strict=True):
+        array = np.zeros_like(x) if gradient is None else np.asarray(gradient, x.dtype)
+        references.append(exact_reference(name, array, tf.as_dtype(array.dtype), "intended_gradient"))
+    return references

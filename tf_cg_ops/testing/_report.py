@@ -1,6 +1,7 @@
 """Comparisons of numbers with their references, and the report of them."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from ._numeric import Estimate
 _TOLERATED_ERRORS = 10.0
 # The largest part of the largest derivative that the rounding of a large value may hide.
 _MAX_HIDDEN = 0.1
+_MAX_LENGTH = 400
+# Lines before the message in the errors of graphs that ran.
+_GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,3 +257,16 @@ def exact_reference(name: str, value: np.ndarray, dtype: tf.DType, source: str) 
     zeros = np.zeros(flat.size)
     scale = size + 1e-3 * np.max(size, initial=0.0)
     return Reference(name, value.shape, dtype, source, np.arange(flat.size), Estimate(flat, zeros, scale, zeros, zeros))
+
+
+def in_one_line(error: Exception) -> str:
+    """The type of an error and the line with its message, without the final period."""
+    text = str(error)
+    if text.startswith("in user code:"):  # AutoGraph indents: files by 4, their lines by 8, the message by 4 again.
+        lines = [re.sub(r"^\s+(\w+(Error|Exception): )?", "", s) for s in text.splitlines() if re.match(r" {4}\S", s)]
+    else:
+        lines = [line for line in text.splitlines() if re.match(r"\S", line)]
+    line = next((line for line in lines if not line.startswith(_GRAPH_NOISE)), "")
+    line = re.sub(r"\s*\[Op:\w+\].*$", "", line)
+    shortened = line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]} [...]"
+    return f"{type(error).__name__}: {shortened}".rstrip(" .:")

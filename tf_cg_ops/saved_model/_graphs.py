@@ -1,0 +1,207 @@
+"""Reads, checks and changes the protos of graphs and functions, and imports them into graphs of TensorFlow."""
+
+import contextlib
+import functools
+import graphlib
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.calls import CALLS
+
+# TensorFlow's errors about a graph. Others, of Python, say little without their type.
+_TENSORFLOW_ERRORS = (ValueError, RuntimeError, tf.errors.OpError)
+
+
+def functions_of(graph_def: Any) -> dict[str, Any]:
+    """The functions of a graph, by name."""
+    return {function.signature.name: function for function in graph_def.library.function}
+
+
+def nodes_of(graph_def: Any) -> Iterator[Any]:
+    """All nodes of a graph and of its functions."""
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def node_name(reference: str) -> str:
+    """The name of the node that an input refers to."""
+    return reference.removeprefix("^").partition(":")[0]
+
+
+def place_of(function: str, node: str) -> str:
+    """The name of a node, after that of the function that holds it; the graph itself has none."""
+    return f"{function}/{node}" if function else node
+
+
+def set_repeated(repeated: Any, messages: Iterable[Any]) -> None:
+    """Makes a repeated field hold these messages, which may be its own."""
+    copies = [type(message).FromString(message.SerializeToString()) for message in messages]
+    del repeated[:]
+    repeated.extend(copies)
+
+
+def change_references(nodes: Iterable[Any], function: Any, change: Callable[[str], str]) -> None:
+    """Changes what nodes read and, unless it is None, what their function returns."""
+    for node in nodes:
+        node.input[:] = [change(reference) for reference in node.input]
+    if function is not None:
+        for output, reference in list(function.ret.items()):  # A copy: the loop changes it.
+            function.ret[output] = change(reference)
+
+
+def functions_in_nodes(nodes: Iterable[Any], library: Collection[str]) -> Iterator[str]:
+    """The functions of the library that nodes name: in an attribute, or as their op."""
+    for node in nodes:
+        if node.op in library:
+            yield node.op
+        yield from functions_in_attributes(node.attr, library)
+
+
+def functions_in_attributes(attributes: Mapping[str, Any], library: Collection[str]) -> Iterator[str]:
+    """The functions of the library that attributes name: as a function, or in a string."""
+    for attribute in attributes.values():
+        for function in (attribute.func, *attribute.list.func):
+            if function.name in library:
+                yield function.name
+            yield from functions_in_attributes(function.attr, library)
+        for text in (attribute.s, *attribute.list.s):
+            if text.decode(errors="replace") in library:
+                yield text.decode()
+
+
+def reachable(names: Iterable[str], named_by: Callable[[str], Iterable[str]]) -> list[str]:
+    """The names, and all that they name in turn, each once."""
+    found: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = None
+            waiting += named_by(name)
+    return list(found)
+
+
+def update_op_list(meta_graph: Any) -> None:
+    """Updates the list of the ops that a meta graph needs."""
+    used = {node.op for node in nodes_of(meta_graph.graph_def)}
+    ops = meta_graph.meta_info_def.stripped_op_list.op
+    listed = {op.name: op for op in ops if op.name in used}
+    for name in used - listed.keys():
+        definition = tf_internal.op_def_registry.get(name)
+        if definition is not None:  # Functions of TensorFlow 1 are used as ops.
+            listed[name] = definition
+    set_repeated(ops, [listed[name] for name in sorted(listed)])
+
+
+@contextlib.contextmanager
+def raised_as_value_error(api: str, path: pathlib.Path) -> Iterator[None]:
+    """Raises ValueError for any exception of the block, which works on the graphs of the model at `path`.
+
+    A malformed file may hold nodes without attributes, types that are none, names of nothing.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        if not isinstance(error, _TENSORFLOW_ERRORS):
+            reason = f"{type(error).__name__}: {reason}"
+        raise ValueError(
+            f"{api}: TensorFlow cannot build the graphs in '{path}': {reason}. First import the packages that register "
+            "missing ops; if the file was changed, save or copy the model again."
+        ) from error
+
+
+def check_graph(graph_def: Any) -> None:
+    """Raises ValueError if TensorFlow would end the process, or ask for memory without bound.
+
+    TensorFlow follows calls to infer shapes, and overflows its stack if a function calls itself. It lists the types of
+    the inputs, as many as an attribute says, before it compares that number with the inputs.
+    """
+    for node in nodes_of(graph_def):
+        for attribute in _length_attributes(node.op):
+            length = node.attr[attribute].i if attribute in node.attr else 0
+            if length > len(node.input):
+                raise ValueError(
+                    f"operation '{node.name}' ({node.op}) with {len(node.input)} inputs and an attribute '{attribute}' "
+                    f"of {length}"
+                )
+    library = functions_of(graph_def)
+    callees = {name: set(_callees(function, library)) for name, function in library.items()}
+    try:
+        graphlib.TopologicalSorter(callees).prepare()
+    except graphlib.CycleError as error:
+        raise ValueError(f"function '{error.args[1][0]}' calls itself") from error
+
+
+@functools.cache
+def _length_attributes(op: str) -> tuple[str, ...]:
+    """The attributes of an op that hold the length of an input list."""
+    definition = tf_internal.op_def_registry.get(op)
+    return tuple(arg.number_attr for arg in definition.input_arg if arg.number_attr) if definition else ()
+
+
+def _callees(function: Any, library: Collection[str]) -> Iterator[str]:
+    for node in function.node_def:
+        if node.op in library:
+            yield node.op
+        elif node.op in CALLS and "f" in node.attr:
+            yield node.attr["f"].func.name
+
+
+@dataclass(frozen=True)
+class Body:
+    """The nodes of the graph or of a function.
+
+    Attributes:
+      function: The name of the function; empty for the graph itself.
+      nodes: The nodes in the proto of the graph or function.
+      graph: A graph with an op for each node and with the shapes that TensorFlow infers. It holds all functions.
+      references: For each output of a node, as the graph calls it, the reference to it in the proto of the function.
+    """
+
+    function: str
+    nodes: Any
+    graph: tf.Graph
+    references: dict[str, str]
+
+    @property
+    def where(self) -> str:
+        """The place of its ops, in messages."""
+        return f" in the function '{self.function}'" if self.function else ""
+
+
+def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterator[Body]:
+    """The bodies that are wanted, which depends on the name of the function and its nodes."""
+    only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    bodies: list[tuple[str, Any, Any, dict[str, str]]] = []
+    if wanted("", graph_def.node):
+        bodies.append(("", graph_def.node, graph_def, {}))
+    with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
+        for name, function in functions_of(graph_def).items():
+            if wanted(name, function.node_def):
+                body, flat_names = tf_internal.function_def_to_graph_def(function)
+                references = {flat: reference for reference, flat in flat_names.items()}
+                bodies.append((name, function.node_def, body, references))
+    for name, nodes, body, references in bodies:
+        only_functions.node.extend(body.node)
+        graph = _import(only_functions)
+        del only_functions.node[:]
+        yield Body(name, nodes, graph, references)
+
+
+def import_body(graph_def: Any, function: str) -> Body:
+    """The body of one function, or of the graph for an empty name."""
+    (body,) = import_bodies(graph_def, lambda name, _: name == function)
+    return body
+
+
+def _import(graph_def: Any) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(graph_def, name="")
+    return graph
