@@ -1,9 +1,7 @@
 """Decorated functions as Python objects: their attributes, as arguments of others, copied and pickled."""
 
-import copy
 import functools
 import inspect
-import json
 import pickle
 
 import cloudpickle
@@ -12,8 +10,6 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-
-from ..support.processes import run_python
 
 pytestmark = pytest.mark.core
 
@@ -124,11 +120,6 @@ def test_decorated_functions_are_pickled_by_name(decorated, protocol):
     assert pickle.loads(pickle.dumps(decorated, protocol)) is decorated
 
 
-def test_copies_are_the_decorated_function_itself():
-    assert copy.copy(hundredfold) is hundredfold
-    assert copy.deepcopy([hundredfold])[0] is hundredfold
-
-
 class Scale:
     def __init__(self, factor):
         self.factor = factor
@@ -136,11 +127,6 @@ class Scale:
     @cg.custom_gradient
     def apply(self, x):
         return tf.sin(x), lambda dy: self.factor * dy
-
-
-def test_a_bound_method_is_pickled_with_its_instance():
-    found = pickle.loads(pickle.dumps(Scale(7.0).apply))
-    assert gradient(found) == [7.0, 70.0]
 
 
 class Plain(Scale):
@@ -159,30 +145,6 @@ def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
         pickle.dumps(local)
     assert gradient(cloudpickle.loads(cloudpickle.dumps(local))) == [3.0, 30.0]
-
-
-def test_decorated_functions_of_a_program_are_pickled_by_name(tmp_path):
-    result = run_python(
-        """
-import json, pickle
-import tensorflow as tf
-import tf_cg_ops as cg
-
-@cg.custom_gradient
-def function(x):
-    return x, lambda dy: 2.0 * dy
-
-print(json.dumps(pickle.loads(pickle.dumps(function)) is function))
-""",
-        cwd=tmp_path,
-    )
-    assert json.loads(result.stdout.splitlines()[-1]) is True
-
-
-def test_a_partial_has_the_name_of_its_type():
-    power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
-    assert power.__name__ == "partial"
-    np.testing.assert_allclose(gradient(power), 3.0 * X**2 * DY)
 
 
 def test_a_partial_and_a_model_in_a_functional_model(library):

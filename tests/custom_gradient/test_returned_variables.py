@@ -1,6 +1,5 @@
 """Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
 
-import json
 import types
 
 import keras
@@ -11,7 +10,7 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
+from ..support.tensors import pairs
 
 pytestmark = pytest.mark.core
 
@@ -56,9 +55,12 @@ def with_returned(v, takes_variables):
     }
 
 
+DECORATORS = ["custom_gradient", "custom_vjp", "custom_jvp"]
+
+
 @pytest.mark.parametrize("trainable", [True, False], ids=["trainable", "watched"])
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, MODES))
 def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, trainable, mode):
     """That of the rule if it takes variables, and otherwise its upstream gradient, as in plain code."""
     v = tf.Variable([3.0, 4.0], trainable=trainable)
@@ -70,7 +72,7 @@ def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, 
             values = function(X)
         return tape.gradient(values, [X, v], output_gradients=[DY, 100.0 * DY])
 
-    dx, dv = mode(run)()
+    dx, dv = MODES[mode](run)()
     np.testing.assert_allclose(dx, 7.0 * DY)
     np.testing.assert_allclose(dv, (500.0 if takes_variables else 100.0) * DY)
 
@@ -88,18 +90,6 @@ def test_a_variable_that_is_returned_twice_passes_both_gradients(mode):
     np.testing.assert_allclose(mode(run)(), 101.0 * DY)
 
 
-def test_an_argument_that_is_returned_has_the_gradient_of_grad_fn(mode):
-    v = tf.Variable([3.0, 4.0])
-    function = cg.custom_gradient(lambda v: (v, lambda dv: 7.0 * dv))
-
-    def run():
-        with tf.GradientTape() as tape:
-            y = function(v)
-        return tape.gradient(y, v, output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), 7.0 * DY)
-
-
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
 def test_tangents_of_a_returned_variable(takes_variables, mode):
     v = tf.Variable([3.0, 4.0])
@@ -115,36 +105,20 @@ def test_tangents_of_a_returned_variable(takes_variables, mode):
     np.testing.assert_allclose(by_v, (500.0 if takes_variables else 100.0) * DY)
 
 
-def test_gradients_of_returned_variables_in_a_loaded_model(tmp_path):
-    class Model(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.v = tf.Variable([3.0, 4.0])
-
-        @tf.function(input_signature=[tf.TensorSpec([2])])
-        def passed(self, x):
-            return cg.custom_gradient(lambda x: ([2.0 * x, self.v], lambda dx, dv: 7.0 * dx))(x)
-
-        @tf.function(input_signature=[tf.TensorSpec([2])])
-        def counted(self, x):
-            return with_returned(self.v, True)["custom_gradient"](x)
-
-    tf.saved_model.save(Model(), tmp_path / "model")
-    code = """
-import json, sys
-import tensorflow as tf, tf_cg_ops
-model, x, dy = tf.saved_model.load(sys.argv[1]), tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-for function in (model.passed, model.counted):
+@pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
+def test_gradients_of_returned_variables_in_a_loaded_model(takes_variables, tmp_path):
+    model = tf.Module()
+    model.v = tf.Variable([3.0, 4.0])
+    function = with_returned(model.v, takes_variables)["custom_gradient"]
+    model.f = tf.function(function, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(model, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
     with tf.GradientTape() as tape:
-        tape.watch(x)
-        values = function(x)
-    print(json.dumps([g.numpy().tolist() for g in tape.gradient(values, [x, model.v], output_gradients=[dy, 100.0 * dy])]))
-"""
-    lines = run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-2:]
-    assert [json.loads(line) for line in lines] == [
-        [[7.0, 70.0], [100.0, 1000.0]],
-        [[7.0, 70.0], [500.0, 5000.0]],
-    ]
+        tape.watch(X)
+        values = loaded.f(X)
+    dx, dv = tape.gradient(values, [X, loaded.v], output_gradients=[DY, 100.0 * DY])
+    np.testing.assert_allclose(dx, 7.0 * DY)
+    np.testing.assert_allclose(dv, (500.0 if takes_variables else 100.0) * DY)
 
 
 # Variables that are not trainable
@@ -170,9 +144,8 @@ def tf_variable(v):
     return v.value if isinstance(v, keras.Variable) else v
 
 
-@pytest.mark.parametrize("make", WATCHED)
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
-@pytest.mark.parametrize("inner", [False, True], ids=["", "inner_function"])
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, MODES))
+@pytest.mark.parametrize(("make", "inner"), [("tf", False), ("tf", True), ("keras", False)])
 def test_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
     v, other = WATCHED[make](), tf.Variable([0.0, 0.0], trainable=False)
     function = reading(v)[name]
@@ -184,7 +157,7 @@ def test_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
             y = function(X)
         return tape.gradient(y, [X, tf_variable(v)], output_gradients=DY)
 
-    dx, dv = mode(run)()
+    dx, dv = MODES[mode](run)()
     np.testing.assert_allclose(dx, 7.0 * DY)
     np.testing.assert_allclose(dv, 5.0 * DY)
     assert not v.trainable
@@ -313,9 +286,8 @@ def of_two():
     }
 
 
-@pytest.mark.parametrize("make", VARIABLES)
-@pytest.mark.parametrize("view", [False, True], ids=["itself", "view"])
-@pytest.mark.parametrize("name", of_two())
+@pytest.mark.parametrize(("name", "mode"), pairs(of_two(), MODES))
+@pytest.mark.parametrize(("make", "view"), [("tf", False), ("keras", True), ("subclass", False), ("tf_keras", True)])
 def test_one_variable_in_two_places_has_both_gradients(name, make, view, mode):
     v = VARIABLES[make]()
     inner = tf_variable(v)
@@ -325,11 +297,10 @@ def test_one_variable_in_two_places_has_both_gradients(name, make, view, mode):
             y = of_two()[name](v, inner if view else v)
         return tape.gradient(y, inner, output_gradients=DY)
 
-    np.testing.assert_allclose(mode(run)(), 507.0 * DY)
+    np.testing.assert_allclose(MODES[mode](run)(), 507.0 * DY)
 
 
-@pytest.mark.parametrize("make", VARIABLES)
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize(("make", "name"), pairs(VARIABLES, DECORATORS))
 def test_every_kind_of_variable_is_found_where_it_is_read(name, make, mode):
     v = VARIABLES[make]()
 
