@@ -100,11 +100,8 @@ def test_structures_keywords_integers_and_constants(mode, rng):
         return gradients, [accumulator.jvp(value["sum"]), accumulator.jvp(value["all"][0])], value["which"]
 
     (by_a, by_b, by_c), (by_sum, by_all), which = MODES[mode](run)(a, b, c, t)
-    np.testing.assert_allclose(by_a, 15 * t, rtol=1e-13)
-    np.testing.assert_allclose(by_b, 2 * t * a, rtol=1e-13)
-    np.testing.assert_allclose(by_c, 7 * t, rtol=1e-13)
-    np.testing.assert_allclose(by_sum, 22 * t, rtol=1e-13)
-    np.testing.assert_allclose(by_all, a * t, rtol=1e-13)
+    np.testing.assert_allclose((by_a, by_b, by_c), (15 * t, 2 * t * a, 7 * t), rtol=1e-13)
+    np.testing.assert_allclose((by_sum, by_all), (22 * t, a * t), rtol=1e-13)
     assert which == np.argmax(c)
 
 
@@ -142,15 +139,6 @@ def test_variables(mode, rng):
     np.testing.assert_allclose(tangent, 30 * t + 200 * x, rtol=1e-13)
 
 
-def test_a_variable_as_an_argument(rng):
-    x, dy = tf.Variable(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
-    function = cg.custom_jvp(tf.sin)
-    function.defjvp(lambda primals, tangents: (tf.sin(primals[0]), 7 * tangents[0]))
-    with tf.GradientTape() as tape:
-        y = function(x)
-    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=dy), 7 * dy)
-
-
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_a_gather_keeps_its_gradient_sliced(mode):
     rows = cg.custom_jvp(lambda table: tf.gather(table, [2, 0]))
@@ -167,26 +155,6 @@ def test_a_gather_keeps_its_gradient_sliced(mode):
 
     expected = [[50.0, 100.0], [0.0, 0.0], [5.0, 10.0], [0.0, 0.0]]
     np.testing.assert_array_equal(MODES[mode](run)(table), expected)
-
-
-class Model:
-    def __init__(self, factor):
-        self.factor = factor
-
-    @cg.custom_jvp
-    def scaled(self, x):
-        return self.factor * x
-
-    @scaled.defjvp
-    def scaled_jvp(self, primals, tangents):
-        return self.scaled(*primals), 10 * self.factor * tangents[0]
-
-
-def test_a_method(rng):
-    x, dy = random_array(rng, [3]), random_array(rng, [3])
-    _, (dx,) = eager(Model(3.0).scaled, [x], dy)
-    np.testing.assert_allclose(dx, 30 * dy)
-    np.testing.assert_allclose(jvp(Model(3.0).scaled, [tf.constant(x)], [tf.constant(dy)]), 30 * dy)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -259,12 +227,6 @@ def reads_variables(x):
 
 
 ERRORS = {
-    "no_function": (
-        lambda: cg.custom_jvp(3),
-        TypeError,
-        "custom_jvp: cannot decorate this value; expected a function or another callable, got an int. Pass the function "
-        "itself, then call the result with its arguments.",
-    ),
     "no_rule": (
         lambda: cg.custom_jvp(sine)(X),
         TypeError,
@@ -276,17 +238,6 @@ ERRORS = {
         TypeError,
         "custom_jvp: the tangent rule of 'sine' is not a function; expected a function or another callable, got an int. "
         "Write @sine.defjvp above rule(primals, tangents).",
-    ),
-    "nondiff": (
-        lambda: cg.custom_jvp(sine, ["y"]),
-        ValueError,
-        "custom_jvp: nondiff_argnames does not name arguments of 'sine'; expected some of ['x'], got ['y']. Pass a list of "
-        "names.",
-    ),
-    "arguments": (
-        lambda: with_rule(lambda p, t: (p, t))(X, X),
-        TypeError,
-        "custom_jvp: the arguments do not fit 'sine': too many positional arguments. Call it as sine(x).",
     ),
     "parameters": (
         lambda: gradient(with_rule(lambda primals: primals)),
@@ -346,13 +297,3 @@ def test_wrong_uses(case):
     run, kind, message = ERRORS[case]
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         run()
-
-
-def test_a_rule_that_is_not_linear_is_found():
-    function = with_rule(lambda primals, tangents: (tf.sin(primals[0]), tangents[0] * tf.abs(tangents[0])))
-    message = (
-        r"the tangent of 'sine' \(value, for -2 times the tangents\) is wrong in the modes 'eager', 'function'; .*It is not "
-        "linear in the tangents, so it has no transpose"
-    )
-    with pytest.raises(AssertionError, match=message):
-        cg.testing.check_gradient(function, [tf.constant([1.0, 2.0], tf.float64)])

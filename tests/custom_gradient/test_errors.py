@@ -447,7 +447,7 @@ def test_a_value_of_another_shape_that_shows_at_run_time_only():
 # What is no function, exceptions of the user, and what cannot be traced
 
 
-@pytest.mark.parametrize("decorator", ["custom_gradient", "recompute_grad", "grad_pass_through"])
+@pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
 def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
     with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor. Pass"):
         getattr(cg, decorator)(tf.constant(1.0))
@@ -463,10 +463,16 @@ def test_a_backward_that_is_no_function_is_refused_at_once():
 
 
 @pytest.mark.parametrize("names", ["scale", ["nope"]], ids=str)
-def test_custom_vjp_refuses_names_that_are_no_arguments(names):
-    message = "custom_vjp: nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got "
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_names_that_are_no_arguments_are_refused(names):
+    """A str is not a list of names."""
+    message = (
+        "nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got "
+        f"{names!r}. Pass a list of names."
+    )
+    with pytest.raises(ValueError, match=re.escape(f"custom_vjp: {message}")):
         cg.custom_vjp(fwd, bwd, nondiff_argnames=names)
+    with pytest.raises(ValueError, match=re.escape(f"custom_jvp: {message}")):
+        cg.custom_jvp(fwd, nondiff_argnames=names)
 
 
 def failing(*_):

@@ -12,8 +12,6 @@ import tf_cg_ops as cg
 
 from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
-
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
 
