@@ -8,9 +8,7 @@ import tf_cg_ops as cg
 
 from ..support.modes import derivative
 from ..support.reference import contrib_formula, embed_formula
-from ..support.tensors import random_array
-
-pytestmark = pytest.mark.core
+from ..support.tensors import pairs, random_array
 
 
 def derivatives(function, args, upstreams, traced):
@@ -62,6 +60,7 @@ def assert_same_derivatives(function, formula, args, out_shape, rng, traced):
     return seen
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["stopped", "manually_stopped"])
 def test_elementwise_function_of_one_x(stopped, traced, rng):
@@ -106,8 +105,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize(("shapes", "traced"), pairs(SHAPES, [False, True]))
 def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, rng):
     """With gx along S the formula is fx + gx * (sum_x - stop(sum_x)); fx has the shape of the result."""
     fx_shape, gx_shape, x_shape, axis = shapes
@@ -178,21 +176,6 @@ def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
         return (tf.cos(x) + tf.stop_gradient(tf.cos(x))) / 2
 
     np.testing.assert_allclose(second(half), -np.sin([0.3, -1.2]) * [1, 10])
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_numeric_derivatives(traced, rng):
-    """A true pair of value and derivative passes TensorFlow's own numeric check in float64, also behind other ops."""
-
-    def function(x, y):
-        norm = cg.embed_gradient(tf.norm(x, axis=-1), x / tf.norm(x, axis=-1, keepdims=True), x, axis=-1)
-        product = cg.embed_gradient(norm * y, [y, norm], [norm, y])
-        return tf.tanh(product) * tf.constant([1.0, -2.0], tf.float64)
-
-    checked = tf.function(function) if traced else function
-    theoretical, numeric = tf.test.compute_gradient(checked, [random_array(rng, [2, 3]), random_array(rng, [2])])
-    for t, n in zip(theoretical, numeric, strict=True):
-        np.testing.assert_allclose(t, n, rtol=1e-5, atol=1e-8)
 
 
 def test_fifth_derivative_in_the_upstream():
