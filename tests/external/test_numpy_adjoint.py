@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import VJP_MODES, eager, traced
-from ..support.tensors import random_array
+from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
 
@@ -56,16 +56,34 @@ def test_the_adjoint_of_a_linear_system(mode, rng):
     np.testing.assert_allclose(by_matrix, -np.outer(expected, value), rtol=1e-12)
 
 
-def test_without_an_output_the_value_is_elementwise(mode, rng):
-    """The inputs broadcast; the gradient of each has its own shape."""
-    x, y, dy = random_array(rng, [2, 3]), random_array(rng, [3]), random_array(rng, [2, 3])
-    product = cg.numpy_function(
-        lambda x, y: (x * y, (x, y)), vjp=lambda r, dy: (dy * r[1], np.sum(dy * r[0], 0)), name="product"
+def test_without_an_output_the_value_is_elementwise(gradient, rng):
+    """The inputs broadcast; the gradient of each has its own shape. One is complex: the vjp has the conjugate."""
+    z, y, dy = (
+        random_array(rng, [2, 3], tf.complex128),
+        random_array(rng, [3]),
+        random_array(rng, [2, 3], tf.complex128),
     )
-    value, (dx, by_y) = mode(product, [x, y], dy)
-    np.testing.assert_allclose(value, x * y)
-    np.testing.assert_allclose(dx, dy * y)
-    np.testing.assert_allclose(by_y, np.sum(dy * x, 0))
+    product = cg.numpy_function(
+        lambda z, y: (z**2 * y, (z, y)),
+        vjp=lambda r, dy: (dy * np.conj(2 * r[0] * r[1]), np.sum(np.real(dy * np.conj(r[0] ** 2)), 0)),
+    )
+    by_z, by_y = gradient(product, [z, y], dy)
+    np.testing.assert_allclose(by_z, dy * np.conj(2 * z * y), rtol=1e-13)
+    np.testing.assert_allclose(by_y, np.sum(np.real(dy * np.conj(z**2)), 0), rtol=1e-13)
+
+
+def test_a_batch_is_one_call(gradient, rng):
+    x, dy = random_array(rng, [5, 3]), random_array(rng, [5])
+    function = cg.numpy_function(
+        lambda x: (np.sum(x**2, -1), x),
+        tf.TensorSpec([], tf.float64),
+        vjp=lambda x, dy: 2 * x * dy[:, None],
+        batched=True,
+    )
+    (dx,) = gradient(function, [x], dy)
+    np.testing.assert_allclose(dx, 2 * x * dy[:, None])
+    traced_function = tf.function(function).get_concrete_function(tf.TensorSpec([5, 3], tf.float64))
+    assert traced_function.output_shapes == [5]
 
 
 def largest(x):
@@ -97,32 +115,6 @@ def test_a_structure_with_an_integer(is_traced):
     assert (value["size"], value["rest"][1], value["rest"][1].dtype) == (5.0, 1, tf.int64)
     np.testing.assert_array_equal(value["rest"][0], [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(dx, [1.0, 2.0, 10.0, 100.0])
-
-
-@pytest.mark.parametrize("run", [eager, traced])
-def test_a_batch_is_one_call(run, rng):
-    x, dy = random_array(rng, [5, 3]), random_array(rng, [5])
-    function = cg.numpy_function(
-        lambda x: (np.sum(x**2, -1), x),
-        tf.TensorSpec([], tf.float64),
-        vjp=lambda x, dy: 2 * x * dy[:, None],
-        batched=True,
-    )
-    value, (dx,) = run(function, [x], dy)
-    np.testing.assert_allclose(value, np.sum(x**2, -1))
-    np.testing.assert_allclose(dx, 2 * x * dy[:, None])
-    traced_function = tf.function(function).get_concrete_function(tf.TensorSpec([5, 3], tf.float64))
-    assert traced_function.output_shapes == [5]
-
-
-@pytest.mark.parametrize("run", [eager, traced])
-def test_a_complex_function(run, rng):
-    """The vjp is TensorFlow's: with the conjugate of the derivative."""
-    z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
-    value, (dz,) = run(cg.numpy_function(lambda z: (z**2, z), vjp=lambda z, dy: dy * np.conj(2 * z)), [z], dy)
-    expected, (expected_dz,) = run(tf.square, [z], dy)
-    np.testing.assert_allclose(value, expected, rtol=1e-13)
-    np.testing.assert_allclose(dz, expected_dz, rtol=1e-13)
 
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
@@ -288,9 +280,8 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize(("name", "is_traced"), pairs(WRAPPED, [False, True]))
 @pytest.mark.parametrize("has_vjp", [False, True], ids=["gradients", "vjp"])
-@pytest.mark.parametrize("name", WRAPPED)
 def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])
     calls = []
@@ -306,7 +297,7 @@ def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng)
         assert len(calls) == 1  # Its result is kept: it may have effects.
 
 
-def test_a_hundred_thousand_inputs_and_outputs(rng):
+def test_a_hundred_thousand_inputs_and_outputs(gradient, rng):
     """Their Jacobian would take 80 GB."""
     x, dy = random_array(rng, [100_000]), random_array(rng, [100_000])
     function = cg.numpy_function(
@@ -314,6 +305,5 @@ def test_a_hundred_thousand_inputs_and_outputs(rng):
         tf.TensorSpec([100_000], tf.float64),
         vjp=lambda c, dy: c * np.cumsum(dy[::-1])[::-1],
     )
-    for run in (eager, traced):
-        _, (dx,) = run(function, [x], dy)
-        np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)
+    (dx,) = gradient(function, [x], dy)
+    np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)

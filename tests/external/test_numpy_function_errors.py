@@ -13,7 +13,7 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 
 SPEC = tf.TensorSpec([3], tf.float32)
-X = tf.constant([1.0, 2.0])
+X, Y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
 
 
 def f(x):
@@ -45,13 +45,6 @@ RESULTS = {
         "numpy_function: 'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a "
         "ndarray. End it with: return value, gradients",
     ),
-    "three": (
-        returning(ZEROS, ZEROS, ZEROS),
-        {},
-        TypeError,
-        "numpy_function: 'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a "
-        "tuple of 3 (ndarray, ndarray, ndarray). End it with: return value, gradients",
-    ),
     "one_gradient": (
         returning(ZEROS, JACOBIAN),
         {"output": SPEC},
@@ -59,25 +52,11 @@ RESULTS = {
         "numpy_function: 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable input: "
         "'x', 'y'), got a ndarray. Name inputs that have no gradient in nondiff_argnames.",
     ),
-    "three_gradients": (
-        returning(ZEROS, [JACOBIAN] * 3),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable input: "
-        "'x', 'y'), got 3. Name inputs that have no gradient in nondiff_argnames.",
-    ),
     "none": (
         returning(ZEROS, [JACOBIAN, None]),
         {"output": SPEC},
         ValueError,
         "numpy_function: 'simulate' returned no gradient for 'y'; expected an array, got None. Name an input that has no "
-        "gradient in nondiff_argnames.",
-    ),
-    "none_alone": (
-        returning(ZEROS, None),
-        {"output": SPEC, "nondiff_argnames": ["y"]},
-        ValueError,
-        "numpy_function: 'simulate' returned no gradient for 'x'; expected an array, got None. Name an input that has no "
         "gradient in nondiff_argnames.",
     ),
     "value_shape": (
@@ -92,18 +71,6 @@ RESULTS = {
         ValueError,
         f"numpy_function: 'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
     ),
-    "batch_shape": (
-        returning(*BATCH),
-        {"output": SPEC, "batched": True},
-        None,
-        None,
-    ),
-    "batch_value_shape": (
-        returning(BATCH[0].T, BATCH[1]),
-        {"output": SPEC, "batched": True},
-        ValueError,
-        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (2, 3), got (3, 2). {BATCHED}",
-    ),
     "batch_gradient_shape": (
         returning(BATCH[0], [BATCH[0], np.zeros(3)]),
         {"output": SPEC, "batched": True},
@@ -115,13 +82,6 @@ RESULTS = {
         {},
         ValueError,
         f"numpy_function: 'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
-    ),
-    "complex_value": (
-        returning(1j * ZEROS, [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a complex value; expected float32, got complex128. Return its real part, or "
-        "make the dtype of output complex.",
     ),
     "complex_gradient": (
         returning(ZEROS, [1j * JACOBIAN, JACOBIAN]),
@@ -137,34 +97,33 @@ RESULTS = {
         "numpy_function: 'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, "
         "3.0]]. Return NumPy arrays.",
     ),
-    "no_numbers": (
-        returning("solved", [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a value that is not an array of numbers; expected numbers, got 'solved'. Return "
-        "NumPy arrays.",
-    ),
 }
 
 
-@pytest.mark.parametrize("case", [name for name in RESULTS if RESULTS[name][2]])
+def assert_refused(run, kind, message, traced):
+    """In a graph TensorFlow makes an error of its own of it, with the text."""
+    if traced:
+        kind, message, run = (
+            tf.errors.InvalidArgumentError,
+            f"{kind.__name__}: {message}",
+            tf.function(run, autograph=False),
+        )
+    with pytest.raises(kind, match=re.escape(message)) as caught:
+        run()
+    assert traced or str(caught.value) == message
+
+
+@pytest.mark.parametrize("case", RESULTS)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_results_of_the_function_are_checked(case, traced):
-    """In a graph TensorFlow makes an error of its own of it, with the text."""
     function, keywords, kind, message = RESULTS[case]
     wrapped = cg.numpy_function(function, **keywords)
-    if not traced:
-        with pytest.raises(kind, match=f"^{re.escape(message)}$"):
-            wrapped(X, X)
-        return
-    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"{kind.__name__}: {message}")):
-        tf.function(wrapped)(X, X)
+    assert_refused(lambda: wrapped(X, X), kind, message, traced)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_inputs_that_are_not_one_batch(traced):
-    function, keywords, _, _ = RESULTS["batch_shape"]
-    wrapped = cg.numpy_function(function, **keywords)
+    wrapped = cg.numpy_function(returning(*BATCH), SPEC, batched=True)
     unknown = [tf.TensorSpec(None, tf.float32)] * 2
     runs = [tf.function(wrapped), tf.function(wrapped, input_signature=unknown)] if traced else [wrapped]
     assert wrapped(X, X).shape == (2, 3)
@@ -179,6 +138,174 @@ def test_inputs_that_are_not_one_batch(traced):
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=re.escape("shape () for 'y'")):
             run(X, tf.zeros([]))
 
+
+# With vjp
+
+TWO = [SPEC, tf.TensorSpec([], tf.int32)]
+HINT = "It has the shape of output."
+
+
+ANSWER, GRADIENTS = (np.zeros(3), None), (np.zeros(2), np.zeros(2))
+
+
+def made(answer=ANSWER, gradients=GRADIENTS, output=SPEC, jvp=None, **options):
+    """A function of two inputs that returns this answer, with these gradients."""
+
+    def simulate(x, y):
+        return answer
+
+    def adjoint(residuals, *dy):
+        return gradients
+
+    return cg.numpy_function(simulate, output, vjp=adjoint, jvp=jvp, **options)
+
+
+def gradient(function):
+    with tf.GradientTape() as tape:
+        tape.watch([X, Y])
+        value = tf.nest.flatten(function(X, Y))[0]
+    return tape.gradient(value, [X, Y])
+
+
+def tangent(function):
+    with tf.autodiff.ForwardAccumulator([X, Y], [X, Y]) as accumulator:
+        value = tf.nest.flatten(function(X, Y))[0]
+    return accumulator.jvp(value)
+
+
+RESULTS_WITH_VJP = {
+    "parameters_of_vjp": (
+        lambda: gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=lambda residuals: GRADIENTS)),
+        TypeError,
+        "numpy_function: vjp of '<lambda>' does not take its residuals and upstream gradients; expected parameters for "
+        "residuals and 1 upstream gradient, got vjp(residuals). Write vjp(residuals, *dy).",
+    ),
+    "parameters_of_jvp": (
+        lambda: tangent(made(jvp=lambda residuals, dx: dx)),
+        TypeError,
+        "numpy_function: jvp of 'simulate' does not take its residuals and tangents; expected parameters for residuals and "
+        "2 tangents, got jvp(residuals, dx). Write jvp(residuals, *tangents).",
+    ),
+    "no_pair": (
+        lambda: made(np.zeros(3))(X, Y),
+        TypeError,
+        "numpy_function: 'simulate' did not return its value with its residuals; expected a pair (value, residuals), since "
+        "there is a vjp, got a ndarray. End it with: return value, residuals",
+    ),
+    "shape": (
+        lambda: made((np.zeros(2), None))(X, Y),
+        ValueError,
+        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (3,), got (2,). {HINT}",
+    ),
+    "shape_of_a_leaf": (
+        lambda: made(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
+        ValueError,
+        "numpy_function: 'simulate' returned a value (leaf 1 of 2) of the wrong shape; expected (), got (2,). " + HINT,
+    ),
+    "shape_of_a_batch": (
+        lambda: made(batched=True)(X, Y),
+        ValueError,
+        "numpy_function: 'simulate' returned a value of the wrong shape; expected (2, 3), got (3,). It has the shape of "
+        "output, after that of the batch.",
+    ),
+    "complex": (
+        lambda: made((1j * np.zeros(3), None))(X, Y),
+        ValueError,
+        "numpy_function: 'simulate' returned a complex value; expected float32, got complex128. Return its real part, or "
+        "make the dtype of output complex.",
+    ),
+    "shape_without_an_output": (
+        lambda: made(output=None)(X, Y),
+        ValueError,
+        "numpy_function: 'simulate' returned a value of the wrong shape; expected (2,), got (3,). Without an output it has "
+        "the shape to which the inputs broadcast.",
+    ),
+    "structure": (
+        lambda: made(output=TWO)(X, Y),
+        ValueError,
+        "numpy_function: 'simulate' returned a value of another structure; expected that of output, "
+        "[TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, name=None)], got "
+        "array([0., 0., 0.]). Return one array for each TensorSpec.",
+    ),
+    "number_of_gradients": (
+        lambda: gradient(made(gradients=[np.zeros(2)])),
+        ValueError,
+        "numpy_function: vjp of 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable "
+        "input: 'x', 'y'), got 1. Name inputs that have no gradient in nondiff_argnames.",
+    ),
+    "no_gradient": (
+        lambda: gradient(made(gradients=[np.zeros(2), None])),
+        ValueError,
+        "numpy_function: vjp of 'simulate' returned no gradient for 'y'; expected an array, got None. Name an input that "
+        "has no gradient in nondiff_argnames.",
+    ),
+    "shape_of_a_gradient": (
+        lambda: gradient(made(gradients=[np.zeros(2), np.zeros(3)])),
+        ValueError,
+        "numpy_function: vjp of 'simulate' returned a gradient for 'y' of the wrong shape; expected (2,), got (3,). A "
+        "gradient has the shape of its input.",
+    ),
+    "shape_of_a_tangent": (
+        lambda: tangent(made(jvp=lambda *_: np.zeros(4))),
+        ValueError,
+        "numpy_function: jvp of 'simulate' returned a tangent of the wrong shape; expected (3,), got (4,). It has the "
+        "shape of the value.",
+    ),
+    "structure_of_tangents": (
+        lambda: tangent(made(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])),
+        ValueError,
+        "numpy_function: jvp of 'simulate' returned a tangent of another structure; expected that of output, "
+        "[TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, name=None)], got "
+        "array([0.]). Return one array for each TensorSpec.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESULTS_WITH_VJP)
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_results_with_a_vjp_are_checked(case, traced):
+    assert_refused(*RESULTS_WITH_VJP[case], traced)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_forward_mode_without_a_jvp(traced):
+    message = (
+        "numpy_function: 'simulate' has no tangents or second derivatives; expected a jvp, or a vjp of Tensors, got neither. "
+        "Pass jvp for forward mode, a vjp that numpy_function made for second derivatives."
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        (tf.function(tangent, autograph=False) if traced else tangent)(made())
+
+
+def test_second_derivatives_in_eager_mode():
+    message = (
+        "numpy_function: 'simulate' has no second derivative; expected a vjp of Tensors, got one of arrays. Pass a vjp that "
+        "numpy_function made."
+    )
+    for jvp in (None, lambda *_: np.zeros(3)):
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            dx, _ = gradient(made(jvp=jvp))
+        with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+            tape.gradient(dx, X)
+
+
+def test_gradients_of_tensors_are_checked():
+    spec = tf.TensorSpec([2])
+
+    def function(vjp):
+        return cg.numpy_function(lambda x, y: (x.numpy() if tf.is_tensor(x) else x, None), spec, vjp=tf.function(vjp))
+
+    with pytest.raises(TypeError, match=re.escape("must return a gradient of dtype float32 for 'y', got int32")):
+        gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.int32))))
+    assert gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.float64))))[1].dtype == tf.float32
+    with pytest.raises(ValueError, match=re.escape("wrong shape for 'x'; expected (2,), got (1,)")):
+        gradient(function(lambda inputs, dy: (dy[:1], dy)))
+    with pytest.raises(ValueError, match=re.escape("expected 2 (one for each differentiable input: 'x', 'y'), got 3")):
+        gradient(function(lambda inputs, dy: (dy, dy, dy)))
+
+
+# Calls and decorations
 
 CALLS = {
     "no_differentiable_input": (
@@ -206,6 +333,7 @@ CALLS = {
         "numpy_function: the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
     ),
 }
+NO_SPEC = "numpy_function: output does not describe the value; "
 DECORATIONS = {
     "no_function": (
         lambda: cg.numpy_function(3),
@@ -220,8 +348,30 @@ DECORATIONS = {
         "bfloat16, float32, float64, complex64, complex128, got [3]. Write for example output=tf.TensorSpec([3], "
         "tf.float64), or leave it out for a function of single elements.",
     ),
-    "unknown_rank": (lambda: cg.numpy_function(f, tf.TensorSpec(None, tf.float32)), TypeError, None),
-    "integer_output": (lambda: cg.numpy_function(f, tf.TensorSpec([3], tf.int32)), TypeError, None),
+    "unknown_rank": (lambda: cg.numpy_function(f, tf.TensorSpec(None, tf.float32)), TypeError, NO_SPEC),
+    "integer_output": (lambda: cg.numpy_function(f, tf.TensorSpec([3], tf.int32)), TypeError, NO_SPEC),
+    "structure_without_vjp": (lambda: cg.numpy_function(f, [SPEC]), TypeError, NO_SPEC),
+    "nothing": (lambda: cg.numpy_function(f, [], vjp=len), TypeError, NO_SPEC),
+    "string": (
+        lambda: cg.numpy_function(f, [SPEC, tf.TensorSpec([], tf.string)], vjp=len),
+        TypeError,
+        NO_SPEC
+        + "expected a tf.TensorSpec of known rank with a dtype of float16, bfloat16, float32, float64, complex64, "
+        "complex128, an integer or bool, got a TensorSpec. Write for example output=tf.TensorSpec([3], tf.float64), or "
+        "leave it out for a function of single elements.",
+    ),
+    "vjp": (
+        lambda: cg.numpy_function(f, vjp=3),
+        TypeError,
+        "numpy_function: vjp is not a function; expected a function or another callable, got an int. Pass the function "
+        "itself: vjp(residuals, *vectors).",
+    ),
+    "jvp_alone": (
+        lambda: cg.numpy_function(f, jvp=len),
+        TypeError,
+        "numpy_function: there is a jvp without a vjp; expected both, or a vjp alone, got jvp=len. A function that returns "
+        "its gradients has its tangents by them.",
+    ),
     "batched": (
         lambda: cg.numpy_function(f, SPEC, batched=32),
         TypeError,
@@ -247,17 +397,19 @@ def test_calls_are_checked(case, traced):
 @pytest.mark.parametrize("case", DECORATIONS)
 def test_the_decoration_is_checked(case):
     make, kind, message = DECORATIONS[case]
-    with pytest.raises(kind, match=re.escape(message or "numpy_function: output does not describe the value; ")):
+    with pytest.raises(kind, match=re.escape(message)):
         make()
 
 
-def raising(x):
+def raising(x, *_):
     raise KeyError("the solver has diverged")
 
 
 def test_exceptions_of_the_function_come_as_they_are_in_eager_mode_and_with_their_text_in_a_graph():
     with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
         cg.numpy_function(raising)(X)
+    with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
+        gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=raising))
     with pytest.raises(tf.errors.UnknownError, match="KeyError: 'the solver has diverged'"):
         tf.function(cg.numpy_function(raising))(X)
 
@@ -287,6 +439,11 @@ def test_a_keras_model_under_xla_is_told_what_to_do():
         model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 
+def test_xla_is_refused_with_a_vjp():
+    with pytest.raises(NotImplementedError, match="'simulate' is Python code, which XLA cannot compile"):
+        tf.function(made(), jit_compile=True)(X, Y)
+
+
 class Model(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def direct(self, x):
@@ -297,6 +454,10 @@ class Model(tf.Module):
         return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.numpy_function(f)(x)), (0, x))[1]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+    def with_vjp(self, x):
+        return cg.numpy_function(f, vjp=lambda residuals, dy: dy)(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def in_a_gradient(self, x):
         @cg.custom_gradient
         def in_grad_fn(x):
@@ -305,7 +466,7 @@ class Model(tf.Module):
         return in_grad_fn(x)
 
 
-@pytest.mark.parametrize("name", ["direct", "in_a_loop", "in_a_gradient"])
+@pytest.mark.parametrize("name", ["direct", "in_a_loop", "with_vjp", "in_a_gradient"])
 def test_saving_is_refused(name, tmp_path, capfd):
     module = tf.Module()
     module.call = getattr(Model(), name)
