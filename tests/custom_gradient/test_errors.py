@@ -41,171 +41,91 @@ MODES = {
 }
 
 
-def returning(answer):
-    """Of x and y, with a grad_fn that returns `answer(dy)`."""
+def returning(answer, reads_variable=False):
+    """Of x and y, and perhaps of the variable w, with a grad_fn that returns `answer(dy)`."""
 
     def log1pexp(x, y):
+        if reads_variable:
+            return W * x + y, lambda dy, variables=None: answer(dy)
         return x + y, answer
 
-    return log1pexp
+    return cg.custom_gradient(log1pexp)
 
 
-def of_variables(answer):
-    """The same for a function that reads the variable w."""
-    return lambda x, y: (W * x + y, lambda dy, variables=None: answer(dy))
-
-
-ONE_FOR_EACH = "Return None for an input that has no gradient."
+TWO = "expected 2 (one per input: 'x', 'y'). Return None for an input that has no gradient."
 SHAPE = "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
 IN_ORDER = "Return one gradient for each input, in their order."
-DTYPE = "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for"
 
-# For each function of x and y: the error and its message, where {} is the type of a Tensor.
-OF_CUSTOM_GRADIENT = {
-    "number": (
-        returning(lambda dy: dy),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned 1 gradient; expected 2 (one per input: 'x', 'y'). "
-        + ONE_FOR_EACH,
-    ),
-    "too_many": (
-        returning(lambda dy: (dy, dy, dy)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned 3 gradients; expected 2 (one per input: 'x', 'y'). "
-        + ONE_FOR_EACH,
-    ),
-    "dtype": (
-        returning(lambda dy: (tf.cast(dy, tf.complex64), None)),
-        TypeError,
-        f"{DTYPE} 'x', got complex64. Take its real part with tf.math.real.",
-    ),
-    "integers": (
-        returning(lambda dy: (None, tf.cast(dy, tf.int32))),
-        TypeError,
-        f"{DTYPE} 'y', got int32. Cast it with tf.cast.",
-    ),
-    "complex_array": (
-        returning(lambda dy: (np.array([1j, 2j]), None)),
-        TypeError,
-        f"{DTYPE} 'x', got complex128. Take its real part with tf.math.real.",
-    ),
-    "text_tensor": (
-        returning(lambda dy: (tf.constant(["a", "b"]), None)),
-        TypeError,
-        f"{DTYPE} 'x', got string. Return numbers.",
-    ),
-    "text": (
-        returning(lambda dy: ("no", None)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a Tensor for 'x', got 'no'. " + ONE_FOR_EACH,
-    ),
-    "set": (
-        returning(lambda dy: {None, 1.0}),
-        TypeError,
-        f"custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a set. {IN_ORDER}",
-    ),
-    "objects": (
-        returning(lambda dy: np.array([None, 1.0], dtype=object)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a NumPy array of "
-        f"objects. {IN_ORDER}",
-    ),
+# What grad_fn returns, and the message after "grad_fn of 'log1pexp'", where {} is the type of a Tensor.
+VALUES = {
+    "number": (lambda dy: dy, f"returned 1 gradient; {TWO}"),
+    "too_many": (lambda dy: (dy, dy, dy), f"returned 3 gradients; {TWO}"),
     "unknown_name": (
-        returning(lambda dy: {"x": dy, "z": dy}),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the "
-        "names of the inputs as keys, or return a tuple with one gradient for each input.",
+        lambda dy: {"x": dy, "z": dy},
+        "returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the names of the inputs as keys, or return a "
+        "tuple with one gradient for each input.",
     ),
     "missing_name": (
-        returning(lambda dy: {"y": dy}),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict without a gradient for 'x'. Use None for an input that has "
-        "no gradient.",
+        lambda dy: {"y": dy},
+        "returned a dict without a gradient for 'x'. Use None for an input that has no gradient.",
     ),
     "dict_for_a_tensor": (
-        returning(lambda dy: ({"a": dy}, dy)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict for 'x', which is {}. Return a gradient with the "
-        "structure of the input.",
+        lambda dy: ({"a": dy}, dy),
+        "returned a dict for 'x', which is {}. Return a gradient with the structure of the input.",
     ),
     "shape": (
-        returning(lambda dy: (None, tf.ones([7]))),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). "
-        + SHAPE,
+        lambda dy: (None, tf.ones([7])),
+        f"returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). {SHAPE}",
     ),
     "rows_of_slices": (
-        returning(lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'x'; expected rows of (), got "
-        f"rows of (7,). {SHAPE}",
-    ),
-    "variable_dtype": (
-        of_variables(lambda dy: ((dy, dy), [tf.cast(dy, tf.int32)])),
-        TypeError,
-        "custom_gradient: grad_fn of '<lambda>' must return a gradient of dtype float32 for variable 'w:0', got int32. "
-        "Cast it with tf.cast.",
+        lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
+        f"returned a gradient of the wrong shape for 'x'; expected rows of (), got rows of (7,). {SHAPE}",
     ),
     "variable_dict": (
-        of_variables(lambda dy: ((dy, dy), {"w": dy})),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' must return the gradients of the variables in a list, got a dict. Return "
-        "one gradient for each variable, in the order of 'variables'.",
+        lambda dy: ((dy, dy), {"w": dy}),
+        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
+        "order of 'variables'.",
     ),
-    "variables_not_a_pair": (
-        of_variables(lambda dy: (dy, dy)),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' returned 1 gradient; expected 2 (one per input: 'x', 'y'). "
-        + ONE_FOR_EACH,
-    ),
+    "variables_not_a_pair": (lambda dy: (dy, dy), f"returned 1 gradient; {TWO}"),
     "variable_count": (
-        of_variables(lambda dy: ((dy, dy), [])),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' returned 0 gradients for the variables; expected 1 (one per variable: "
-        "'w:0'). Return None for a variable that has no gradient.",
+        lambda dy: ((dy, dy), []),
+        "returned 0 gradients for the variables; expected 1 (one per variable: 'w:0'). Return None for a variable that has "
+        "no gradient.",
     ),
     "variable_shape": (
-        of_variables(lambda dy: ((dy, dy), [tf.ones([3])])),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' returned a gradient of the wrong shape for variable 'w:0'; expected "
-        f"(2,), got (3,). {SHAPE}",
+        lambda dy: ((dy, dy), [tf.ones([3])]),
+        f"returned a gradient of the wrong shape for variable 'w:0'; expected (2,), got (3,). {SHAPE}",
     ),
     "variables_without_gradients": (
-        of_variables(lambda dy: dy),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' did not return gradients for the variables; expected a pair (gradients of "
-        "the inputs, gradients of the variables), got {}. Return None for a variable that has no gradient.",
+        lambda dy: dy,
+        "did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of the "
+        "variables), got {}. Return None for a variable that has no gradient.",
     ),
-    "takes_no_variables": (
-        lambda x, y: (W * x + y, lambda dy: (dy, dy)),
-        TypeError,
-        "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
-        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
-        "(gradients of the inputs, gradients of the variables).",
+}
+FLOAT = "must return a gradient of dtype float32 for"
+TYPES = {
+    "dtype": (
+        lambda dy: (tf.cast(dy, tf.complex64), None),
+        f"{FLOAT} 'x', got complex64. Take its real part with tf.math.real.",
     ),
-    "no_pair": (
-        lambda x, y: x + y,
-        TypeError,
-        "custom_gradient: '<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got {}. "
-        "End it with: return value, grad_fn",
+    "integers": (lambda dy: (None, tf.cast(dy, tf.int32)), f"{FLOAT} 'y', got int32. Cast it with tf.cast."),
+    "complex_array": (
+        lambda dy: (np.array([1j, 2j]), None),
+        f"{FLOAT} 'x', got complex128. Take its real part with tf.math.real.",
     ),
-    "three": (
-        lambda x, y: (x, y, lambda dy: dy),
-        TypeError,
-        "custom_gradient: '<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got a "
-        "tuple of 3 (",
+    "text_tensor": (lambda dy: (tf.constant(["a", "b"]), None), f"{FLOAT} 'x', got string. Return numbers."),
+    "text": (
+        lambda dy: ("no", None),
+        "must return a Tensor for 'x', got 'no'. Return None for an input that has no gradient.",
     ),
-    "too_few_parameters": (
-        lambda x, y: ((x, y), lambda dy: (dy, dy)),
-        TypeError,
-        "custom_gradient: grad_fn of '<lambda>' does not take its upstream gradients; expected parameters for 2 upstream "
-        "gradients (one for each leaf of the value), got grad_fn(dy). Write grad_fn(*dys).",
+    "set": (lambda dy: {None, 1.0}, f"must return its gradients in a tuple or a list, got a set. {IN_ORDER}"),
+    "objects": (
+        lambda dy: np.array([None, 1.0], dtype=object),
+        f"must return its gradients in a tuple or a list, got a NumPy array of objects. {IN_ORDER}",
     ),
-    "missing_argument": (
-        lambda x, y, z: (x, lambda dy: (dy, None, None)),
-        TypeError,
-        "custom_gradient: the arguments do not fit '<lambda>': missing a required argument: 'z'. Call it as "
-        "<lambda>(x, y, z).",
+    "variable_dtype": (
+        lambda dy: ((dy, dy), [tf.cast(dy, tf.int32)]),
+        f"{FLOAT} variable 'w:0', got int32. Cast it with tf.cast.",
     ),
 }
 
@@ -252,6 +172,41 @@ def add(x, y):
 
 # The function, how many arguments it takes, the error, and the whole message.
 OF_OTHERS = {
+    "custom_gradient of a variable that grad_fn does not take": (
+        lambda: cg.custom_gradient(lambda x: (W * x, lambda dy: dy)),
+        1,
+        TypeError,
+        "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
+        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
+        "(gradients of the inputs, gradients of the variables).",
+    ),
+    "custom_gradient without a pair": (
+        lambda: cg.custom_gradient(keeps_x),
+        1,
+        TypeError,
+        "custom_gradient: 'keeps_x' did not return its value with its gradient; expected a pair (value, grad_fn), got {}. "
+        "End it with: return value, grad_fn",
+    ),
+    "custom_gradient with too many values": (
+        lambda: cg.custom_gradient(lambda x: (x, x, lambda dy: dy)),
+        1,
+        TypeError,
+        "custom_gradient: '<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got a "
+        "tuple of 3 (",
+    ),
+    "custom_gradient with too few parameters of grad_fn": (
+        lambda: cg.custom_gradient(lambda x: ((x, x), lambda dy: dy)),
+        1,
+        TypeError,
+        "custom_gradient: grad_fn of '<lambda>' does not take its upstream gradients; expected parameters for 2 upstream "
+        "gradients (one for each leaf of the value), got grad_fn(dy). Write grad_fn(*dys).",
+    ),
+    "custom_gradient without an argument": (
+        lambda: cg.custom_gradient(lambda x, z: (x, lambda dy: (dy, None))),
+        1,
+        TypeError,
+        "custom_gradient: the arguments do not fit '<lambda>': missing a required argument: 'z'. Call it as <lambda>(x, z).",
+    ),
     "custom_vjp without residuals": (
         lambda: cg.custom_vjp(keeps_x, bwd),
         1,
@@ -263,7 +218,7 @@ OF_OTHERS = {
         lambda: cg.custom_vjp(fwd, bwd),
         2,
         ValueError,
-        f"custom_vjp: backward 'bwd' of 'fwd' returned 1 gradient; expected 2 (one per input: 'x', 'y'). {ONE_FOR_EACH}",
+        f"custom_vjp: backward 'bwd' of 'fwd' returned 1 gradient; {TWO}",
     ),
     "custom_vjp whose backward takes no residuals": (
         lambda: cg.custom_vjp(lambda x: (x, x), lambda dy: dy),
@@ -359,10 +314,17 @@ OF_OTHERS = {
         "(x, y). Write it as a function of x.",
     ),
 }
-CASES = {
-    **{name: (lambda f=f: cg.custom_gradient(f), 2, *rest) for name, (f, *rest) in OF_CUSTOM_GRADIENT.items()},
-    **OF_OTHERS,
+OF_GRAD_FN = {
+    name: (
+        lambda answer=answer, name=name: returning(answer, "variable" in name),
+        2,
+        error,
+        f"custom_gradient: grad_fn of 'log1pexp' {message}",
+    )
+    for error, rows in ((ValueError, VALUES), (TypeError, TYPES))
+    for name, (answer, message) in rows.items()
 }
+CASES = OF_GRAD_FN | OF_OTHERS
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -371,13 +333,13 @@ def test_messages(case, mode):
     make, num_arguments, exception, message = CASES[case]
     if mode == "tf1" and "variable" in case:
         pytest.skip("a variable of eager mode is none of a TensorFlow 1 graph")
-    if mode == "called" and case == "missing_argument":
+    if mode == "called" and case == "custom_gradient without an argument":
         pytest.skip("TensorFlow itself refuses the call")
     with pytest.raises(exception) as caught:
         MODES[mode](make(), num_arguments)
     kind = "a SymbolicTensor" if "SymbolicTensor" in str(caught.value) else "an EagerTensor"
     assert message.format(kind) in str(caught.value)
-    assert case in OF_CUSTOM_GRADIENT or "grad_fn" not in str(caught.value)
+    assert message.startswith("custom_gradient") or "grad_fn" not in str(caught.value)
 
 
 # Shapes that only a run tells

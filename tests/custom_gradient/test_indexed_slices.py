@@ -69,7 +69,6 @@ READY_MADE = {
     "reverse_gradient": (lambda x: cg.reverse_gradient(x, 3.0), -3 * DY),
     "scale_gradient, a variable": (lambda x: cg.scale_gradient(x, FACTOR), 0.25 * DY),
     "scale_gradient, by column": (lambda x: cg.scale_gradient(x, [2.0, 5.0]), DY * [2.0, 5.0]),
-    "scale_gradient, one row": (lambda x: cg.scale_gradient(x, [[2.0, 5.0]]), DY * [2.0, 5.0]),
     "scale_gradient, by element": (lambda x: cg.scale_gradient(x, TABLE), DY * ROWS),
     "embed_gradient": (lambda x: cg.embed_gradient(tf.sin(x), tf.cos(x), x), DY * np.cos(ROWS)),
     "embed_gradient, a function": (lambda x: cg.embed_gradient(tf.sin(x), lambda: tf.cos(x), x), DY * np.cos(ROWS)),
@@ -86,7 +85,6 @@ READY_MADE = {
     "dy * 2": (with_rule(lambda dy: dy * 2), 2 * DY),
     "dy / 4.0": (with_rule(lambda dy: dy / 4.0), DY / 4),
     "by a Tensor": (with_rule(lambda dy: dy * tf.constant(3.0)), 3 * DY),
-    "a number of NumPy": (with_rule(lambda dy: np.float32(3.0) * dy), 3 * DY),
     "the values": (with_rule(lambda dy: tf.IndexedSlices(5.0 * dy.values, dy.indices, dy.dense_shape)), 5 * DY),
 }
 
@@ -104,7 +102,6 @@ def asserted(dy):
 
 KEPT_IN_GRAPHS = {
     "tf.identity": (tf.identity, DY),
-    "tf.negative": (tf.negative, -DY),
     "tf.multiply": (lambda dy: tf.multiply(2.0, dy), 2 * DY),
     "a Tensor on the left": (lambda dy: tf.constant(3.0) * dy, 3 * DY),
     "after an assertion": (asserted, 2 * DY),
@@ -199,10 +196,8 @@ def added_in_place(t):
 FUNCTIONS = {
     # TensorFlow computes these row by row for slices
     "clip_by_norm": lambda t: tf.clip_by_norm(t, 1.0),
-    "clip_by_value": lambda t: tf.clip_by_value(t, -1.0, 1.0),
     "clip_by_global_norm": lambda t: tf.clip_by_global_norm([t], 1.0)[0][0],
     "add_n": lambda t: tf.add_n([t, t]),
-    "scalar_mul": lambda t: tf.math.scalar_mul(3.0, t),
     "cast": lambda t: tf.cast(tf.cast(t, tf.float64) ** 2, tf.float32),
     # One of each kind
     "square": tf.square,
@@ -212,37 +207,24 @@ FUNCTIONS = {
     "concat": lambda t: tf.concat([t, t], 0)[2:8],
     "shape": lambda t: tf.cast(tf.reduce_sum(tf.shape(t)), tf.float32),
     "stop_gradient": tf.stop_gradient,
-    "nest": lambda t: tf.nest.map_structure(lambda part: part**2, {"a": [t]}, expand_composites=True)["a"][0],
     "while_loop": lambda t: tf.while_loop(lambda i, _: i < 2, lambda i, t: (i + 1, t / 3.0), [0, t])[1],
     "cond": lambda t: tf.cond(tf.norm(t) > 1.0, lambda: t / tf.norm(t), lambda: t),
-    "map_fn": lambda t: tf.map_fn(lambda row: row**2, t),
-    "vectorized_map": lambda t: tf.vectorized_map(lambda row: row**2, t),
     "a function": lambda t: tf.function(lambda t: t**2)(t),
-    "a closure": lambda t: tf.function(lambda: t**2)(),
     "another rule": lambda t: SQUARE(t),
     "clip_gradient": lambda t: gradient_of_sum(lambda x: cg.clip_gradient(x, norm=1.0), t),
     "a tape": lambda t: gradient_of_sum(lambda x: x**3, t),
     "keras.ops.norm": keras.ops.norm,
-    "keras.ops.cast": lambda t: keras.ops.cast(t, "float32") ** 2,
     # Operators and methods
     "==": lambda t: tf.cast(t == 200.0, tf.float32),
-    "<": lambda t: tf.cast(t < 2.0, tf.float32),
     "dy * table": lambda t: t * TABLE,
-    "table * dy": lambda t: TABLE * t,
     "a Tensor * dy": lambda t: tf.constant(3.0) * t,
-    "1 - dy": lambda t: 1.0 - t,
     "dy / table": lambda t: t / TABLE,
-    "dy - dy": lambda t: 2.0 * t - t,
-    "-dy * dy": lambda t: -t * t,
     "products of a product": lambda t: (2.0 * t) * (2.0 * t),
     "the norm of a product": lambda t: tf.clip_by_norm(2.0 * -t / 4.0, 1.0),
     "+=": added_in_place,
     "[]": lambda t: t[1],
     "** 2": lambda t: t**2,
-    "abs()": abs,
-    "ndim": lambda t: tf.fill([], float(t.ndim)),
     "shape[0]": lambda t: tf.fill([], float(t.shape[0])),
-    "dtype": lambda t: tf.ones([], t.dtype),
 }
 
 
@@ -260,20 +242,15 @@ def unhashable(t):
 IN_EAGER_MODE = {
     "numpy": lambda t: t.numpy() ** 2,
     "np.asarray": lambda t: np.asarray(t) ** 2,
-    "np.sum": lambda t: np.sum(t),
     "np.multiply": lambda t: np.asarray(np.multiply(TABLE, t)),
     "len": lambda t: np.float32(len(t)),
     "iteration": lambda t: sum(row**2 for row in t),
     "bool and numbers": lambda t: np.float32(bool(t[1, 0] == 10.0) + float(t[1, 0]) + int(t[1, 1])),
     "text": lambda t: np.float32([str(t), repr(t), f"{t}"] == [str(T), repr(T), f"{T}"]),
     "hash": unhashable,
-    "ref": lambda t: t.ref().deref() ** 2,
     "copies": lambda t: copy.copy(t) ** 2 + copy.deepcopy(t),
     "pickle": lambda t: pickle.loads(pickle.dumps(t)) ** 2,
-    "device": lambda t: np.float32(t.device == T.device),
     "set_shape": lambda t: (t.set_shape([6, None]), t**2)[1],
-    "constant": lambda t: tf.constant(t) ** 2,
-    "Variable": lambda t: tf.Variable(t) ** 2,
     "assign": lambda t: tf.Variable(TABLE).assign_add(t),
     "py_function": lambda t: tf.py_function(lambda t: t**2, [t], tf.float32),
     "print": lambda t: (tf.print(t, output_stream="file:///dev/null"), t**2)[1],
@@ -348,15 +325,12 @@ def test_the_second_derivative_through_slices(mode):
     assert_dense(found, 2 * dense(DY) * TABLE)
 
 
-@pytest.mark.parametrize("name", ["straight_through, sigmoid", "embed_gradient"])
-def test_second_derivatives_of_ready_made_functions_through_slices(name):
-    function = READY_MADE[name][0]
+def test_the_second_derivative_of_a_ready_made_function_through_slices():
+    function = READY_MADE["straight_through, sigmoid"][0]
     for run in (second_derivative, tf.function(second_derivative)):
         sliced = run(function, tf.constant(TABLE), PICKS, DY)
         whole = run(function, tf.constant(TABLE), None, dense(DY))
-        assert (sliced is None) == (whole is None) == (name == "embed_gradient")
-        if whole is not None:
-            assert_dense(sliced, tf.convert_to_tensor(whole), 1e-4)
+        assert_dense(sliced, tf.convert_to_tensor(whole), 1e-4)
 
 
 # Slices that a rule makes, and slices as arguments

@@ -236,20 +236,6 @@ def test_a_watched_variable_that_only_another_object_holds():
     np.testing.assert_allclose(gradient(lambda x: x * v), 5.0 * DY)
 
 
-def test_grad_pass_through_of_a_function_that_reads_a_watched_variable(mode):
-    v = tf.Variable([3.0, 4.0], trainable=False)
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, v])
-            y = cg.grad_pass_through(lambda x: tf.round(x * v))(X)
-        dx, dv = tape.gradient(y, [X, v], output_gradients=DY)
-        assert dv is None
-        return dx
-
-    np.testing.assert_allclose(mode(run)(), DY)
-
-
 # One variable in several places
 
 

@@ -20,144 +20,42 @@ def f(x):
     return x, np.ones_like(x)
 
 
-def returning(*answer):
-    def simulate(x, y):
-        return answer[0] if len(answer) == 1 else answer
-
-    return simulate
-
-
 ZEROS, JACOBIAN = np.zeros(3), np.zeros((3, 2))
-BATCH = np.zeros((2, 3)), [np.zeros((2, 3))] * 2
+BATCH = np.zeros((2, 3))
 ELEMENTWISE = (
     "Without an output, value and gradients have the shape to which the inputs broadcast: for anything else pass "
     "output=tf.TensorSpec(shape, dtype)."
 )
 NOT_BATCHED = "The value has output.shape and a gradient output.shape + x.shape."
 BATCHED = "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
-
-# Each with what numpy_function gets beside the function, which is called with two inputs of shape [2].
-RESULTS = {
-    "no_pair": (
-        returning(ZEROS),
-        {},
-        TypeError,
-        "numpy_function: 'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a "
-        "ndarray. End it with: return value, gradients",
-    ),
-    "one_gradient": (
-        returning(ZEROS, JACOBIAN),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable input: "
-        "'x', 'y'), got a ndarray. Name inputs that have no gradient in nondiff_argnames.",
-    ),
-    "none": (
-        returning(ZEROS, [JACOBIAN, None]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned no gradient for 'y'; expected an array, got None. Name an input that has no "
-        "gradient in nondiff_argnames.",
-    ),
-    "value_shape": (
-        returning(np.zeros(2), [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (3,), got (2,). {NOT_BATCHED}",
-    ),
-    "gradient_shape": (
-        returning(ZEROS, [JACOBIAN, JACOBIAN.T]),
-        {"output": SPEC},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
-    ),
-    "batch_gradient_shape": (
-        returning(BATCH[0], [BATCH[0], np.zeros(3)]),
-        {"output": SPEC, "batched": True},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'y' of the wrong shape; expected (2, 3), got (3,). {BATCHED}",
-    ),
-    "elementwise_shape": (
-        returning(np.zeros(2), [JACOBIAN, np.zeros(2)]),
-        {},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
-    ),
-    "complex_gradient": (
-        returning(ZEROS, [1j * JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a complex gradient for 'x'; expected float32, got complex128. Return its real "
-        "part, or make the dtype of output complex.",
-    ),
-    "ragged": (
-        returning([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, "
-        "3.0]]. Return NumPy arrays.",
-    ),
-}
-
-
-def assert_refused(run, kind, message, traced):
-    """In a graph TensorFlow makes an error of its own of it, with the text."""
-    if traced:
-        kind, message, run = (
-            tf.errors.InvalidArgumentError,
-            f"{kind.__name__}: {message}",
-            tf.function(run, autograph=False),
-        )
-    with pytest.raises(kind, match=re.escape(message)) as caught:
-        run()
-    assert traced or str(caught.value) == message
-
-
-@pytest.mark.parametrize("case", RESULTS)
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_results_of_the_function_are_checked(case, traced):
-    function, keywords, kind, message = RESULTS[case]
-    wrapped = cg.numpy_function(function, **keywords)
-    assert_refused(lambda: wrapped(X, X), kind, message, traced)
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_inputs_that_are_not_one_batch(traced):
-    wrapped = cg.numpy_function(returning(*BATCH), SPEC, batched=True)
-    unknown = [tf.TensorSpec(None, tf.float32)] * 2
-    runs = [tf.function(wrapped), tf.function(wrapped, input_signature=unknown)] if traced else [wrapped]
-    assert wrapped(X, X).shape == (2, 3)
-    message = (
-        "numpy_function: the differentiable inputs of 'simulate' are not one batch; expected the same leading dimension for "
-        "all, got shape (2,) for 'x', shape (3,) for 'y'. Broadcast them, or name an input that has no gradient in "
-        "nondiff_argnames."
-    )
-    for run in runs:
-        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=re.escape(message)):
-            run(X, tf.zeros([3]))
-        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=re.escape("shape () for 'y'")):
-            run(X, tf.zeros([]))
-
-
-# With vjp
-
+WITH_VJP = "It has the shape of output."
+NO_GRADIENT = "expected an array, got None. Name an input that has no gradient in nondiff_argnames."
+NUMBER = "expected 2 (one for each differentiable input: 'x', 'y'), got"
+NONDIFF = "Name inputs that have no gradient in nondiff_argnames."
+REAL_PART = "expected float32, got complex128. Return its real part, or make the dtype of output complex."
 TWO = [SPEC, tf.TensorSpec([], tf.int32)]
-HINT = "It has the shape of output."
+OF_TWO = (
+    "expected that of output, [TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, "
+    "name=None)], got"
+)
 
 
-ANSWER, GRADIENTS = (np.zeros(3), None), (np.zeros(2), np.zeros(2))
-
-
-def made(answer=ANSWER, gradients=GRADIENTS, output=SPEC, jvp=None, **options):
-    """A function of two inputs that returns this answer, with these gradients."""
+def called(answer, output=SPEC, **options):
+    """A call of a function of two inputs that returns this answer."""
 
     def simulate(x, y):
         return answer
 
-    def adjoint(residuals, *dy):
-        return gradients
+    return lambda: cg.numpy_function(simulate, output, **options)(X, Y)
 
-    return cg.numpy_function(simulate, output, vjp=adjoint, jvp=jvp, **options)
+
+def made(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output=SPEC, jvp=None, **options):
+    """A function with a vjp that returns these gradients."""
+
+    def simulate(x, y):
+        return answer
+
+    return cg.numpy_function(simulate, output, vjp=lambda residuals, *dy: gradients, jvp=jvp, **options)
 
 
 def gradient(function):
@@ -173,98 +71,154 @@ def tangent(function):
     return accumulator.jvp(value)
 
 
-RESULTS_WITH_VJP = {
-    "parameters_of_vjp": (
-        lambda: gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=lambda residuals: GRADIENTS)),
-        TypeError,
-        "numpy_function: vjp of '<lambda>' does not take its residuals and upstream gradients; expected parameters for "
-        "residuals and 1 upstream gradient, got vjp(residuals). Write vjp(residuals, *dy).",
+# What runs, and the message after "numpy_function: ".
+VALUES = {
+    "one gradient": (
+        called((ZEROS, JACOBIAN)),
+        f"'simulate' returned a wrong number of gradients; {NUMBER} a ndarray. {NONDIFF}",
     ),
-    "parameters_of_jvp": (
-        lambda: tangent(made(jvp=lambda residuals, dx: dx)),
-        TypeError,
-        "numpy_function: jvp of 'simulate' does not take its residuals and tangents; expected parameters for residuals and "
-        "2 tangents, got jvp(residuals, dx). Write jvp(residuals, *tangents).",
+    "three gradients": (
+        called((ZEROS, [JACOBIAN] * 3)),
+        f"'simulate' returned a wrong number of gradients; {NUMBER} 3. {NONDIFF}",
     ),
-    "no_pair": (
-        lambda: made(np.zeros(3))(X, Y),
-        TypeError,
-        "numpy_function: 'simulate' did not return its value with its residuals; expected a pair (value, residuals), since "
-        "there is a vjp, got a ndarray. End it with: return value, residuals",
+    "no gradient": (called((ZEROS, [JACOBIAN, None])), f"'simulate' returned no gradient for 'y'; {NO_GRADIENT}"),
+    "no gradient of one": (
+        called((ZEROS, None), nondiff_argnames=["y"]),
+        f"'simulate' returned no gradient for 'x'; {NO_GRADIENT}",
     ),
-    "shape": (
+    "shape of the value": (
+        called((np.zeros(2), [JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {NOT_BATCHED}",
+    ),
+    "shape of a gradient": (
+        called((ZEROS, [JACOBIAN, JACOBIAN.T])),
+        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
+    ),
+    "shape of a batch": (
+        called((BATCH.T, [BATCH, BATCH]), batched=True),
+        f"'simulate' returned a value of the wrong shape; expected (2, 3), got (3, 2). {BATCHED}",
+    ),
+    "shape of gradients of a batch": (
+        called((BATCH, [BATCH, np.zeros(3)]), batched=True),
+        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (2, 3), got (3,). {BATCHED}",
+    ),
+    "shape without an output": (
+        called((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
+        f"'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
+    ),
+    "complex value": (
+        called((1j * ZEROS, [JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a complex value; {REAL_PART}",
+    ),
+    "complex gradient": (
+        called((ZEROS, [1j * JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a complex gradient for 'x'; {REAL_PART}",
+    ),
+    "ragged": (
+        called(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
+        "'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, 3.0]]. Return "
+        "NumPy arrays.",
+    ),
+    "vjp: shape of the value": (
         lambda: made((np.zeros(2), None))(X, Y),
-        ValueError,
-        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (3,), got (2,). {HINT}",
+        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {WITH_VJP}",
     ),
-    "shape_of_a_leaf": (
+    "vjp: shape of a leaf": (
         lambda: made(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
-        ValueError,
-        "numpy_function: 'simulate' returned a value (leaf 1 of 2) of the wrong shape; expected (), got (2,). " + HINT,
+        f"'simulate' returned a value (leaf 1 of 2) of the wrong shape; expected (), got (2,). {WITH_VJP}",
     ),
-    "shape_of_a_batch": (
+    "vjp: shape of a batch": (
         lambda: made(batched=True)(X, Y),
-        ValueError,
-        "numpy_function: 'simulate' returned a value of the wrong shape; expected (2, 3), got (3,). It has the shape of "
-        "output, after that of the batch.",
+        "'simulate' returned a value of the wrong shape; expected (2, 3), got (3,). It has the shape of output, after that "
+        "of the batch.",
     ),
-    "complex": (
-        lambda: made((1j * np.zeros(3), None))(X, Y),
-        ValueError,
-        "numpy_function: 'simulate' returned a complex value; expected float32, got complex128. Return its real part, or "
-        "make the dtype of output complex.",
-    ),
-    "shape_without_an_output": (
+    "vjp: shape without an output": (
         lambda: made(output=None)(X, Y),
-        ValueError,
-        "numpy_function: 'simulate' returned a value of the wrong shape; expected (2,), got (3,). Without an output it has "
-        "the shape to which the inputs broadcast.",
+        "'simulate' returned a value of the wrong shape; expected (2,), got (3,). Without an output it has the shape to "
+        "which the inputs broadcast.",
     ),
-    "structure": (
+    "vjp: structure": (
         lambda: made(output=TWO)(X, Y),
-        ValueError,
-        "numpy_function: 'simulate' returned a value of another structure; expected that of output, "
-        "[TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, name=None)], got "
-        "array([0., 0., 0.]). Return one array for each TensorSpec.",
+        f"'simulate' returned a value of another structure; {OF_TWO} array([0., 0., 0.]). Return one array for each "
+        "TensorSpec.",
     ),
-    "number_of_gradients": (
+    "vjp: number of gradients": (
         lambda: gradient(made(gradients=[np.zeros(2)])),
-        ValueError,
-        "numpy_function: vjp of 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable "
-        "input: 'x', 'y'), got 1. Name inputs that have no gradient in nondiff_argnames.",
+        f"vjp of 'simulate' returned a wrong number of gradients; {NUMBER} 1. {NONDIFF}",
     ),
-    "no_gradient": (
+    "vjp: no gradient": (
         lambda: gradient(made(gradients=[np.zeros(2), None])),
-        ValueError,
-        "numpy_function: vjp of 'simulate' returned no gradient for 'y'; expected an array, got None. Name an input that "
-        "has no gradient in nondiff_argnames.",
+        f"vjp of 'simulate' returned no gradient for 'y'; {NO_GRADIENT}",
     ),
-    "shape_of_a_gradient": (
+    "vjp: shape of a gradient": (
         lambda: gradient(made(gradients=[np.zeros(2), np.zeros(3)])),
-        ValueError,
-        "numpy_function: vjp of 'simulate' returned a gradient for 'y' of the wrong shape; expected (2,), got (3,). A "
-        "gradient has the shape of its input.",
+        "vjp of 'simulate' returned a gradient for 'y' of the wrong shape; expected (2,), got (3,). A gradient has the "
+        "shape of its input.",
     ),
-    "shape_of_a_tangent": (
+    "jvp: shape": (
         lambda: tangent(made(jvp=lambda *_: np.zeros(4))),
-        ValueError,
-        "numpy_function: jvp of 'simulate' returned a tangent of the wrong shape; expected (3,), got (4,). It has the "
-        "shape of the value.",
+        "jvp of 'simulate' returned a tangent of the wrong shape; expected (3,), got (4,). It has the shape of the value.",
     ),
-    "structure_of_tangents": (
+    "jvp: structure": (
         lambda: tangent(made(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])),
-        ValueError,
-        "numpy_function: jvp of 'simulate' returned a tangent of another structure; expected that of output, "
-        "[TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, name=None)], got "
-        "array([0.]). Return one array for each TensorSpec.",
+        f"jvp of 'simulate' returned a tangent of another structure; {OF_TWO} array([0.]). Return one array for each "
+        "TensorSpec.",
+    ),
+}
+TYPES = {
+    "no pair": (
+        called(ZEROS),
+        "'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a ndarray. End it "
+        "with: return value, gradients",
+    ),
+    "vjp: no pair": (
+        lambda: made(np.zeros(3))(X, Y),
+        "'simulate' did not return its value with its residuals; expected a pair (value, residuals), since there is a vjp, "
+        "got a ndarray. End it with: return value, residuals",
+    ),
+    "vjp: parameters": (
+        lambda: gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=lambda residuals: None)),
+        "vjp of '<lambda>' does not take its residuals and upstream gradients; expected parameters for residuals and 1 "
+        "upstream gradient, got vjp(residuals). Write vjp(residuals, *dy).",
+    ),
+    "jvp: parameters": (
+        lambda: tangent(made(jvp=lambda residuals, dx: dx)),
+        "jvp of 'simulate' does not take its residuals and tangents; expected parameters for residuals and 2 tangents, got "
+        "jvp(residuals, dx). Write jvp(residuals, *tangents).",
     ),
 }
 
 
-@pytest.mark.parametrize("case", RESULTS_WITH_VJP)
+@pytest.mark.parametrize("case", [*VALUES, *TYPES])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_results_with_a_vjp_are_checked(case, traced):
-    assert_refused(*RESULTS_WITH_VJP[case], traced)
+def test_results_are_checked(case, traced):
+    """In a graph TensorFlow makes an error of its own of it, with the text."""
+    run, message = (VALUES | TYPES)[case]
+    error, message = TypeError if case in TYPES else ValueError, f"numpy_function: {message}"
+    if traced:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"{error.__name__}: {message}")):
+            tf.function(run, autograph=False)()
+    else:
+        with pytest.raises(error, match=f"^{re.escape(message)}$"):
+            run()
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_inputs_that_are_not_one_batch(traced):
+    wrapped = cg.numpy_function(lambda x, y: (BATCH, [BATCH, BATCH]), SPEC, batched=True)
+    unknown = [tf.TensorSpec(None, tf.float32)] * 2
+    runs = [tf.function(wrapped), tf.function(wrapped, input_signature=unknown)] if traced else [wrapped]
+    assert wrapped(X, X).shape == (2, 3)
+    message = (
+        "numpy_function: the differentiable inputs of '<lambda>' are not one batch; expected the same leading dimension for "
+        "all, got shape (2,) for 'x', shape (3,) for 'y'. Broadcast them, or name an input that has no gradient in "
+        "nondiff_argnames."
+    )
+    for run in runs:
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=re.escape(message)):
+            run(X, tf.zeros([3]))
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=re.escape("shape () for 'y'")):
+            run(X, tf.zeros([]))
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
@@ -315,9 +269,9 @@ CALLS = {
         "floating-point or complex input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
     ),
     "no_broadcast": (
-        lambda: cg.numpy_function(returning(0, 0))(X, tf.zeros([3])),
+        lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
         ValueError,
-        "numpy_function: the differentiable inputs of 'simulate' do not broadcast; expected shapes that broadcast, since "
+        "numpy_function: the differentiable inputs of '<lambda>' do not broadcast; expected shapes that broadcast, since "
         "there is no output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is not "
         "elementwise.",
     ),
@@ -409,7 +363,7 @@ def test_exceptions_of_the_function_come_as_they_are_in_eager_mode_and_with_thei
     with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
         cg.numpy_function(raising)(X)
     with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
-        gradient(cg.numpy_function(lambda x, y: ANSWER, SPEC, vjp=raising))
+        gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=raising))
     with pytest.raises(tf.errors.UnknownError, match="KeyError: 'the solver has diverged'"):
         tf.function(cg.numpy_function(raising))(X)
 
