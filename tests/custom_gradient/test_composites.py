@@ -9,10 +9,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import RUNS, gradients
 from ..support.tensors import pairs
 
 X, Y, DY = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([1.0, 10.0])
-MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
 
 
 def test_ragged_tensors(gradient):
@@ -56,6 +56,9 @@ def test_structures_that_only_tf_nest_knows(gradient):
     np.testing.assert_allclose(db, 5 * DY)
 
 
+MASK = tf.constant([True, False])
+
+
 class Masked(tf.experimental.ExtensionType):
     values: tf.Tensor
     weights: tf.Tensor
@@ -66,11 +69,6 @@ class Batchable(tf.experimental.BatchableExtensionType):
     values: tf.Tensor
     weights: tf.Tensor
     mask: tf.Tensor
-
-
-@pytest.fixture(params=MODES)
-def mode(request):
-    return MODES[request.param]
 
 
 KINDS = {"extension": Masked, "batchable": Batchable}
@@ -109,16 +107,11 @@ TO_TENSORS = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(TO_TENSORS, MODES))
+@pytest.mark.parametrize(("name", "mode"), pairs(TO_TENSORS, RUNS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_argument_has_gradients_for_its_parts(name, kind, mode):
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, Y])
-            y = TO_TENSORS[name](KINDS[kind](X, Y, tf.constant([True, False])))
-        return tape.gradient(y, [X, Y], output_gradients=DY)
-
-    np.testing.assert_allclose(MODES[mode](run)(), [7.0 * DY, 5.0 * DY])
+    found = gradients(mode, lambda x, y: TO_TENSORS[name](KINDS[kind](x, y, MASK)), [X, Y], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY])
 
 
 TO_EXTENSIONS = {
@@ -129,68 +122,54 @@ TO_EXTENSIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(TO_EXTENSIONS, MODES))
+@pytest.mark.parametrize(("name", "mode"), pairs(TO_EXTENSIONS, RUNS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_has_upstream_gradients_for_its_parts(name, kind, mode):
     function, first, second = TO_EXTENSIONS[name]
 
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, Y])
-            result = function(KINDS[kind](X, Y, tf.constant([True, False])))
-            assert type(result) is KINDS[kind]
-        return tape.gradient([result.values, result.weights], [X, Y], output_gradients=[DY, 100.0 * DY])
+    def parts(x, y):
+        result = function(KINDS[kind](x, y, MASK))
+        assert type(result) is KINDS[kind]
+        return [result.values, result.weights]
 
-    np.testing.assert_allclose(MODES[mode](run)(), [first * DY, 100.0 * second * DY])
+    found = gradients(mode, parts, [X, Y], [DY, 100.0 * DY])
+    np.testing.assert_allclose(found, [first * DY, 100.0 * second * DY])
 
 
+@pytest.mark.parametrize("mode", RUNS)
 def test_tangents_of_the_parts(mode):
     function, first, second = TO_EXTENSIONS["custom_jvp"]
 
     def run():
         with tf.autodiff.ForwardAccumulator([X, Y], [DY, 100.0 * DY]) as accumulator:
-            result = function(Masked(X, Y, tf.constant([True, False])))
+            result = function(Masked(X, Y, MASK))
         return [accumulator.jvp(result.values), accumulator.jvp(result.weights)]
 
-    np.testing.assert_allclose(mode(run)(), [first * DY, 100.0 * second * DY])
+    np.testing.assert_allclose(RUNS[mode](run)(), [first * DY, 100.0 * second * DY])
 
 
+@pytest.mark.parametrize("mode", RUNS)
 def test_a_part_that_nobody_uses_does_not_hide_the_other(mode):
     """With materialize_grads=False a whole result may have None as its upstream gradient, but a part of it may not."""
     function = cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0), materialize_grads=False)
 
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, Y])
-            y = function(Masked(X, Y, tf.constant([True, False]))).values
-        return tape.gradient(y, [X, Y], output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 0.0 * DY])
+    found = gradients(mode, lambda x, y: function(Masked(x, y, MASK)).values, [X, Y], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 0.0 * DY])
 
 
-def test_none_is_the_gradient_of_all_parts_and_no_gradient_is_needed_without_a_tape(mode):
+@pytest.mark.parametrize("mode", RUNS)
+def test_none_is_the_gradient_of_all_parts(mode):
     function = cg.custom_gradient(lambda m, x: (to_tensor(m) * x, lambda dy: (None, 7.0 * dy)))
-
-    def run():
-        m = Masked(X, Y, tf.constant([True, False]))
-        value = function(m, X)
-        with tf.GradientTape() as tape:
-            tape.watch([X, Y])
-            y = function(m, X)
-        dx, dy = tape.gradient(y, [X, Y], output_gradients=DY)
-        assert dy is None
-        return value, dx
-
-    np.testing.assert_allclose(mode(run)(), [X**2 * Y, 7.0 * DY])
+    np.testing.assert_allclose(function(Masked(X, Y, MASK), X), X**2 * Y)  # Without a tape.
+    dx, dy = gradients(mode, lambda x, y: function(Masked(x, y, MASK), x), [X, Y], DY)
+    np.testing.assert_allclose(dx, 7.0 * DY)
+    assert dy is None
 
 
 def test_a_gradient_of_another_type_is_an_error():
     function = cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: Batchable(dy, dy, m.mask)))
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        y = function(Masked(X, Y, tf.constant([True, False])))
     with pytest.raises(ValueError, match="returned a gradient that does not hold as many tensors as 'm'"):
-        tape.gradient(y, X)
+        gradients("eager", lambda x: function(Masked(x, Y, MASK)), [X], DY)
 
 
 @pytest.fixture
@@ -219,40 +198,25 @@ OF_TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("name", OF_TRANSFORMED)
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_TRANSFORMED, RUNS))
 def test_the_gradient_of_a_transformed_variable_goes_on_to_its_variable(name, transformed, mode):
     (variable,) = transformed.trainable_variables
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = OF_TRANSFORMED[name](X, transformed)
-        return tape.gradient(y, [X, variable], output_gradients=DY)
-
+    found = gradients(mode, lambda x, _: OF_TRANSFORMED[name](x, transformed), [X, variable], DY)
     # The derivative of exp is its value, the transformed variable.
-    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
 
 
-def test_a_distribution_and_a_dataset_may_be_arguments(tfp, mode):
+def test_a_distribution_and_a_dataset_may_be_arguments(tfp, gradient):
     distribution, dataset = tfp.distributions.Normal(X, 1.0), tf.data.Dataset.range(3)
-
-    @cg.custom_gradient
-    def function(x, distribution, dataset):
-        return x * distribution.mean(), lambda dy: (7.0 * dy, None, None)
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X, distribution, dataset)
-        return tape.gradient(y, X, output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), 7.0 * DY)
+    function = cg.custom_gradient(lambda x, d, dataset: (x * d.mean(), lambda dy: (7.0 * dy, None, None)))
+    (dx,) = gradient(lambda x: function(x, distribution, dataset), [X], DY)
+    np.testing.assert_allclose(dx, 7.0 * DY)
 
 
 def test_a_loaded_model_has_the_gradients_of_the_parts(tmp_path, gradient):
     @tf.function(input_signature=[tf.TensorSpec([2])] * 2)
     def function(x, y):
-        result = TO_EXTENSIONS["custom_gradient"][0](Masked(x, y, tf.constant([True, False])))
+        result = TO_EXTENSIONS["custom_gradient"][0](Masked(x, y, MASK))
         return result.values + 10.0 * result.weights
 
     model = tf.Module()
