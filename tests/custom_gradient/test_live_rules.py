@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import gradients
 from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import pairs
@@ -61,14 +62,8 @@ def test_a_grad_fn_that_the_trace_refuses_is_still_called():
 
         return tf.identity(x), grad_fn
 
-    @tf.function
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x, output_gradients=tf.constant(DY))
-
-    np.testing.assert_allclose(run(tf.constant(X)), 3.0 * DY)
+    (dx,) = gradients("traced", function, [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, 3.0 * DY)
     assert calls == [False, True]
 
 
@@ -111,19 +106,10 @@ def test_a_live_rule_is_gone_with_its_graph():
     kept = Kept()
     gone = weakref.ref(kept)
 
-    def gradient(kept):
-        function = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: dy if kept else None))
+    def with_kept(kept):
+        return cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: dy if kept else None))
 
-        @tf.function
-        def run(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = function(x)
-            return tape.gradient(y, x)
-
-        return run(tf.constant(X))
-
-    gradient(kept)
+    gradients("traced", with_kept(kept), [tf.constant(X)], tf.constant(DY))
     del kept
     gc.collect()
     assert gone() is None
@@ -142,14 +128,11 @@ def test_the_capture_of_the_graph_at_hand_is_its_own_again():
 
         return tf.identity(x), grad_fn
 
-    @tf.function
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.cond(x[0] > 0, lambda: tf.cond(x[1] < 0, lambda: function(x), lambda: x), lambda: x)
-        return tape.gradient(y, x, output_gradients=x)
+    def nested(x):
+        return tf.cond(x[0] > 0, lambda: tf.cond(x[1] < 0, lambda: function(x), lambda: x), lambda: x)
 
-    np.testing.assert_allclose(run(tf.constant(X)), X * DY)
+    (dx,) = gradients("traced", nested, [tf.constant(X)], tf.constant(X))
+    np.testing.assert_allclose(dx, X * DY)
     assert len(graphs) > 1
     for graph in graphs:
         assert graph.capture.__self__ is graph
@@ -188,11 +171,8 @@ def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
     assert captured[0]
     assert all(dtype.is_integer for dtype in captured[0])
     loaded = tf.saved_model.load(tmp_path)
-    x = tf.constant([2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = loaded.loop(x)
-    assert tape.gradient(y, x).numpy().tolist() == [8.0]
+    (dx,) = gradients("eager", loaded.loop, [tf.constant([2.0])], None)
+    assert dx.numpy().tolist() == [8.0]
 
 
 def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
@@ -223,9 +203,9 @@ def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
 
 
 @pytest.mark.parametrize(
-    ("gradient", "place"), pairs(["tensor", "slices", "eager tensor"], ["alone", "loop", "tape inside", "jit"], quick=2)
+    ("kind", "place"), pairs(["tensor", "slices", "eager tensor"], ["alone", "loop", "tape inside", "jit"], quick=2)
 )
-def test_a_gradient_that_is_computed_with_the_value(gradient, place):
+def test_a_gradient_that_is_computed_with_the_value(kind, place):
     outside = tf.constant(X)
 
     @cg.custom_gradient
@@ -235,23 +215,18 @@ def test_a_gradient_that_is_computed_with_the_value(gradient, place):
             "tensor": computed,
             "slices": tf.IndexedSlices(computed, rows, tf.shape(x)),
             "eager tensor": outside,
-        }[gradient]
+        }[kind]
         return tf.identity(x), lambda dy: closed_over
 
-    def run(x):
-        if place != "loop":
-            return function(x)
+    def loop(x):
         return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[1]
 
-    def derive(run, x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = run(x)
-        return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(DY)))
-
-    if place == "tape inside":
-        dx = tf.function(lambda x: derive(run, x))(tf.constant(X))
-    else:
-        dx = derive(tf.function(run, jit_compile=place == "jit"), tf.constant(X))
-    expected = {"tensor": 2.0 * X, "slices": 2.0 * X[np.argsort(np.argsort(X))], "eager tensor": X}[gradient]
-    np.testing.assert_allclose(dx, expected)
+    wrapped = {
+        "alone": tf.function(function),
+        "loop": tf.function(loop),
+        "jit": tf.function(function, jit_compile=True),
+    }
+    mode = "traced" if place == "tape inside" else "eager"
+    (dx,) = gradients(mode, wrapped.get(place, function), [tf.constant(X)], tf.constant(DY))
+    expected = {"tensor": 2.0 * X, "slices": 2.0 * X[np.argsort(np.argsort(X))], "eager tensor": X}[kind]
+    np.testing.assert_allclose(tf.convert_to_tensor(dx), expected)

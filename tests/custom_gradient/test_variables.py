@@ -8,21 +8,11 @@ import tf_keras
 
 import tf_cg_ops as cg
 
+from ..support.modes import gradients
+
 pytestmark = pytest.mark.core
 
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-
-
-def gradients_by(function, variables, traced):
-    """dx and the gradients by the variables."""
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X)
-        return tape.gradient(y, [X, *variables], output_gradients=DY)
-
-    return (tf.function(run) if traced else run)()
 
 
 def linear(*variables):
@@ -40,22 +30,24 @@ def linear(*variables):
     return function
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "traced"])
-def traced(request):
+@pytest.fixture(params=["eager", "traced"])
+def mode(request):
     return request.param
 
 
-def test_trainable_variables_come_once_in_the_order_of_their_creation(traced):
+def test_trainable_variables_come_once_in_the_order_of_their_creation(mode):
     """Names do not matter; one is read twice."""
     first, second, third = (tf.Variable([0.0, 0.0], name=name) for name in ("same", "a", "same"))
     frozen = tf.Variable([0.0, 0.0], trainable=False)
-    dx, *by_variable = gradients_by(linear(third, first, frozen, second, first), [first, second, third], traced)
+    dx, *by_variable = gradients(
+        mode, lambda x, *_: linear(third, first, frozen, second, first)(x), [X, first, second, third], DY
+    )
     np.testing.assert_allclose(dx, 7 * DY)
     np.testing.assert_allclose(by_variable, [10 * DY, 100 * DY, 1000 * DY])
 
 
 @pytest.mark.parametrize("kind", [tf.Variable, keras.Variable], ids=["tf", "keras"])
-def test_a_variable_passed_as_an_argument_is_not_captured(kind, traced):
+def test_a_variable_passed_as_an_argument_is_not_captured(kind, mode):
     passed, captured = kind([0.5, 0.5]), tf.Variable([0.0, 0.0])
 
     @cg.custom_gradient
@@ -67,13 +59,13 @@ def test_a_variable_passed_as_an_argument_is_not_captured(kind, traced):
         return x * v + captured, grad_fn
 
     variable = passed.value if isinstance(passed, keras.Variable) else passed
-    _, dv, dw = gradients_by(lambda x: function(x, passed), [variable, captured], traced)
+    _, dv, dw = gradients(mode, lambda x, *_: function(x, passed), [X, variable, captured], DY)
     np.testing.assert_allclose(dv, 3 * DY)
     np.testing.assert_allclose(dw, 5 * DY)
 
 
 @pytest.mark.parametrize("where", ["cond", "while_loop", "function"])
-def test_variables_read_in_inner_graphs(where, traced):
+def test_variables_read_in_inner_graphs(where, mode):
     v = tf.Variable([2.0, 3.0])
 
     def body(x):
@@ -87,34 +79,28 @@ def test_variables_read_in_inner_graphs(where, traced):
     def function(x):
         return body(x), lambda dy, variables: (4.0 * dy, [6.0 * dy * x])
 
-    dx, dv = gradients_by(function, [v], traced)
+    dx, dv = gradients(mode, lambda x, *_: function(x), [X, v], DY)
     np.testing.assert_allclose(dx, 4 * DY)
     np.testing.assert_allclose(dv, 6 * DY * X)
 
 
 @pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
-def test_second_order_by_what_only_grad_fn_reads(make, traced):
+def test_second_order_by_what_only_grad_fn_reads(make, mode):
     """It is captured from outside of the graph, where f has not captured it before."""
     scale = make([2.0, 3.0])
     function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
 
-    def run():
-        with tf.GradientTape() as outer:
-            outer.watch([X, scale])
-            with tf.GradientTape() as inner:
-                inner.watch(X)
-                y = function(X)
-            dx = inner.gradient(y, X, output_gradients=DY)
-        return outer.gradient(dx, [X, scale])
+    def first(x, _):
+        return gradients("eager", function, [x], DY)[0]
 
-    by_x, by_scale = (tf.function(run) if traced else run)()
+    by_x, by_scale = gradients(mode, first, [X, scale], None)
     np.testing.assert_allclose(by_x, 10 * DY * scale)
     np.testing.assert_allclose(by_scale, 10 * DY * X)
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
+def test_weights_of_a_layer_in_mixed_precision(library, policy, mode):
     layer = library.layers.Dense(
         2, use_bias=False, dtype=library.mixed_precision.Policy(policy) if library is tf_keras else policy
     )
@@ -131,19 +117,13 @@ def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
         return y, grad_fn
 
     x, dy = tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 10.0]])
-
-    def run():
-        with tf.GradientTape() as tape:
-            y = tf.cast(function(x), tf.float32)
-        variable = layer.kernel.value if library is keras else layer.kernel
-        return tape.gradient(y, variable, output_gradients=dy)
-
-    gradient = (tf.function(run) if traced else run)()
+    variable = layer.kernel.value if library is keras else layer.kernel
+    (gradient,) = gradients(mode, lambda _: tf.cast(function(x), tf.float32), [variable], dy)
     assert gradient.dtype == tf.float32
     np.testing.assert_allclose(gradient, [[10.0, 100.0], [20.0, 200.0]])
 
 
-def test_a_variable_created_inside(traced):
+def test_a_variable_created_inside(mode):
     made = []
 
     @cg.custom_gradient
@@ -152,14 +132,10 @@ def test_a_variable_created_inside(traced):
             made.append(tf.Variable([1.0, 1.0]))
         return x * made[0], lambda dy, variables: (2.0 * dy, [3.0 * dy])
 
-    run = tf.function(lambda x: function(x)) if traced else function
+    run = tf.function(lambda x: function(x)) if mode == "traced" else function
     for _ in range(2):  # Shared by the calls after the first.
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = run(X)
-        dx, dv = tape.gradient(y, [X, made[0]], output_gradients=DY)
-        np.testing.assert_allclose(dx, 2 * DY)
-        np.testing.assert_allclose(dv, 3 * DY)
+        run(X)
+        np.testing.assert_allclose(gradients("eager", lambda x, _: run(x), [X, made[0]], DY), [2 * DY, 3 * DY])
 
 
 def test_variables_in_a_tensorflow_1_graph():
