@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import VJP_MODES, eager, traced
+from ..support.modes import VJP_MODES, eager, gradients, tape_vjp, traced
 from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -100,25 +100,21 @@ def by_largest(position, by_rest, by_position, by_size):
 LARGEST = {"size": tf.TensorSpec([], tf.float64), "rest": (tf.TensorSpec([3], tf.float64), tf.TensorSpec([], tf.int64))}
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_a_structure_with_an_integer(is_traced):
+def test_a_structure_with_an_integer(gradient):
     function = cg.numpy_function(largest, LARGEST, vjp=by_largest)
 
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = function(x)
-            loss = 2 * value["size"] + tf.reduce_sum(value["rest"][0] * tf.constant([1.0, 10.0, 100.0], tf.float64))
-        return value, tape.gradient(loss, x)
+    def loss(x):
+        value = function(x)
+        assert value["rest"][1].dtype == tf.int64
+        return 2 * value["size"] + tf.reduce_sum(value["rest"][0] * [1.0, 10.0, 100.0])
 
-    value, dx = (tf.function(run) if is_traced else run)(tf.constant([1.0, 5.0, 2.0, 3.0], tf.float64))
-    assert (value["size"], value["rest"][1], value["rest"][1].dtype) == (5.0, 1, tf.int64)
-    np.testing.assert_array_equal(value["rest"][0], [1.0, 2.0, 3.0])
+    x = np.array([1.0, 5.0, 2.0, 3.0])
+    tf.nest.map_structure(np.testing.assert_array_equal, function(x), {"size": 5.0, "rest": (x[[0, 2, 3]], 1)})
+    (dx,) = gradient(loss, [x], None)
     np.testing.assert_array_equal(dx, [1.0, 2.0, 10.0, 100.0])
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_needed_tells_what_a_tape_watches(is_traced):
+def test_needed_tells_what_a_tape_watches(gradient):
     seen = []
 
     def vjp(residuals, dy, needed):
@@ -126,17 +122,8 @@ def test_needed_tells_what_a_tape_watches(is_traced):
         return [g if n else None for g, n in zip(adjoint(residuals, dy), needed, strict=True)]
 
     function = cg.numpy_function(solve, SPEC, vjp=vjp)
-
-    def run(matrix, right):
-        with tf.GradientTape() as tape:
-            tape.watch(right)
-            y = function(matrix, right)
-        return tape.gradient(y, [matrix, right], output_gradients=tf.constant([1.0, 2.0, 4.0], tf.float64))
-
-    by_matrix, by_right = (tf.function(run) if is_traced else run)(
-        2 * tf.eye(3, dtype=tf.float64), tf.zeros([3], tf.float64)
-    )
-    assert by_matrix is None
+    dy = tf.constant([1.0, 2.0, 4.0], tf.float64)
+    (by_right,) = gradient(lambda right: function(2 * np.eye(3), right), [np.zeros(3)], dy)
     np.testing.assert_array_equal(by_right, [0.5, 1.0, 2.0])
     assert seen == [(False, True)]
 
@@ -189,24 +176,12 @@ sine_by_tensors = cg.numpy_function(
 )
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("is_function", [False, True], ids=["numpy_function", "tf.function"])
-def test_a_second_derivative_by_a_vjp_of_tensors(is_traced, is_function, rng):
+def test_a_second_derivative_by_a_vjp_of_tensors(is_function, gradient, rng):
     vjp = tf.function(lambda inputs, dy: tf.cos(inputs[0]) * dy) if is_function else sine_by_tensors
     function = cg.numpy_function(lambda x: (np.sin(x), None), SPEC, vjp=vjp)
     x, dy, u = (random_array(rng, [3]) for _ in range(3))
-
-    def run(x, dy, u):
-        with tf.GradientTape() as outer:
-            outer.watch([x, dy])
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = function(x)
-            dx = inner.gradient(y, x, output_gradients=dy)
-        return dx, *outer.gradient(dx, [x, dy], output_gradients=u)
-
-    dx, by_x, by_dy = (tf.function(run) if is_traced else run)(*map(tf.constant, (x, dy, u)))
-    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-13)
+    by_x, by_dy = gradient(lambda x, dy: tape_vjp(function, [x], dy)[1][0], [x, dy], u)
     np.testing.assert_allclose(by_x, -u * dy * np.sin(x), rtol=1e-13)
     np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
 
@@ -230,11 +205,7 @@ def test_members_of_a_batch(run, rng):
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
 
     def gradient(example):
-        x, dy = example
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x, output_gradients=dy)
+        return tape_vjp(function, [example[0]], example[1])[1][0]
 
     options = {"fn_output_signature": tf.float64} if run is tf.map_fn else {}
     dx = run(gradient, (tf.constant(x), tf.constant(dy)), **options)
@@ -248,17 +219,11 @@ def test_in_a_loop(where, rng):
     x, dy = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
     loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, function(x)), (0, x))[1])
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loop(x)
-        return tape.gradient(y, x, output_gradients=dy)
-
     value, expected = x.numpy(), dy.numpy()
     for _ in range(4):
         value, expected = np.sin(value), expected * np.cos(value)
-    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), expected, rtol=1e-12)
+    (dx,) = gradients("traced" if where == "inside" else "eager", loop, [x], dy)
+    np.testing.assert_allclose(dx, expected, rtol=1e-12)
 
 
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="cond")

@@ -202,21 +202,9 @@ def test_values_of_another_dtype_than_the_inputs(gradient, rng):
     np.testing.assert_allclose(dx, np.real(dz * np.conj(1j * np.exp(1j * np.abs(z)))), rtol=1e-13)
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_there_is_no_second_derivative(traced):
-    x = tf.constant([0.5, 1.0])
-
-    def run(x):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = cg.numpy_function(erf)(x)
-            dx = inner.gradient(y, x)
-        assert outer.gradient(dx, x) is None
-        return dx
-
-    np.testing.assert_allclose((tf.function(run) if traced else run)(x), erf(x.numpy())[1], rtol=1e-6)
+def test_there_is_no_second_derivative(gradient):
+    function = cg.numpy_function(erf)
+    assert gradient(lambda x: tape_vjp(function, [x], tf.ones_like(x))[1][0], [np.array([0.5, 1.0])], None) == [None]
 
 
 @pytest.mark.mode_table(feature="numpy_function", mode="forward_mode_eager")

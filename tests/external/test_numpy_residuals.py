@@ -12,6 +12,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.external import residuals
 
+from ..support.modes import tape_vjp
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -65,10 +66,7 @@ class Sine:
 
 
 def gradient(function, x=X):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x, output_gradients=DY)
+    return tape_vjp(function, [x], DY)[1][0]
 
 
 @pytest.mark.parametrize("where", ["eager", "around", "inside"])
