@@ -116,37 +116,6 @@ def test_the_same_tensor_twice_collects_both_gradients(gradient):
     np.testing.assert_allclose(dx, 53 * DY)
 
 
-def test_the_stable_log1pexp_of_tensorflows_documentation(gradient):
-    @cg.custom_gradient
-    def log1pexp(x):
-        e = tf.exp(x)
-        return tf.math.log(1.0 + e), lambda dy: dy * (1.0 - 1.0 / (1.0 + e))
-
-    (dx,) = gradient(log1pexp, [np.array([0.0, 100.0])], DY)
-    np.testing.assert_allclose(dx, [0.5, 10.0], rtol=1e-12)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_nested_second_order_of_tensorflows_documentation(mode):
-    """An op with a fused gradient op that has a custom gradient of its own."""
-
-    @cg.custom_gradient
-    def op_with_fused_backprop(x):
-        y, x_grad = tf.sin(x), tf.cos(x)
-
-        def first_order(dy):
-            @cg.custom_gradient
-            def first_order_custom(unused_x):
-                return x_grad, lambda ddy: 1000.0 * ddy
-
-            return dy * first_order_custom(x)
-
-        return y, first_order
-
-    actual = MODES[mode](op_with_fused_backprop, X, DY)
-    assert_orders(actual, [np.sin(X), DY * np.cos(X), 1000 * DY**2])
-
-
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_results_share_the_buffer_of_y(traced):
     def run(x):
