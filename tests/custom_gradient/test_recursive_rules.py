@@ -24,7 +24,6 @@ def recursive(counts=None):
     counts = collections.Counter() if counts is None else counts
 
     def define(name, value, derivative):
-        @cg.custom_gradient
         def function(x):
             def grad_fn(dy):
                 counts[name] += 1
@@ -33,7 +32,7 @@ def recursive(counts=None):
             return value(x), grad_fn
 
         function.__name__ = name
-        functions[name] = function
+        functions[name] = cg.custom_gradient(function)
 
     define("sigmoid", tf.sigmoid, lambda x: functions["sigmoid"](x) * (1.0 - functions["sigmoid"](x)))
     define("exp", tf.exp, lambda x: functions["exp"](x))
