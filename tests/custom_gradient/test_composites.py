@@ -1,17 +1,18 @@
-"""Arguments and results that hold tensors, but are no lists or dictionaries: slices, composite tensors, objects."""
+"""Composite tensors, extension types, and objects that stand for a Tensor, as arguments and results."""
 
 import types
+import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.core import pytree
 
-pytestmark = pytest.mark.core
+from ..support.modes import RUNS, gradients
+from ..support.tensors import pairs
 
-X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
+X, Y, DY = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([1.0, 10.0])
 
 
 def test_ragged_tensors(gradient):
@@ -45,100 +46,6 @@ def test_sparse_tensors(gradient):
     np.testing.assert_allclose(dx, 40 * DY)
 
 
-def test_indexed_slices_as_a_gradient(gradient):
-    @cg.custom_gradient
-    def lookup(table, ids):
-        return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids, tf.constant([4])), None)
-
-    (dx,) = gradient(lambda t: lookup(t, tf.constant([3, 1, 3])), [np.arange(4.0)], np.array([1.0, 10.0, 100.0]))
-    np.testing.assert_allclose(tf.convert_to_tensor(dx), [0.0, 20.0, 0.0, 202.0])
-
-
-def table_lookup(table, ids):
-    """Twice the gradient of tf.gather, without the rows that were not looked up."""
-    return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None)
-
-
-def traced_around(function):
-    return tf.function(lambda: tf.function(function)())
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True), traced_around],
-    ids=["eager", "traced", "jit", "nested"],
-)
-def test_indexed_slices_stay_slices_in_every_mode(mode):
-    """The gradient of a table has only the rows that were used, and is not dense."""
-    table = tf.Variable(tf.ones([4, 2], tf.float64))
-    lookup = cg.custom_gradient(table_lookup)
-    kinds = []
-
-    def run():
-        with tf.GradientTape() as tape:
-            rows = lookup(table, tf.constant([3, 1, 3]))
-        gradient = tape.gradient(
-            rows, table, output_gradients=tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], tf.float64)
-        )
-        kinds.append(type(gradient))
-        return gradient.values, gradient.indices, gradient.dense_shape
-
-    values, indices, dense_shape = mode(run)()
-    assert set(kinds) == {tf.IndexedSlices}
-    np.testing.assert_array_equal(values, [[2.0, 4.0], [6.0, 8.0], [10.0, 12.0]])
-    np.testing.assert_array_equal(indices, [3, 1, 3])
-    np.testing.assert_array_equal(dense_shape, [4, 2])
-
-
-def test_indexed_slices_in_a_loop_a_batch_and_of_unknown_shape():
-    """Gradients that TensorFlow makes dense add up."""
-    lookup = cg.custom_gradient(table_lookup)
-    ids = tf.constant([[3, 1], [3, 3]])
-
-    @tf.function(input_signature=[tf.TensorSpec(None, tf.float64)])
-    def by_loop(table):
-        with tf.GradientTape() as tape:
-            tape.watch(table)
-            total = tf.reduce_sum(tf.map_fn(lambda i: lookup(table, i) ** 2, ids, fn_output_signature=tf.float64))
-        return tf.convert_to_tensor(tape.gradient(total, table))
-
-    @tf.function
-    def by_batch(table):
-        with tf.GradientTape() as tape:
-            tape.watch(table)
-            total = tf.reduce_sum(tf.vectorized_map(lambda i: lookup(table, i) ** 2, ids, fallback_to_while_loop=False))
-        return tf.convert_to_tensor(tape.gradient(total, table))
-
-    table = tf.constant([0.0, 1.0, 2.0, 3.0], tf.float64)
-    for run in (by_loop, by_batch):
-        np.testing.assert_allclose(run(table), [0.0, 4.0, 0.0, 36.0])
-
-
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
-def test_indexed_slices_in_one_branch_of_a_conditional(jit_compile):
-    """TensorFlow makes slices of what the other branch has, and their dtypes have to agree."""
-    lookup = cg.custom_gradient(table_lookup)
-
-    @tf.function(jit_compile=jit_compile)
-    def run(table):
-        with tf.GradientTape() as tape:
-            tape.watch(table)
-            rows = tf.cond(table[0] < 1, lambda: lookup(table, tf.constant([3, 1, 3])), lambda: table[:3])
-        return tf.convert_to_tensor(tape.gradient(rows, table, output_gradients=tf.constant([1.0, 10.0, 100.0])))
-
-    np.testing.assert_array_equal(run(tf.constant([0.0, 1.0, 2.0, 3.0])), [0.0, 20.0, 0.0, 202.0])
-    np.testing.assert_array_equal(run(tf.constant([1.0, 1.0, 2.0, 3.0])), [1.0, 10.0, 100.0, 0.0])
-
-
-def test_indexed_slices_as_an_upstream(gradient):
-    @cg.custom_gradient
-    def function(x):
-        return 1.0 * x, lambda dy: 3.0 * tf.convert_to_tensor(dy)
-
-    (dx,) = gradient(lambda x: tf.gather(function(x), [1, 1]), [X], DY)
-    np.testing.assert_allclose(tf.convert_to_tensor(dx), [0.0, 33.0])  # A graph follows the answer back to its slices.
-
-
 def test_structures_that_only_tf_nest_knows(gradient):
     @cg.custom_gradient
     def function(tree):
@@ -149,24 +56,170 @@ def test_structures_that_only_tf_nest_knows(gradient):
     np.testing.assert_allclose(db, 5 * DY)
 
 
-def test_composites_among_plain_tensors_are_replaced_by_their_components():
-    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
-    value = {"a": tf.constant(4.0), "b": [ragged, "text"]}
-    found = pytree.tensors_in(value)
-    assert [tensor.shape for tensor in found] == [[], [3], [3]]
-    doubled = pytree.map_tensors(value, lambda tensors: [tensors[0] * 2, tensors[1] * 2, *tensors[2:]])
-    assert doubled["a"] == 8.0
-    assert doubled["b"][0].to_list() == [[2.0], [4.0, 6.0]]
-    assert doubled["b"][1] == "text"
+MASK = tf.constant([True, False])
 
 
-def test_indexed_slices_as_arguments_and_results(gradient):
-    @cg.custom_gradient
-    def function(slices):
-        def grad_fn(dy):
-            return tf.IndexedSlices(6.0 * dy.values, slices.indices)
+class Masked(tf.experimental.ExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
 
-        return tf.IndexedSlices(2.0 * slices.values, slices.indices), grad_fn
 
-    (dx,) = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant([3, 1]))).values, [X], DY)
-    np.testing.assert_allclose(dx, 6 * DY)
+class Batchable(tf.experimental.BatchableExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
+
+
+KINDS = {"extension": Masked, "batchable": Batchable}
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def to_tensor(m):
+    return m.values * m.weights
+
+
+def doubled(m):
+    return type(m)(2.0 * m.values, 3.0 * m.weights, m.mask)
+
+
+def times(m, first, second):
+    return type(m)(first * m.values, second * m.weights, m.mask)
+
+
+def scaled(m, dy):
+    return type(m)(7.0 * dy, 5.0 * dy, m.mask)
+
+
+TO_TENSORS = {
+    "custom_gradient": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: scaled(m, dy))),
+    "by_name": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: {"m": scaled(m, dy)})),
+    "in_a_structure": lambda m: cg.custom_gradient(
+        lambda d: (to_tensor(d["a"][0]) * d["b"], lambda dy: {"b": None, "a": [scaled(d["a"][0], dy)]})
+    )({"a": [m], "b": tf.ones([2])}),
+    "custom_vjp": cg.custom_vjp(lambda m: (to_tensor(m), m), scaled),
+    "custom_jvp": with_rule(to_tensor, lambda p, t: (to_tensor(*p), 7.0 * t[0].values + 5.0 * t[0].weights)),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(TO_TENSORS, RUNS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_argument_has_gradients_for_its_parts(name, kind, mode):
+    found = gradients(mode, lambda x, y: TO_TENSORS[name](KINDS[kind](x, y, MASK)), [X, Y], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY])
+
+
+TO_EXTENSIONS = {
+    "custom_gradient": (cg.custom_gradient(lambda m: (doubled(m), lambda dm: times(dm, 7.0, 5.0))), 7.0, 5.0),
+    "grad_pass_through": (cg.grad_pass_through(doubled), 1.0, 1.0),
+    "custom_vjp": (cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0)), 7.0, 5.0),
+    "custom_jvp": (with_rule(doubled, lambda p, t: (doubled(*p), times(t[0], 7.0, 5.0))), 7.0, 5.0),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(TO_EXTENSIONS, RUNS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_has_upstream_gradients_for_its_parts(name, kind, mode):
+    function, first, second = TO_EXTENSIONS[name]
+
+    def parts(x, y):
+        result = function(KINDS[kind](x, y, MASK))
+        assert type(result) is KINDS[kind]
+        return [result.values, result.weights]
+
+    found = gradients(mode, parts, [X, Y], [DY, 100.0 * DY])
+    np.testing.assert_allclose(found, [first * DY, 100.0 * second * DY])
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_tangents_of_the_parts(mode):
+    function, first, second = TO_EXTENSIONS["custom_jvp"]
+
+    def run():
+        with tf.autodiff.ForwardAccumulator([X, Y], [DY, 100.0 * DY]) as accumulator:
+            result = function(Masked(X, Y, MASK))
+        return [accumulator.jvp(result.values), accumulator.jvp(result.weights)]
+
+    np.testing.assert_allclose(RUNS[mode](run)(), [first * DY, 100.0 * second * DY])
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_a_part_that_nobody_uses_does_not_hide_the_other(mode):
+    """With materialize_grads=False a whole result may have None as its upstream gradient, but a part of it may not."""
+    function = cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0), materialize_grads=False)
+
+    found = gradients(mode, lambda x, y: function(Masked(x, y, MASK)).values, [X, Y], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 0.0 * DY])
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_none_is_the_gradient_of_all_parts(mode):
+    function = cg.custom_gradient(lambda m, x: (to_tensor(m) * x, lambda dy: (None, 7.0 * dy)))
+    np.testing.assert_allclose(function(Masked(X, Y, MASK), X), X**2 * Y)  # Without a tape.
+    dx, dy = gradients(mode, lambda x, y: function(Masked(x, y, MASK), x), [X, Y], DY)
+    np.testing.assert_allclose(dx, 7.0 * DY)
+    assert dy is None
+
+
+def test_a_gradient_of_another_type_is_an_error():
+    function = cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: Batchable(dy, dy, m.mask)))
+    with pytest.raises(ValueError, match="returned a gradient that does not hold as many tensors as 'm'"):
+        gradients("eager", lambda x: function(Masked(x, Y, MASK)), [X], DY)
+
+
+@pytest.fixture
+def tfp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Its import brings one about distutils.
+        return pytest.importorskip("tensorflow_probability")
+
+
+@pytest.fixture
+def transformed(tfp):
+    return tfp.util.TransformedVariable([1.0, 2.0], tfp.bijectors.Exp())
+
+
+OF_TRANSFORMED = {
+    "custom_gradient": cg.custom_gradient(lambda x, t: (x * t, lambda dy: (7.0 * dy, 5.0 * dy))),
+    "custom_vjp": cg.custom_vjp(lambda x, t: (x * t, None), lambda r, dy: (7.0 * dy, 5.0 * dy)),
+    "custom_jvp": with_rule(lambda x, t: x * t, lambda p, t: (p[0], 7.0 * t[0] + 5.0 * t[1])),
+    "grad_pass_through": lambda x, t: sum(
+        k * y for k, y in zip((7.0, 5.0), cg.grad_pass_through(lambda x, t: [x, 2.0 * t])(x, t), strict=True)
+    ),
+    "only_returned": lambda x, t: sum(
+        k * y
+        for k, y in zip((1.0, 5.0), cg.custom_gradient(lambda x: ([x, t], lambda dx, dt: 7.0 * dx))(x), strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_TRANSFORMED, RUNS))
+def test_the_gradient_of_a_transformed_variable_goes_on_to_its_variable(name, transformed, mode):
+    (variable,) = transformed.trainable_variables
+    found = gradients(mode, lambda x, _: OF_TRANSFORMED[name](x, transformed), [X, variable], DY)
+    # The derivative of exp is its value, the transformed variable.
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
+
+
+def test_a_distribution_and_a_dataset_may_be_arguments(tfp, gradient):
+    distribution, dataset = tfp.distributions.Normal(X, 1.0), tf.data.Dataset.range(3)
+    function = cg.custom_gradient(lambda x, d, dataset: (x * d.mean(), lambda dy: (7.0 * dy, None, None)))
+    (dx,) = gradient(lambda x: function(x, distribution, dataset), [X], DY)
+    np.testing.assert_allclose(dx, 7.0 * DY)
+
+
+def test_a_loaded_model_has_the_gradients_of_the_parts(tmp_path, gradient):
+    @tf.function(input_signature=[tf.TensorSpec([2])] * 2)
+    def function(x, y):
+        result = TO_EXTENSIONS["custom_gradient"][0](Masked(x, y, MASK))
+        return result.values + 10.0 * result.weights
+
+    model = tf.Module()
+    model.f = function
+    tf.saved_model.save(model, tmp_path)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path).f, [X, Y], DY), [7.0 * DY, 50.0 * DY])

@@ -1,9 +1,8 @@
-"""Decorated functions as Python objects: their attributes, as arguments of others, copied and pickled."""
+"""Decorated functions as Python objects: their attributes, as arguments of others, copied, pickled, in other processes."""
 
 import copy
 import functools
 import inspect
-import json
 import pickle
 
 import cloudpickle
@@ -13,9 +12,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
-
-pytestmark = pytest.mark.core
+from ..support.processes import run_script
 
 X = tf.constant([1.0, 2.0])
 DY = tf.constant([1.0, 10.0])
@@ -76,32 +73,20 @@ def through_a_condition(x):
     return x
 
 
-MODULE = Module()
 USES = {
-    "itself": tf.function(hundredfold),
-    "in a function": tf.function(lambda x: hundredfold(x)),
-    "in a translated condition": tf.function(through_a_condition),
-    "a method": tf.function(MODULE.scaled),
-    "a partial": tf.function(functools.partial(hundredfold)),
-    "wrapped again": tf.function(functools.wraps(hundredfold)(lambda *args: hundredfold(*args))),
-    "mapped": tf.function(lambda x: tf.map_fn(hundredfold, x)),
+    "itself": hundredfold,
+    "in a translated condition": through_a_condition,
+    "a method": Module().scaled,
+    "a partial": functools.partial(hundredfold),
+    "wrapped again": functools.wraps(hundredfold)(lambda x: through_a_condition(x)),
 }
 
 
 @pytest.mark.parametrize("name", USES)
-def test_autograph_does_not_look_through_the_decorator(name):
-    assert gradient(USES[name]) == [100.0, 1000.0]
-
-
-def test_wrappers_of_a_decorated_function_are_translated():
-    @functools.wraps(hundredfold)
-    def only_positive(x):
-        if tf.reduce_sum(x) > 0:
-            return hundredfold(x)
-        return x
-
-    assert gradient(tf.function(only_positive)) == [100.0, 1000.0]
-    assert gradient(tf.function(only_positive), -X) == [1.0, 10.0]
+def test_autograph_translates_around_the_decorator_and_does_not_look_through_it(name):
+    assert gradient(tf.function(USES[name])) == [100.0, 1000.0]
+    if name == "wrapped again":
+        assert gradient(tf.function(USES[name]), -X) == [1.0, 10.0]
 
 
 def test_arguments_of_a_function_keep_their_gradients():
@@ -119,14 +104,10 @@ def test_arguments_of_a_function_keep_their_gradients():
 
 
 @pytest.mark.parametrize("decorated", [hundredfold, rounded, Module.scaled], ids=["function", "ready_made", "method"])
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_decorated_functions_are_pickled_by_name(decorated, protocol):
-    assert pickle.loads(pickle.dumps(decorated, protocol)) is decorated
-
-
-def test_copies_are_the_decorated_function_itself():
-    assert copy.copy(hundredfold) is hundredfold
-    assert copy.deepcopy([hundredfold])[0] is hundredfold
+def test_decorated_functions_are_copied_as_they_are_and_pickled_by_name(decorated):
+    assert copy.copy(decorated) is copy.deepcopy([decorated])[0] is decorated
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(decorated, protocol)) is decorated
 
 
 class Scale:
@@ -138,20 +119,15 @@ class Scale:
         return tf.sin(x), lambda dy: self.factor * dy
 
 
-def test_a_bound_method_is_pickled_with_its_instance():
-    found = pickle.loads(pickle.dumps(Scale(7.0).apply))
-    assert gradient(found) == [7.0, 70.0]
-
-
 class Plain(Scale):
     def apply(self, x):
         return tf.sin(x), lambda dy: self.factor * dy
 
 
-def test_a_method_that_was_decorated_after_it_was_bound_is_pickled_with_its_gradient():
-    """The instance has a method of that name, without the gradient."""
-    decorated = cg.custom_gradient(Plain(7.0).apply)
-    assert gradient(pickle.loads(pickle.dumps(decorated))) == [7.0, 70.0]
+def test_a_bound_method_is_pickled_with_its_instance():
+    """Also if it was decorated after it was bound: the instance then has the method without the gradient."""
+    for method in (Scale(7.0).apply, cg.custom_gradient(Plain(7.0).apply)):
+        assert gradient(pickle.loads(pickle.dumps(method))) == [7.0, 70.0]
 
 
 def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
@@ -161,36 +137,125 @@ def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     assert gradient(cloudpickle.loads(cloudpickle.dumps(local))) == [3.0, 30.0]
 
 
-def test_decorated_functions_of_a_program_are_pickled_by_name(tmp_path):
-    result = run_python(
-        """
-import json, pickle
-import tensorflow as tf
-import tf_cg_ops as cg
-
-@cg.custom_gradient
-def function(x):
-    return x, lambda dy: 2.0 * dy
-
-print(json.dumps(pickle.loads(pickle.dumps(function)) is function))
-""",
-        cwd=tmp_path,
-    )
-    assert json.loads(result.stdout.splitlines()[-1]) is True
-
-
-def test_a_partial_has_the_name_of_its_type():
-    power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
-    assert power.__name__ == "partial"
-    np.testing.assert_allclose(gradient(power), 3.0 * X**2 * DY)
-
-
 def test_a_partial_and_a_model_in_a_functional_model(library):
     x = library.Input((2,))
-    model = library.Model(x, cg.recompute_grad(functools.partial(tf.pow, y=3.0))(x))
+    power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
+    assert power.__name__ == "partial"
+    model = library.Model(x, power(x))
     np.testing.assert_allclose(model(X[None]), X[None] ** 3)
     layer = library.layers.Dense(2)
     inner = library.Sequential([layer])
     inner.build((None, 2))
     with pytest.raises(ValueError, match="recompute_grad: 'Sequential' reads trainable variables"):
         cg.recompute_grad(inner)(x)
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+MAKE = {
+    "straight_through": cg.straight_through,
+    "surrogate": lambda f: cg.straight_through(f, "hard_tanh"),
+    "grad_pass_through": cg.grad_pass_through,
+    "recompute_grad": cg.recompute_grad,
+    "custom_gradient": lambda f: cg.custom_gradient(lambda x: (f(x), lambda dy: 3.0 * dy)),
+    "custom_vjp": lambda f: cg.custom_vjp(lambda x: (f(x), x), lambda x, dy: dy * x),
+    "custom_jvp": lambda f: with_rule(lambda x: f(x), lambda p, t: (f(*p), 5.0 * t[0])),
+    "override_gradients": lambda f: cg.override_gradients(f, {"Sign": lambda op, dy: 2.0 * dy}),
+}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_decorated_function_of_tensorflow_is_pickled_by_value(name):
+    decorated = MAKE[name](tf.sign)
+    assert gradient(cloudpickle.loads(cloudpickle.dumps(decorated))) == gradient(decorated)
+
+
+def test_tensorflows_own_attributes_stay_with_its_function():
+    assert [name for name in vars(cg.straight_through(tf.sign)) if name.startswith("_tf_")] == []
+
+
+def test_attributes_of_the_function_are_those_of_the_decorated_one():
+    def f(x):
+        return x
+
+    f.author = "me"
+    assert cg.recompute_grad(f).author == "me"
+
+
+def test_a_function_that_no_module_has_cannot_be_pickled_by_name():
+    message = (
+        r"^straight_through: 'sign' cannot be pickled because the module 'tensorflow\.python\.ops\.math_ops' has another "
+        r"object, or none, under this name\. Decorate a function at the top level of a module, or use cloudpickle\.$"
+    )
+    with pytest.raises(pickle.PicklingError, match=message):
+        pickle.dumps(cg.straight_through(tf.sign))
+
+
+PROGRAM = """
+import json, multiprocessing, pickle, subprocess, sys
+import tensorflow as tf
+import tf_cg_ops as cg
+
+@cg.custom_gradient
+def function(x):
+    # The rule calls the function itself.
+    return tf.sin(x), lambda dy: dy * (2.0 + function(0.0 * x))
+
+vjp = cg.custom_vjp(lambda x: (tf.sin(x), x), lambda x, dy: 3.0 * dy)
+factor = 4.0
+rounded = cg.straight_through(lambda x: tf.round(x), lambda x: factor * tf.ones_like(x))
+
+@cg.custom_jvp
+def jvp(x):
+    return tf.sin(x)
+
+@jvp.defjvp
+def rule(primals, tangents):
+    return tf.sin(*primals), 5.0 * tangents[0]
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @cg.custom_gradient
+    def method(self, x):
+        return tf.sin(x), lambda dy: self.factor * dy
+
+@cg.recompute_grad
+def recomputed(x):
+    return 7.0 * x
+
+def gradient(f):
+    x = tf.constant([0.3, -2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    return tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+
+CHILD = "import sys, pickle; f, g = pickle.load(sys.stdin.buffer); print([f(each) for each in g])"
+
+if __name__ == "__main__":
+    import cloudpickle
+    functions = [function, vjp, rounded, jvp, Scale(6.0).method, recomputed]
+    sent = cloudpickle.dumps((gradient, functions))
+    print(subprocess.run([sys.executable, "-c", CHILD], input=sent, check=True, capture_output=True).stdout.decode())
+    named = [function, jvp, Scale(6.0).method, recomputed]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(gradient, named))
+    print(pickle.loads(pickle.dumps(function)) is function)
+"""
+
+
+def test_functions_of_a_program_run_in_processes_of_cloudpickle_and_multiprocessing(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    lines = run_script(tmp_path / "program.py", cwd=tmp_path).stdout.split("\n")
+    of = {factor: [factor, 10.0 * factor] for factor in (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)}
+    assert [line for line in lines if line] == [
+        str(list(of.values())),
+        str([of[2.0], of[5.0], of[6.0], of[7.0]]),
+        "True",
+    ]

@@ -1,6 +1,10 @@
-"""Wrong results of a gradient function: every message with its full text, in eager mode, traced, and in a TF1 graph."""
+"""Wrong results of gradient functions: every message with its full text and in the words of what the user wrote.
 
-import json
+In eager mode, in a tf.function and in a graph of TensorFlow 1.
+"""
+
+import functools
+import inspect
 import re
 
 import numpy as np
@@ -13,240 +17,328 @@ from ..support.processes import run_python
 
 pytestmark = pytest.mark.core
 
-
-def eager(function):
-    x, y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        h = function(x, y)
-    # One for each value: TensorFlow does not count them, and would read what is not there.
-    tape.gradient(h, x, output_gradients=[tf.constant([1.0, 10.0])] * len(tf.nest.flatten(h)))
-
-
-def traced(function):
-    tf.function(lambda: eager(function), autograph=False)()
-
-
-def tf1(function):
-    with tf.Graph().as_default():
-        x, y = tf.compat.v1.placeholder(tf.float32, [2]), tf.compat.v1.placeholder(tf.float32, [2])
-        h = function(x, y)
-        tf.gradients(h, x, grad_ys=[tf.constant([1.0, 10.0])] * len(tf.nest.flatten(h)))
-
-
-MODES = {"eager": eager, "traced": traced, "tf1": tf1}
+X, Y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
 W = tf.Variable([1.0, 1.0], name="w")
 
 
-def returning(make):
-    """A function of x and y named log1pexp with a grad_fn that returns `make(dy)`."""
+def eager(function, num_arguments):
+    x = [X, Y][:num_arguments]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = function(*x)
+    return tape.gradient(h, x)
+
+
+def tf1(function, num_arguments):
+    with tf.Graph().as_default():
+        x = [tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(num_arguments)]
+        tf.gradients(function(*x), x)
+
+
+MODES = {
+    "eager": eager,
+    "traced": lambda function, n: tf.function(lambda: eager(function, n), autograph=False)(),
+    "called": lambda function, n: eager(tf.function(function), n),
+    "tf1": tf1,
+}
+
+
+def returning(answer, reads_variable=False):
+    """Of x and y, and perhaps of the variable w, with a grad_fn that returns `answer(dy)`."""
 
     def log1pexp(x, y):
-        return x + y, make
+        if reads_variable:
+            return W * x + y, lambda dy, variables=None: answer(dy)
+        return x + y, answer
 
-    return log1pexp
-
-
-def log1pexp_with_variables(x, y):
-    return W * x + y, lambda dy, variables=None: (dy, dy)
+    return cg.custom_gradient(log1pexp)
 
 
-CASES = {
-    "number": (
-        returning(lambda dy: dy),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned 1 gradient; expected 2 (one per input: 'x', 'y'). Return None "
-        "for an input that has no gradient.",
-    ),
-    "too_many": (
-        returning(lambda dy: (dy, dy, dy)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned 3 gradients; expected 2 (one per input: 'x', 'y'). Return None "
-        "for an input that has no gradient.",
-    ),
-    "dtype": (
-        returning(lambda dy: (tf.cast(dy, tf.complex64), None)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got complex64. Take its "
-        "real part with tf.math.real.",
-    ),
-    "integers": (
-        returning(lambda dy: (None, tf.cast(dy, tf.int32))),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'y', got int32. Cast it with "
-        "tf.cast.",
-    ),
-    "complex_array": (
-        returning(lambda dy: (np.array([1j, 2j]), None)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got complex128. Take its "
-        "real part with tf.math.real.",
-    ),
-    "text": (
-        returning(lambda dy: ("no", None)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a Tensor for 'x', got 'no'. Return None for an input that has "
-        "no gradient.",
-    ),
-    "text_tensor": (
-        returning(lambda dy: (tf.constant(["a", "b"]), None)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return a gradient of dtype float32 for 'x', got string. Return "
-        "numbers.",
-    ),
-    "variable_dtype": (
-        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [tf.cast(dy, tf.int32)])),
-        TypeError,
-        "custom_gradient: grad_fn of '<lambda>' must return a gradient of dtype float32 for variable 'w:0', got int32. "
-        "Cast it with tf.cast.",
-    ),
-    "variable_dict": (
-        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), {"w": dy})),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' must return the gradients of the variables in a list, got a dict. Return "
-        "one gradient for each variable, in the order of 'variables'.",
-    ),
-    "set": (
-        returning(lambda dy: {None, 1.0}),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a set. Return one "
-        "gradient for each input, in their order.",
-    ),
-    "objects": (
-        returning(lambda dy: np.array([None, 1.0], dtype=object)),
-        TypeError,
-        "custom_gradient: grad_fn of 'log1pexp' must return its gradients in a tuple or a list, got a NumPy array of "
-        "objects. Return one gradient for each input, in their order.",
-    ),
+TWO = "expected 2 (one per input: 'x', 'y'). Return None for an input that has no gradient."
+SHAPE = "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
+IN_ORDER = "Return one gradient for each input, in their order."
+
+# What grad_fn returns, and the message after "grad_fn of 'log1pexp'", where {} is the type of a Tensor.
+VALUES = {
+    "number": (lambda dy: dy, f"returned 1 gradient; {TWO}"),
+    "too_many": (lambda dy: (dy, dy, dy), f"returned 3 gradients; {TWO}"),
     "unknown_name": (
-        returning(lambda dy: {"x": dy, "z": dy}),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the "
-        "names of the inputs as keys, or return a tuple with one gradient for each input.",
+        lambda dy: {"x": dy, "z": dy},
+        "returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the names of the inputs as keys, or return a "
+        "tuple with one gradient for each input.",
     ),
     "missing_name": (
-        returning(lambda dy: {"y": dy}),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict without a gradient for 'x'. Use None for an input that has "
-        "no gradient.",
+        lambda dy: {"y": dy},
+        "returned a dict without a gradient for 'x'. Use None for an input that has no gradient.",
     ),
     "dict_for_a_tensor": (
-        returning(lambda dy: ({"a": dy}, dy)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a dict for 'x', which is {kind}. Return a gradient with the "
-        "structure of the input.",
+        lambda dy: ({"a": dy}, dy),
+        "returned a dict for 'x', which is {}. Return a gradient with the structure of the input.",
     ),
     "shape": (
-        returning(lambda dy: (None, tf.ones([7]))),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). "
-        "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
+        lambda dy: (None, tf.ones([7])),
+        f"returned a gradient of the wrong shape for 'y'; expected (2,), got (7,). {SHAPE}",
     ),
-    "variables_not_a_pair": (
-        log1pexp_with_variables,
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp_with_variables' returned 1 gradient; expected 2 (one per input: 'x', 'y'). "
-        "Return None for an input that has no gradient.",
+    "rows_of_slices": (
+        lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
+        f"returned a gradient of the wrong shape for 'x'; expected rows of (), got rows of (7,). {SHAPE}",
     ),
+    "variable_dict": (
+        lambda dy: ((dy, dy), {"w": dy}),
+        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
+        "order of 'variables'.",
+    ),
+    "variables_not_a_pair": (lambda dy: (dy, dy), f"returned 1 gradient; {TWO}"),
     "variable_count": (
-        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [])),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' returned 0 gradients for the variables; expected 1 (one per variable: "
-        "'w:0'). Return None for a variable that has no gradient.",
+        lambda dy: ((dy, dy), []),
+        "returned 0 gradients for the variables; expected 1 (one per variable: 'w:0'). Return None for a variable that has "
+        "no gradient.",
     ),
     "variable_shape": (
-        lambda x, y: (W * x + y, lambda dy, variables=None: ((dy, dy), [tf.ones([3])])),
-        ValueError,
-        "custom_gradient: grad_fn of '<lambda>' returned a gradient of the wrong shape for variable 'w:0'; expected "
-        "(2,), got (3,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
+        lambda dy: ((dy, dy), [tf.ones([3])]),
+        f"returned a gradient of the wrong shape for variable 'w:0'; expected (2,), got (3,). {SHAPE}",
     ),
     "variables_without_gradients": (
-        lambda x, y: (W * x + y, lambda dy, variables=None: dy),
-        ValueError,
-        None,
+        lambda dy: dy,
+        "did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of the "
+        "variables), got {}. Return None for a variable that has no gradient.",
     ),
-    "takes_no_variables": (
-        lambda x, y: (W * x + y, lambda dy: (dy, dy)),
-        TypeError,
+}
+FLOAT = "must return a gradient of dtype float32 for"
+TYPES = {
+    "dtype": (
+        lambda dy: (tf.cast(dy, tf.complex64), None),
+        f"{FLOAT} 'x', got complex64. Take its real part with tf.math.real.",
+    ),
+    "integers": (lambda dy: (None, tf.cast(dy, tf.int32)), f"{FLOAT} 'y', got int32. Cast it with tf.cast."),
+    "complex_array": (
+        lambda dy: (np.array([1j, 2j]), None),
+        f"{FLOAT} 'x', got complex128. Take its real part with tf.math.real.",
+    ),
+    "text_tensor": (lambda dy: (tf.constant(["a", "b"]), None), f"{FLOAT} 'x', got string. Return numbers."),
+    "text": (
+        lambda dy: ("no", None),
+        "must return a Tensor for 'x', got 'no'. Return None for an input that has no gradient.",
+    ),
+    "set": (lambda dy: {None, 1.0}, f"must return its gradients in a tuple or a list, got a set. {IN_ORDER}"),
+    "objects": (
+        lambda dy: np.array([None, 1.0], dtype=object),
+        f"must return its gradients in a tuple or a list, got a NumPy array of objects. {IN_ORDER}",
+    ),
+    "variable_dtype": (
+        lambda dy: ((dy, dy), [tf.cast(dy, tf.int32)]),
+        f"{FLOAT} variable 'w:0', got int32. Cast it with tf.cast.",
+    ),
+}
+
+
+def fwd(x, y):
+    return x * y, (x, y)
+
+
+def fwd_of_two(x):
+    return (x, 2.0 * x), x
+
+
+def fwd_with_limit(x, limit=1.0):
+    return x * limit, x
+
+
+def fwd_with_variable(x):
+    return W * x, x
+
+
+def bwd(residuals, dy):
+    return residuals[1] * dy
+
+
+def keeps_x(x):
+    return x
+
+
+def to_double(x):
+    return tf.cast(x, tf.float64)
+
+
+def to_complex(x):
+    return tf.cast(x, tf.complex64)
+
+
+def total(x):
+    return tf.reduce_sum(x)
+
+
+def add(x, y):
+    return x + y
+
+
+UPSTREAM = "does not take its residuals and upstream gradients; expected parameters for residuals and"
+ONE = "1 upstream gradient (one for each leaf of the value), got"
+
+# Functions of one argument, or of two if they say so, and the whole message.
+VALUES_OF_OTHERS = {
+    "custom_vjp with too few gradients": (
+        lambda: cg.custom_vjp(fwd, bwd),
+        f"custom_vjp: backward 'bwd' of 'fwd' returned 1 gradient; {TWO}",
+    ),
+    "grad_pass_through of another shape": (
+        lambda: cg.grad_pass_through(total),
+        "grad_pass_through: 'total' does not keep the shape of 'x'; expected (2,), got (). Use custom_gradient for a "
+        "function that changes shapes.",
+    ),
+    "grad_pass_through of another number": (
+        lambda: cg.grad_pass_through(add),
+        "grad_pass_through: 'add' has another number of tensors in its value than among its arguments; expected 2 (one "
+        "per input: 'x', 'y'), got 1. Use custom_gradient for it.",
+    ),
+    "straight_through with a surrogate of another dtype": (
+        lambda: cg.straight_through(tf.sign, to_double),
+        "straight_through: the surrogate 'to_double' of 'sign' returned a derivative of the wrong dtype; expected "
+        "float32, the dtype of x, got float64. Cast it with tf.cast.",
+    ),
+    "straight_through with a surrogate of more dimensions": (
+        lambda: cg.straight_through(tf.sign, lambda x: tf.ones([3, 2])),
+        "straight_through: the surrogate '<lambda>' of 'sign' returned a derivative of the wrong shape; expected (2,), "
+        "the shape of x, got (3, 2). Return one number for each element of x.",
+    ),
+}
+TYPES_OF_OTHERS = {
+    "custom_gradient of a variable that grad_fn does not take": (
+        lambda: cg.custom_gradient(lambda x: (W * x, lambda dy: dy)),
         "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
         "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
         "(gradients of the inputs, gradients of the variables).",
     ),
-    "no_pair": (
-        lambda x, y: x + y,
-        TypeError,
-        None,
+    "custom_gradient without a pair": (
+        lambda: cg.custom_gradient(keeps_x),
+        "custom_gradient: 'keeps_x' did not return its value with its gradient; expected a pair (value, grad_fn), got {}. "
+        "End it with: return value, grad_fn",
     ),
-    "three": (
-        lambda x, y: (x, y, lambda dy: dy),
-        TypeError,
-        None,
+    "custom_gradient with too many values": (
+        lambda: cg.custom_gradient(lambda x: (x, x, lambda dy: dy)),
+        "custom_gradient: '<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got a "
+        "tuple of 3 (",
     ),
-    "too_few_parameters": (
-        lambda x, y: ((x, y), lambda dy: (dy, dy)),
-        TypeError,
+    "custom_gradient with too few parameters of grad_fn": (
+        lambda: cg.custom_gradient(lambda x: ((x, x), lambda dy: dy)),
         "custom_gradient: grad_fn of '<lambda>' does not take its upstream gradients; expected parameters for 2 upstream "
         "gradients (one for each leaf of the value), got grad_fn(dy). Write grad_fn(*dys).",
     ),
-    "missing_argument": (
-        lambda x, y, z: (x, lambda dy: (dy, None, None)),
-        TypeError,
-        "custom_gradient: the arguments do not fit '<lambda>': missing a required argument: 'z'. Call it as "
-        "<lambda>(x, y, z).",
+    "custom_gradient without an argument": (
+        lambda: cg.custom_gradient(lambda x, z: (x, lambda dy: (dy, None))),
+        "custom_gradient: the arguments do not fit '<lambda>': missing a required argument: 'z'. Call it as <lambda>(x, z).",
     ),
-    "rows_of_slices": (
-        returning(lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None)),
-        ValueError,
-        "custom_gradient: grad_fn of 'log1pexp' returned a gradient of the wrong shape for 'x'; expected rows of (), got "
-        "rows of (7,). Give it the shape of the input: sum over what was broadcast, broadcast over what was summed.",
+    "custom_vjp without residuals": (
+        lambda: cg.custom_vjp(keeps_x, bwd),
+        "custom_vjp: 'keeps_x' did not return its value with its residuals; expected a pair (value, residuals), got {}. "
+        "End it with: return value, residuals",
+    ),
+    "custom_vjp whose backward takes no residuals": (
+        lambda: cg.custom_vjp(lambda x: (x, x), lambda dy: dy),
+        f"custom_vjp: backward '<lambda>' of '<lambda>' {UPSTREAM} {ONE} backward(dy). Write backward(residuals, *dys).",
+    ),
+    "custom_vjp whose backward takes nothing": (
+        lambda: cg.custom_vjp(lambda x: (x, x), lambda: None),
+        f"{UPSTREAM} {ONE} backward(). Write ",
+    ),
+    "custom_vjp whose backward takes too few upstream gradients": (
+        lambda: cg.custom_vjp(fwd_of_two, bwd),
+        f"custom_vjp: backward 'bwd' of 'fwd_of_two' {UPSTREAM} 2 upstream gradients (one for each leaf of the value), got "
+        "backward(residuals, dy). Write backward(residuals, *dys).",
+    ),
+    "custom_vjp whose backward takes no constant": (
+        lambda: cg.custom_vjp(fwd_with_limit, bwd, nondiff_argnames=["limit"]),
+        f"{UPSTREAM} {ONE} backward(residuals, dy). Write backward(residuals, *dys, limit).",
+    ),
+    "custom_vjp whose backward takes no needed": (
+        lambda: cg.custom_vjp(fwd, lambda residuals, needed: None),
+        f"{UPSTREAM} {ONE} backward(residuals, needed). Write backward(residuals, *dys, needed).",
+    ),
+    "custom_vjp whose backward takes no variables": (
+        lambda: cg.custom_vjp(fwd_with_variable, bwd),
+        "custom_vjp: 'fwd_with_variable' reads variables that are not among its arguments ('w:0'); expected a backward "
+        "that takes the keyword argument 'variables', got backward(residuals, dy). Write backward(residuals, *dys, "
+        "variables=None) and return (gradients of the inputs, gradients of the variables).",
+    ),
+    "grad_pass_through of another dtype": (
+        lambda: lambda x: tf.math.real(cg.grad_pass_through(to_complex)(x)),
+        "grad_pass_through: 'to_complex' must return a value that is real where 'x' is real, got complex64 for float32. Cast "
+        "its value with tf.cast, or use custom_gradient.",
+    ),
+    "straight_through with a surrogate of nothing": (
+        lambda: cg.straight_through(tf.sign, lambda x: None),
+        "straight_through: the surrogate '<lambda>' of 'sign' returned no derivative; expected a Tensor, got None. Return "
+        "the derivative at x, in its shape and dtype.",
+    ),
+    "straight_through with a surrogate of two arguments": (
+        lambda: cg.straight_through(tf.sign, add),
+        "straight_through: the surrogate 'add' of 'sign' does not take x alone; expected a function of one argument, got "
+        "(x, y). Write it as a function of x.",
     ),
 }
+
+
+CASES = {}
+for error, of_grad_fn, of_others in ((ValueError, VALUES, VALUES_OF_OTHERS), (TypeError, TYPES, TYPES_OF_OTHERS)):
+    for name, (answer, message) in of_grad_fn.items():
+        make = functools.partial(returning, answer, "variable" in name)
+        CASES[name] = (make, error, f"custom_gradient: grad_fn of 'log1pexp' {message}")
+    for name, (make, message) in of_others.items():
+        CASES[name] = (make, error, message)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
 def test_messages(case, mode):
+    make, exception, message = CASES[case]
+    function = make()
+    required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    num_arguments = 1 if "without an argument" in case else len(required)
     if mode == "tf1" and "variable" in case:
-        mode = "traced"  # A variable of eager mode is none of a TensorFlow 1 graph.
-    function, exception, message = CASES[case]
+        pytest.skip("a variable of eager mode is none of a TensorFlow 1 graph")
+    if mode == "called" and case == "custom_gradient without an argument":
+        pytest.skip("TensorFlow itself refuses the call")
     with pytest.raises(exception) as caught:
-        MODES[mode](cg.custom_gradient(function))
-    if message is None:
-        kind = {
-            "no_pair": "'<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got ",
-            "three": "expected a pair (value, grad_fn), got ",
-            "variables_without_gradients": "grad_fn of '<lambda>' did not return gradients for the variables; expected a "
-            "pair (gradients of the inputs, gradients of the variables), got ",
-        }[case]
-        assert any(kind + article in str(caught.value) for article in ("a ", "an ")), str(caught.value)
-    else:
-        kind = "an EagerTensor" if mode == "eager" else "a SymbolicTensor"
-        assert message.replace("{kind}", kind) in str(caught.value)
+        MODES[mode](function, num_arguments)
+    kind = "a SymbolicTensor" if "SymbolicTensor" in str(caught.value) else "an EagerTensor"
+    assert message.format(kind) in str(caught.value)
+    assert message.startswith("custom_gradient") or "grad_fn" not in str(caught.value)
+
+
+# Shapes that only a run tells
+
+
+def run_of_unknown_shape(function, size=None, jit_compile=False):
+    @tf.function(input_signature=[tf.TensorSpec([size])] * 2, jit_compile=jit_compile)
+    def run(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    return run(tf.constant([3.0, 4.0]), tf.constant([1.0, -10.0]))
+
+
+def twice(x):
+    return tf.concat([2.0 * x, x], 0)
+
+
+def in_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[
+        1
+    ]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
 @pytest.mark.parametrize("where", ["plain", "loop"])
 def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
-    @cg.custom_gradient
-    def function(x):
-        return 1.0 * x, lambda dy: tf.concat([dy, dy], 0)
-
-    def loop(x):
-        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
-
-    @tf.function(input_signature=[tf.TensorSpec([None])], jit_compile=jit_compile)
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x) if where == "plain" else loop(x)
-        return tape.gradient(y, x)
-
+    function = cg.custom_gradient(lambda x: (1.0 * x, twice))
     message = (
-        "custom_gradient: grad_fn of 'function' returned a gradient of the wrong shape for 'x'; expected [2], got [4]. "
-        "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
+        "custom_gradient: grad_fn of '<lambda>' returned a gradient of the wrong shape for 'x'; expected [2], got [4]. "
+        + SHAPE
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
-        run(tf.constant([1.0, 2.0]))
+        run_of_unknown_shape(function if where == "plain" else in_a_loop(function), jit_compile=jit_compile)
 
 
 @pytest.mark.parametrize(
@@ -261,124 +353,160 @@ def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
 def test_a_wrong_shape_where_one_shape_is_known(size, grad_fn):
     """TensorFlow's optimizer folds an op away whose shape function says that two shapes are the same."""
     function = cg.custom_gradient(lambda x: (1.0 * x, grad_fn))
-
-    @tf.function(input_signature=[tf.TensorSpec([size])] * 2)
-    def run(x, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x, output_gradients=dy)
-
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("for 'x'; expected [2], got [1]. ")):
-        run(tf.constant([3.0, 4.0]), tf.constant([1.0, -10.0]))
+        run_of_unknown_shape(function, size)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
 def test_a_right_shape_that_shows_at_run_time_only(jit_compile):
-    @cg.custom_gradient
-    def function(x):
-        return 1.0 * x, lambda dy: tf.concat([2.0 * dy, dy], 0)[: tf.size(dy)]
-
-    @tf.function(input_signature=[tf.TensorSpec([None])], jit_compile=jit_compile)
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x, output_gradients=tf.range(tf.cast(tf.size(x), tf.float32)))
-
-    np.testing.assert_array_equal(run(tf.constant([1.0, 2.0, 3.0])), [0.0, 2.0, 4.0])
+    function = cg.custom_gradient(lambda x: (1.0 * x, lambda dy: twice(dy)[: tf.size(dy)]))
+    np.testing.assert_array_equal(run_of_unknown_shape(function, jit_compile=jit_compile), [2.0, -20.0])
 
 
-@pytest.mark.parametrize("decorator", ["custom_gradient", "recompute_grad", "grad_pass_through"])
+def test_a_value_of_another_shape_that_shows_at_run_time_only():
+    message = "grad_pass_through: 'twice' does not keep the shape of 'x'; expected [2], got [4]. Use custom_gradient"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        run_of_unknown_shape(lambda x: cg.grad_pass_through(twice)(x)[:2])
+
+
+# What is no function, exceptions of the user, and what cannot be traced
+
+
+@pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
 def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
     with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor. Pass"):
         getattr(cg, decorator)(tf.constant(1.0))
 
 
-class OwnError(Exception):
-    pass
+def test_a_backward_that_is_no_function_is_refused_at_once():
+    message = (
+        "custom_vjp: backward is not a function; expected a function or another callable, got a float. Pass the function "
+        "itself: backward(residuals, *dys)."
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        cg.custom_vjp(fwd, 3.0)
 
 
-@cg.custom_gradient
-def failing(x):
-    def grad_fn(dy):
-        raise OwnError("as it is")
-
-    return 2.0 * x, grad_fn
-
-
-def test_an_exception_of_grad_fn_comes_when_a_gradient_is_asked_for_and_as_it_is():
-    x = tf.constant([1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = failing(x)
-    np.testing.assert_array_equal(y, [2.0, 4.0])
-    with pytest.raises(OwnError, match=r"^as it is$"):
-        tape.gradient(y, x)
+@pytest.mark.parametrize("names", ["scale", ["nope"]], ids=str)
+def test_names_that_are_no_arguments_are_refused(names):
+    """A str is not a list of names."""
+    message = (
+        "nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got "
+        f"{names!r}. Pass a list of names."
+    )
+    with pytest.raises(ValueError, match=re.escape(f"custom_vjp: {message}")):
+        cg.custom_vjp(fwd, bwd, nondiff_argnames=names)
+    with pytest.raises(ValueError, match=re.escape(f"custom_jvp: {message}")):
+        cg.custom_jvp(fwd, nondiff_argnames=names)
 
 
-def loop(x):
-    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, failing(x)), (0, x))[1]
+def failing(*_):
+    raise TypeError("my own")
 
 
-@pytest.mark.parametrize(("function", "value"), [(failing, [2.0, 4.0]), (loop, [4.0, 8.0])], ids=["plain", "loop"])
-def test_an_exception_of_a_traced_grad_fn_is_as_it_is(function, value):
+OF_THE_USER = {
+    "custom_gradient": cg.custom_gradient(lambda x: (2.0 * x, failing)),
+    "custom_vjp": cg.custom_vjp(lambda x: (2.0 * x, x), failing),
+    "straight_through": cg.straight_through(lambda x: 2.0 * x, failing),
+    "loop": in_a_loop(cg.custom_gradient(lambda x: (2.0 * x, failing))),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_USER)
+def test_an_exception_of_a_traced_grad_fn_is_as_it_is(name):
     """A tf.function builds its gradient when it is called under a tape."""
-    x = tf.constant([1.0, 2.0])
-    run = tf.function(function)
-    np.testing.assert_array_equal(run(x), value)
+    for function in (OF_THE_USER[name], tf.function(OF_THE_USER[name])):
+        np.testing.assert_array_equal(function(X), X * (4.0 if name == "loop" else 2.0))
+        with pytest.raises(TypeError, match=r"^my own$"):
+            eager(function, 1)
 
-    def ask():
+
+@pytest.mark.parametrize("derivative", [2.0, np.float64(2.0), np.array([2.0, 2.0])], ids=["float", "number", "array"])
+def test_a_surrogate_may_return_numbers(derivative):
+    (dx,) = eager(cg.straight_through(tf.sign, lambda x: derivative), 1)
+    np.testing.assert_array_equal(dx, [2.0, 2.0])
+
+
+SAVED = {
+    "custom_gradient": (
+        lambda: cg.custom_gradient(lambda x: (2.0 * x, lambda dy: tf.constant(dy.numpy()))),
+        r"custom_gradient: the gradient of '<lambda>' is not there; expected a grad_fn that TensorFlow can trace into a "
+        r"graph, got this while tracing it: .*numpy.*\. Use TensorFlow operations in grad_fn\.",
+    ),
+    "custom_vjp": (
+        lambda: cg.custom_vjp(lambda x: (2.0 * x, x), lambda x, dy: tf.constant(dy.numpy())),
+        r"custom_vjp: the gradient of '<lambda>' is not there; expected a backward that TensorFlow can trace into a graph, "
+        r"got this while tracing it: .*numpy.*\. Use TensorFlow operations in backward\.",
+    ),
+    "custom_vjp_count": (
+        lambda: cg.custom_vjp(lambda x, y=None: (2.0 * x, x), lambda x, dy: (dy, dy, dy)),
+        r"custom_vjp: the gradient of '<lambda>' is not there; expected a backward that .* tracing it: ValueError: "
+        r"custom_vjp: backward '<lambda>' of '<lambda>' returned 3 gradients; expected .*",
+    ),
+    "grad_pass_through": (
+        lambda: cg.grad_pass_through(twice),
+        r"grad_pass_through: the gradient of 'twice' is not there; expected a function that TensorFlow can trace into a "
+        r"graph, got this while tracing it: ValueError: grad_pass_through: 'twice' does not keep the shape of 'x'; .*\. Use "
+        r"TensorFlow operations in 'twice'\.",
+    ),
+    "straight_through": (
+        lambda: cg.straight_through(lambda x: 2.0 * x, lambda x: tf.constant(x.numpy())),
+        r"straight_through: the gradient of '<lambda>' is not there; expected a surrogate that TensorFlow can trace into a "
+        r"graph, got this while tracing it: .*numpy.*\. Use TensorFlow operations in the surrogate\.",
+    ),
+}
+
+LOAD = """
+import sys
+import tensorflow as tf, tf_cg_ops
+for name in sys.argv[2:]:
+    x = tf.constant([1.0, 2.0])
+    try:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            return tape.gradient(run(x), x)
-
-    with pytest.raises(OwnError, match=r"^as it is$"):
-        ask()
+            y = getattr(tf.saved_model.load(sys.argv[1]), name)(x)
+        assert y[:2].numpy().tolist() == [2.0, 4.0]
+        tape.gradient(y, x)
+    except RuntimeError as error:
+        print(name, repr(str(error)))
+"""
 
 
 def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
-    @cg.custom_gradient
-    def through_numpy(x):
-        return x**2, lambda dy: tf.constant(dy.numpy() * 3)
-
-    x = tf.constant([1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = through_numpy(x)
-    np.testing.assert_array_equal(tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])), [3.0, 30.0])
-
+    """A loaded model has the values, and says in the words of the user why there is no gradient."""
     model = tf.Module()
-    model.f = tf.function(through_numpy, input_signature=[tf.TensorSpec([2])])
+    for name, (make, _) in SAVED.items():
+        setattr(model, name, tf.function(make(), input_signature=[tf.TensorSpec([2])]))
     tf.saved_model.save(model, tmp_path / "model")
-    code = """
-import json, sys
-import tensorflow as tf, tf_cg_ops
-f, x = tf.saved_model.load(sys.argv[1]).f, tf.constant([1.0, 2.0])
-y = f(x)
-try:
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        tape.gradient(f(x), x)
-except RuntimeError as error:
-    print(json.dumps([y.numpy().tolist(), str(error)]))
-"""
-    value, message = json.loads(run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-1])
-    assert value == [1.0, 4.0]
-    assert message.startswith(
-        "custom_gradient: the gradient of 'through_numpy' is not there; expected a grad_fn that TensorFlow can trace into "
-        "a graph, got this while tracing it: "
-    )
-    assert "numpy" in message
+    lines = run_python(LOAD, tmp_path / "model", *SAVED, cwd=tmp_path).stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == list(SAVED)
+    for line, (name, (_, expected)) in zip(lines, SAVED.items(), strict=True):
+        text = line.partition(" ")[2].encode().decode("unicode_escape")
+        assert re.search(expected, text, re.DOTALL), text
+        assert name == "custom_gradient" or "grad_fn" not in text
+
+
+def test_a_batched_rule_speaks_of_what_the_user_wrote():
+    function = cg.custom_vjp(lambda x: (x, x), lambda x, dy: tf.constant(dy.numpy()))
+
+    @tf.function(autograph=False)  # Whose messages quote the library's source.
+    def run(x):
+        def per_example(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return tape.gradient(y, x)
+
+        return tf.vectorized_map(per_example, x)
+
+    with pytest.raises(Exception, match="numpy") as caught:
+        run(tf.ones([3, 2]))
+    assert "grad_fn" not in str(caught.value)
 
 
 def test_a_result_from_a_graph_that_is_gone_is_refused_in_tensorflows_words():
     kept = []
     tf.function(kept.append)(tf.constant(1.0))
-
-    @cg.custom_gradient
-    def leaky(x):
-        return kept[0], lambda dy: dy * x
-
+    leaky = cg.custom_gradient(lambda x: (kept[0], lambda dy: dy * x))
     with pytest.raises(TypeError, match="out of scope"):
         leaky(tf.constant(1.0))

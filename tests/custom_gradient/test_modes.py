@@ -12,61 +12,38 @@ from ..support.functions import CASES, WEIGHT
 from ..support.modes import assert_orders, derivative, eager_orders
 from ..support.processes import run_python
 from ..support.sources import ROOT
-
-pytestmark = pytest.mark.core
+from ..support.tensors import pairs
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 
 RELOAD = """
 import json, sys
-import numpy as np
 import tensorflow as tf
 import tf_cg_ops
-from tests.support.modes import first_and_second_order as orders
+from tests.custom_gradient.test_modes import DY, X, in_a_loop, jacobian, tangent
+from tests.support.modes import eager_orders, jit_orders, traced_orders
 
-path, again, x, dy = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:5])
-model = tf.saved_model.load(path)
-if again:
-    tf.saved_model.save(model, again)
-    model = tf.saved_model.load(again)
-x, dy = tf.constant(x, tf.float64), tf.constant(dy, tf.float64)
-
-def jacobian(function, x):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = function(x)
-    return tape.jacobian(value, x)
-
-def tangent(function, x, dy):
-    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator:
-        value = function(x)
-    return accumulator.jvp(value)
-
-def loop(function, x):
-    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
-
-def numbers(structure):
-    return tf.nest.map_structure(lambda t: t.numpy().tolist(), structure)
+once = tf.saved_model.load(sys.argv[1])
+tf.saved_model.save(once, sys.argv[2])
+again = tf.saved_model.load(sys.argv[2])
 
 found = {}
-for name in sys.argv[5:]:
-    f = getattr(model, name)
-    found[name] = {
-        "tapes around": numbers(orders(f, x, dy)),
-        "traced": numbers(tf.function(lambda x, dy: orders(f, x, dy))(x, dy)),
-        "in a loop": numbers(orders(lambda x: loop(f, x), x, dy)),
-    }
-    if name not in ("while_loop", "cond", "scan", "map_fn"):
-        # XLA compiles no second derivative of a loop or a conditional that was loaded, with built-in ops alone either.
-        found[name]["jit"] = numbers(tf.function(lambda x, dy: orders(f, x, dy), jit_compile=True)(x, dy))
-    if name in ("plain", "with_variable", "keywords", "nested", "custom_vjp", "custom_jvp", "recompute_grad"):
-        found[name]["jacobian"] = numbers(jacobian(f, x))
-        found[name]["tangent"] = numbers(tangent(f, x, dy))
+for name in sys.argv[3:]:
+    f = getattr(again, name)
+    found[name] = {"once": eager_orders(getattr(once, name), X, DY)}
+    # XLA compiles no second derivative of a loop or a conditional that was loaded, with built-in ops alone either.
+    run = traced_orders if name in ("while_loop", "cond", "scan", "map_fn") else jit_orders
+    found[name]["again"] = run(f, X, DY)
+    if name in ("with_variable", "custom_vjp", "custom_jvp", "recompute_grad"):
+        found[name]["in a loop"] = eager_orders(lambda x: in_a_loop(f, x), X, DY)
+        found[name]["jacobian"] = jacobian(f, tf.constant(X)).numpy()
+        found[name]["tangent"] = tangent(f, tf.constant(X), tf.constant(DY)).numpy()
 with tf.GradientTape() as tape:
-    value = model.with_variable(x)
-found["by variable"] = numbers(tape.gradient(value, model.weight, output_gradients=dy))
-print(json.dumps(found))
+    value = again.with_variable(tf.constant(X))
+by_variable = tape.gradient(value, again.weight, output_gradients=tf.constant(DY))
+found = tf.nest.map_structure(lambda array: array.tolist(), found)
+print(json.dumps([found, by_variable.numpy().tolist()]))
 """
 
 
@@ -74,41 +51,45 @@ def in_a_loop(function, x):
     return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
 
 
+def jacobian(function, x, use_pfor=True):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = function(x)
+    return tape.jacobian(value, x, experimental_use_pfor=use_pfor)
+
+
+def tangent(function, x, t):
+    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+        value = function(x)
+    return accumulator.jvp(value)
+
+
+@pytest.mark.core
 @pytest.mark.mode_table(feature="custom_gradient", mode="reloaded")
 @pytest.mark.mode_table(feature="custom_vjp", mode="reloaded")
 @pytest.mark.mode_table(feature="custom_jvp", mode="reloaded")
 @pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
-@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-def test_orders_after_a_reload_in_a_fresh_process(again, tmp_path):
+def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
+    """Loaded, and saved again and loaded: exactly what it was before, which graph/test_modes.py compares with numbers by hand."""
     model = tf.Module()
     model.weight = WEIGHT
     for name, case in CASES.items():
         setattr(model, name, tf.function(case.function, input_signature=[tf.TensorSpec([3], tf.float64)]))
     tf.saved_model.save(model, tmp_path / "model")
-    result = run_python(
-        RELOAD,
-        tmp_path / "model",
-        tmp_path / "again" if again else "",
-        json.dumps(X.tolist()),
-        json.dumps(DY.tolist()),
-        *CASES,
-        cwd=tmp_path,
-        environment={"PYTHONPATH": str(ROOT)},
-    )
-    found = json.loads(result.stdout.splitlines()[-1])
+    arguments = [tmp_path / "model", tmp_path / "again", *CASES]
+    result = run_python(RELOAD, *arguments, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    found, by_variable = json.loads(result.stdout.splitlines()[-1])
     for name, case in CASES.items():
-        # Exactly what it was before; and that is what the tests above compare with the numbers by hand.
         before = eager_orders(case.function, X, DY)
-        for mode in {"tapes around", "traced", "jit"} & set(found[name]):
-            assert_orders(found[name][mode], before)
-        assert "jit" in found[name] or name in ("while_loop", "cond", "scan", "map_fn")
-        assert_orders(found[name]["in a loop"], eager_orders(lambda x, f=case.function: in_a_loop(f, x), X, DY))
+        assert_orders(found[name]["once"], before)
+        assert_orders(found[name]["again"], before)
         if "jacobian" in found[name]:
+            assert_orders(found[name]["in a loop"], eager_orders(lambda x, f=case.function: in_a_loop(f, x), X, DY))
             diagonal = case.by_hand(X, np.ones(3))[1]
             np.testing.assert_allclose(found[name]["jacobian"], np.diag(diagonal), rtol=1e-12)
             np.testing.assert_allclose(found[name]["tangent"], diagonal * DY, rtol=1e-12)
-    np.testing.assert_allclose(found["by variable"], 100 * X * DY)
+    np.testing.assert_allclose(by_variable, 100 * X * DY)
 
 
 @cg.custom_gradient
@@ -117,14 +98,9 @@ def sine(x):
     return tf.sin(x), lambda dy: dy * tf.cos(x)
 
 
-@tf.function
-def cosine(x):
-    return tf.cos(x)
-
-
 @cg.custom_gradient
 def sine_by_function(x):
-    return tf.sin(x), lambda dy: dy * cosine(x)
+    return tf.sin(x), lambda dy: dy * tf.function(tf.cos)(x)
 
 
 @cg.custom_gradient
@@ -140,10 +116,12 @@ def squared_sine(x):
     return tf.sin(x) ** 2, lambda dy: dy * 2.0 * tf.sin(x) * tf.cos(x)
 
 
+OF_SINE = [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
 HIGHER = {
-    "sine": (sine, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
-    "function": (sine_by_function, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
-    "loop": (sine_by_loop, [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]),
+    "sine": (sine, OF_SINE),
+    "function": (sine_by_function, OF_SINE),
+    # TensorFlow's own derivatives of a loop grow with every order.
+    "loop": (sine_by_loop, OF_SINE[:3]),
     "product": (
         squared_sine,
         [
@@ -156,14 +134,11 @@ HIGHER = {
 }
 
 
-@pytest.mark.parametrize("mode", ["eager", "inside", "around", "jit", "recomputed"])
-@pytest.mark.parametrize("case", HIGHER)
+@pytest.mark.parametrize(("case", "mode"), pairs(HIGHER, ["eager", "inside", "around", "jit", "recomputed"], quick=2))
 def test_four_orders_by_nested_tapes(case, mode):
     function, expected = HIGHER[case]
     function = {"around": tf.function(function), "recomputed": cg.recompute_grad(function)}.get(mode, function)
-    for order, by_hand_of_order in enumerate(expected):
-        if case == "loop" and order == 3:
-            break  # TensorFlow's own derivatives of a loop grow with every order.
+    for by_hand_of_order in expected:
         function = derivative(function)
         run = function
         if mode in ("inside", "jit", "recomputed"):
@@ -232,20 +207,9 @@ def test_tangents_of_any_rule_in_eager_mode(name):
     function = cg.custom_gradient(lambda x: (x**3 / 3.0, lambda dy: rule(x, dy)))
     x, t = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, 10.0], tf.float64)
 
-    def gradient(function, x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
-
-    def tangent(function, x):
-        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            y = function(x)
-        return accumulator.jvp(y)
-
-    np.testing.assert_allclose(tangent(function, x), [1.0, 40.0])
-    np.testing.assert_allclose(tangent(lambda x: gradient(function, x), x), [2.0, 40.0])
-    np.testing.assert_allclose(gradient(lambda x: tangent(function, x), x), [2.0, 40.0])
+    np.testing.assert_allclose(tangent(function, x, t), [1.0, 40.0])
+    np.testing.assert_allclose(tangent(derivative(function), x, t), [2.0, 40.0])
+    np.testing.assert_allclose(derivative(lambda x: tangent(function, x, t))(x), [2.0, 40.0])
 
 
 def test_a_tangent_through_a_black_box_is_none():
@@ -256,9 +220,7 @@ def test_a_tangent_through_a_black_box_is_none():
 
         return tf.numpy_function(np.sin, [x], tf.float64), grad_fn
 
-    with tf.autodiff.ForwardAccumulator(tf.constant(X), tf.constant(DY)) as accumulator:
-        y = sine(tf.constant(X))
-    assert accumulator.jvp(y) is None
+    assert tangent(sine, tf.constant(X), tf.constant(DY)) is None
 
 
 def test_tangents_with_slices_and_with_integer_outputs():
@@ -278,50 +240,23 @@ def test_tangents_with_slices_and_with_integer_outputs():
         assert none is None
 
 
-def jacobians(function, x):
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        value = function(x)
-    pfor = tape.jacobian(value, x)
-    loop = tape.jacobian(value, x, experimental_use_pfor=False)
-    return pfor, loop
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.core
 @pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
-def test_jacobians_are_diagonal_and_equal_to_a_loop(case, traced):
-    def run(x):
-        return jacobians(CASES[case].function, x)
-
-    pfor, loop = (tf.function(run) if traced else run)(tf.constant(X))
+def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
+    """In eager mode; graph/test_modes.py has those of graphs."""
+    pfor, loop = (jacobian(CASES[case].function, tf.constant(X), use_pfor) for use_pfor in (True, False))
     np.testing.assert_allclose(pfor, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
     np.testing.assert_allclose(loop, pfor)
 
 
-@pytest.mark.parametrize("where", ["eager", "inside", "around"])
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"])
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("case", "where"),
+    pairs(["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"], ["eager", "inside", "around"]),
+)
 def test_forward_mode_takes_the_gradient_rule(case, where):
     """The tangent is the rule's: for elementwise functions gx * t."""
-    tangent = tf.constant(DY)
     function = tf.function(CASES[case].function) if where == "around" else CASES[case].function
-
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            value = function(x)
-        return accumulator.jvp(value)
-
-    actual = (tf.function(run) if where == "inside" else run)(tf.constant(X))
-    np.testing.assert_allclose(actual, CASES[case].by_hand(X, DY)[1], rtol=1e-12)
-
-
-def test_forward_over_reverse():
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, tf.constant(DY)) as accumulator:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                value = CASES["plain"].function(x)
-            dx = tape.gradient(value, x)
-        return accumulator.jvp(dx)
-
-    np.testing.assert_allclose(run(tf.constant(X)), 20 * DY)
-    np.testing.assert_allclose(tf.function(run)(tf.constant(X)), 20 * DY)
+    run = tf.function(tangent) if where == "inside" else tangent
+    found = run(function, tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(found, CASES[case].by_hand(X, DY)[1], rtol=1e-12)

@@ -1,5 +1,6 @@
 """Recursive rules: the trace ends, and a saved model has three orders."""
 
+import collections
 import json
 
 import numpy as np
@@ -8,53 +9,36 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import derivative
 from ..support.processes import run_python
 from ..support.sources import ROOT
+from ..support.tensors import pairs
 
 X = np.array([0.5, -1.0, 2.0])
 DY = np.array([1.0, 10.0, -3.0])
 
 
-def recursive(decorate, counts=None):
+def recursive(counts=None):
     """Functions whose gradient calls the function itself, or one whose gradient calls it again."""
+    functions = {}
+    counts = collections.Counter() if counts is None else counts
 
-    def count(name):
-        if counts is not None:
-            counts[name] = counts.get(name, 0) + 1
+    def define(name, value, derivative):
+        def function(x):
+            def grad_fn(dy):
+                counts[name] += 1
+                return dy * derivative(x)
 
-    @decorate
-    def sigmoid(x):
-        def grad_fn(dy):
-            count("sigmoid")
-            return dy * sigmoid(x) * (1.0 - sigmoid(x))
+            return value(x), grad_fn
 
-        return tf.sigmoid(x), grad_fn
+        function.__name__ = name
+        functions[name] = cg.custom_gradient(function)
 
-    @decorate
-    def exp(x):
-        def grad_fn(dy):
-            count("exp")
-            return dy * exp(x)
-
-        return tf.exp(x), grad_fn
-
-    @decorate
-    def sin(x):
-        def grad_fn(dy):
-            count("sin")
-            return dy * cos(x)
-
-        return tf.sin(x), grad_fn
-
-    @decorate
-    def cos(x):
-        def grad_fn(dy):
-            count("cos")
-            return -dy * sin(x)
-
-        return tf.cos(x), grad_fn
-
-    return {"sigmoid": sigmoid, "exp": exp, "sin": sin, "cos": cos}
+    define("sigmoid", tf.sigmoid, lambda x: functions["sigmoid"](x) * (1.0 - functions["sigmoid"](x)))
+    define("exp", tf.exp, lambda x: functions["exp"](x))
+    define("sin", tf.sin, lambda x: functions["cos"](x))
+    define("cos", tf.cos, lambda x: -functions["sin"](x))
+    return functions
 
 
 def sigmoid_orders(x):
@@ -76,23 +60,22 @@ def orders(function, x, count):
     if count == 0:
         return [function(x)]
 
-    def derivative(x):
+    def times_dy(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = function(x)
         return tape.gradient(y, x, output_gradients=tf.constant(DY, x.dtype))
 
-    return [function(x), *orders(derivative, x, count - 1)]
+    return [function(x), *orders(times_dy, x, count - 1)]
 
 
 def expected_orders(name, count):
     return [d * DY**i for i, d in enumerate(ORDERS[name](X)[: count + 1])]
 
 
-@pytest.mark.parametrize("name", ORDERS)
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
+@pytest.mark.parametrize(("name", "jit_compile"), pairs(ORDERS, [False, True]))
 def test_a_rule_may_call_its_own_function(name, jit_compile):
-    function = recursive(cg.custom_gradient)[name]
+    function = recursive()[name]
     found = tf.function(lambda x: orders(function, x, 4), jit_compile=jit_compile)(tf.constant(X))
     for actual, expected in zip(found, expected_orders(name, 4), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-10)
@@ -101,8 +84,8 @@ def test_a_rule_may_call_its_own_function(name, jit_compile):
 @pytest.mark.parametrize(("name", "traces"), [("sigmoid", 1 + 2 + 4), ("exp", 3), ("sin", 3), ("cos", 3)])
 def test_a_value_costs_a_bounded_number_of_traces(name, traces):
     """One rule for each call in a rule, up to the third order."""
-    counts = {}
-    function = recursive(cg.custom_gradient, counts)[name]
+    counts = collections.Counter()
+    function = recursive(counts)[name]
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
     assert sum(counts.values()) == traces
     rules = [f for f in graph.as_graph_def().library.function if "custom_gradient_rule_of" in f.signature.name]
@@ -111,7 +94,7 @@ def test_a_value_costs_a_bounded_number_of_traces(name, traces):
 
 @pytest.mark.parametrize("around", ["while_loop", "cond", "map_fn", "nested"])
 def test_a_recursive_rule_in_control_flow(around):
-    function = recursive(cg.custom_gradient)["sigmoid"]
+    function = recursive()["sigmoid"]
     in_control_flow = {
         "while_loop": lambda x: tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, function(x)), (0, x))[1],
         "cond": lambda x: tf.cond(x[0] > 0, lambda: function(x), lambda: x),
@@ -123,41 +106,13 @@ def test_a_recursive_rule_in_control_flow(around):
         np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
-def test_tangents_of_a_recursive_rule():
-    function = recursive(cg.custom_gradient)["sigmoid"]
-
-    def tangent(x, t):
-        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            y = function(x)
-        return accumulator.jvp(y)
-
-    for run in (tangent, tf.function(tangent), lambda x, t: tangent_around(tf.function(function), x, t)):
-        np.testing.assert_allclose(run(tf.constant(X), tf.constant(DY)), sigmoid_orders(X)[1] * DY, rtol=1e-10)
-
-
-def tangent_around(function, x, t):
-    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-        y = function(x)
-    return accumulator.jvp(y)
-
-
 def test_a_recursive_rule_in_a_batch():
-    function = recursive(cg.custom_gradient)["sigmoid"]
+    function = recursive()["sigmoid"]
 
-    def derivative(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
+    def first(x):
+        return tf.vectorized_map(derivative(function), x, fallback_to_while_loop=False)
 
-    @tf.function
-    def second(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            dx = tf.vectorized_map(derivative, x, fallback_to_while_loop=False)
-        return dx, tape.gradient(dx, x, output_gradients=tf.constant(DY))
-
-    dx, ddx = second(tf.constant(X))
+    dx, ddx = tf.function(lambda x: orders(first, x, 1))(tf.constant(X))
     np.testing.assert_allclose(dx, sigmoid_orders(X)[1], rtol=1e-10)
     np.testing.assert_allclose(ddx, sigmoid_orders(X)[2] * DY, rtol=1e-10)
 
@@ -184,7 +139,7 @@ print(json.dumps(found))
 
 def test_a_saved_recursive_rule_has_three_orders_in_a_fresh_process(tmp_path):
     model = tf.Module()
-    for name, function in recursive(cg.custom_gradient).items():
+    for name, function in recursive().items():
         setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
     tf.saved_model.save(model, tmp_path / "model")
     result = run_python(RELOAD, tmp_path / "model", *ORDERS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
@@ -203,7 +158,7 @@ def test_a_saved_recursive_rule_has_three_orders_in_a_fresh_process(tmp_path):
 
 def test_no_exception_of_recursion_is_swallowed():
     """The rule is that of the function, and no excuse for not having one."""
-    function = recursive(cg.custom_gradient)["exp"]
+    function = recursive()["exp"]
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
     (op,) = [op for op in graph.get_operations() if op.type == "CustomGradientRule"]
     assert op.get_attr("error") == b""

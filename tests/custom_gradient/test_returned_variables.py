@@ -1,6 +1,5 @@
 """Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
 
-import json
 import types
 
 import keras
@@ -11,17 +10,11 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
-
-pytestmark = pytest.mark.core
+from ..support.modes import RUNS, gradients
+from ..support.tensors import pairs
 
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-MODES = {"eager": lambda f: f, "traced": tf.function, "jit": lambda f: tf.function(f, jit_compile=True)}
-
-
-@pytest.fixture(params=MODES)
-def mode(request):
-    return MODES[request.param]
+mode = pytest.mark.parametrize("mode", RUNS)
 
 
 def with_rule(function, rule):
@@ -56,51 +49,36 @@ def with_returned(v, takes_variables):
     }
 
 
+DECORATORS = ["custom_gradient", "custom_vjp", "custom_jvp"]
+
+
 @pytest.mark.parametrize("trainable", [True, False], ids=["trainable", "watched"])
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
 def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, trainable, mode):
     """That of the rule if it takes variables, and otherwise its upstream gradient, as in plain code."""
     v = tf.Variable([3.0, 4.0], trainable=trainable)
     function = with_returned(v, takes_variables)[name]
 
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, v])
-            values = function(X)
-        return tape.gradient(values, [X, v], output_gradients=[DY, 100.0 * DY])
-
-    dx, dv = mode(run)()
-    np.testing.assert_allclose(dx, 7.0 * DY)
-    np.testing.assert_allclose(dv, (500.0 if takes_variables else 100.0) * DY)
+    found = gradients(mode, lambda x, v: function(x), [X, v], [DY, 100.0 * DY])
+    np.testing.assert_allclose(found, [7.0 * DY, (500.0 if takes_variables else 100.0) * DY])
 
 
+@mode
 def test_a_variable_that_is_returned_twice_passes_both_gradients(mode):
     v = tf.Variable([3.0, 4.0])
     function = cg.custom_gradient(lambda x: ({"a": v, "b": [v, x]}, lambda da, db, dx: 7.0 * dx))
 
-    def run():
-        with tf.GradientTape() as tape:
-            value = function(X)
-            value = [value["a"], value["b"][0]]
-        return tape.gradient(value, v, output_gradients=[DY, 100.0 * DY])
+    def twice(v):
+        value = function(X)
+        return [value["a"], value["b"][0]]
 
-    np.testing.assert_allclose(mode(run)(), 101.0 * DY)
-
-
-def test_an_argument_that_is_returned_has_the_gradient_of_grad_fn(mode):
-    v = tf.Variable([3.0, 4.0])
-    function = cg.custom_gradient(lambda v: (v, lambda dv: 7.0 * dv))
-
-    def run():
-        with tf.GradientTape() as tape:
-            y = function(v)
-        return tape.gradient(y, v, output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), 7.0 * DY)
+    (dv,) = gradients(mode, twice, [v], [DY, 100.0 * DY])
+    np.testing.assert_allclose(dv, 101.0 * DY)
 
 
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
+@mode
 def test_tangents_of_a_returned_variable(takes_variables, mode):
     v = tf.Variable([3.0, 4.0])
     function = with_returned(v, takes_variables)["custom_jvp"]
@@ -110,41 +88,19 @@ def test_tangents_of_a_returned_variable(takes_variables, mode):
             values = function(X)
         return [accumulator.jvp(value) for value in values]
 
-    by_x, by_v = mode(run)()
-    np.testing.assert_allclose(by_x, 7.0 * DY)
-    np.testing.assert_allclose(by_v, (500.0 if takes_variables else 100.0) * DY)
+    np.testing.assert_allclose(RUNS[mode](run)(), [7.0 * DY, (500.0 if takes_variables else 100.0) * DY])
 
 
-def test_gradients_of_returned_variables_in_a_loaded_model(tmp_path):
-    class Model(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.v = tf.Variable([3.0, 4.0])
-
-        @tf.function(input_signature=[tf.TensorSpec([2])])
-        def passed(self, x):
-            return cg.custom_gradient(lambda x: ([2.0 * x, self.v], lambda dx, dv: 7.0 * dx))(x)
-
-        @tf.function(input_signature=[tf.TensorSpec([2])])
-        def counted(self, x):
-            return with_returned(self.v, True)["custom_gradient"](x)
-
-    tf.saved_model.save(Model(), tmp_path / "model")
-    code = """
-import json, sys
-import tensorflow as tf, tf_cg_ops
-model, x, dy = tf.saved_model.load(sys.argv[1]), tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-for function in (model.passed, model.counted):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        values = function(x)
-    print(json.dumps([g.numpy().tolist() for g in tape.gradient(values, [x, model.v], output_gradients=[dy, 100.0 * dy])]))
-"""
-    lines = run_python(code, tmp_path / "model", cwd=tmp_path).stdout.splitlines()[-2:]
-    assert [json.loads(line) for line in lines] == [
-        [[7.0, 70.0], [100.0, 1000.0]],
-        [[7.0, 70.0], [500.0, 5000.0]],
-    ]
+@pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
+def test_gradients_of_returned_variables_in_a_loaded_model(takes_variables, tmp_path):
+    model = tf.Module()
+    model.v = tf.Variable([3.0, 4.0])
+    function = with_returned(model.v, takes_variables)["custom_gradient"]
+    model.f = tf.function(function, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(model, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    found = gradients("eager", lambda x, v: loaded.f(x), [X, loaded.v], [DY, 100.0 * DY])
+    np.testing.assert_allclose(found, [7.0 * DY, (500.0 if takes_variables else 100.0) * DY])
 
 
 # Variables that are not trainable
@@ -170,23 +126,16 @@ def tf_variable(v):
     return v.value if isinstance(v, keras.Variable) else v
 
 
-@pytest.mark.parametrize("make", WATCHED)
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
-@pytest.mark.parametrize("inner", [False, True], ids=["", "inner_function"])
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
+@pytest.mark.parametrize(("make", "inner"), [("tf", False), ("tf", True), ("keras", False)])
 def test_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
     v, other = WATCHED[make](), tf.Variable([0.0, 0.0], trainable=False)
     function = reading(v)[name]
     function = tf.function(function) if inner else function
 
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, tf_variable(v), other])
-            y = function(X)
-        return tape.gradient(y, [X, tf_variable(v)], output_gradients=DY)
-
-    dx, dv = mode(run)()
-    np.testing.assert_allclose(dx, 7.0 * DY)
-    np.testing.assert_allclose(dv, 5.0 * DY)
+    dx, dv, none = gradients(mode, lambda x, v, other: function(x), [X, tf_variable(v), other], DY)
+    np.testing.assert_allclose([dx, dv], [7.0 * DY, 5.0 * DY])
+    assert none is None
     assert not v.trainable
 
 
@@ -200,48 +149,32 @@ class Holder:
         return x * self.v * self.several["first"], lambda dy, variables: (7.0 * dy, [5.0 * dy, 3.0 * dy])
 
 
+@mode
 def test_watched_variables_of_a_method_in_the_order_of_their_creation(mode):
     holder = Holder()
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([holder.v, holder.several["first"]])
-            y = holder.method(X)
-        return tape.gradient(y, [holder.v, holder.several["first"]], output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), [5.0 * DY, 3.0 * DY])
+    found = gradients(mode, lambda *variables: holder.method(X), [holder.v, holder.several["first"]], DY)
+    np.testing.assert_allclose(found, [5.0 * DY, 3.0 * DY])
 
 
+@mode
 def test_a_watched_variable_is_an_error_for_a_grad_fn_that_takes_none(mode):
     v = tf.Variable([3.0, 4.0], trainable=False, name="frozen")
     function = cg.custom_gradient(lambda x: (x * v, lambda dy: dy))
 
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(v)
-            return function(X)
-
     with pytest.raises(TypeError, match=r"reads variables that are not among its arguments \('frozen:0'\)"):
-        mode(run)()
+        gradients(mode, lambda v: function(X), [v], DY)
     np.testing.assert_allclose(function(X), [3.0, 8.0])
 
 
 def test_a_function_that_was_traced_before_a_variable_was_watched():
     """A trace does not know the tapes of later calls. Traced under the tape, it has the gradient."""
     v = tf.Variable([3.0, 4.0], trainable=False)
-
-    def gradient(function):
-        with tf.GradientTape() as tape:
-            tape.watch([X, v])
-            y = function(X)
-        return tape.gradient(y, v, output_gradients=DY)
-
     product = cg.custom_gradient(lambda x: (x * v, lambda dy, variables=(): (dy, [5.0 * dy]) if variables else dy))
-    traced_now = tf.function(product)
-    np.testing.assert_allclose(gradient(traced_now), 5.0 * DY)
-    traced_before = tf.function(product)
+    traced_now, traced_before = tf.function(product), tf.function(product)
     traced_before(X)
-    assert gradient(traced_before) is None
+    (dv,) = gradients("eager", lambda v: traced_now(X), [v], DY)
+    np.testing.assert_allclose(dv, 5.0 * DY)
+    assert gradients("eager", lambda v: traced_before(X), [v], DY) == [None]
 
 
 class Elsewhere:
@@ -252,31 +185,13 @@ def test_a_watched_variable_that_only_another_object_holds():
     """In eager mode TensorFlow's C++ reads the variables of an op, and does not report those that are not trainable."""
     v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
 
-    def gradient(value):
-        def grad_fn(dy, variables=()):
-            return (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy
+    def grad_fn(dy, variables=()):
+        return (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy
 
-        with tf.GradientTape() as tape:
-            tape.watch(v)
-            y = cg.custom_gradient(lambda x: (value(x), grad_fn))(X)
-        return tape.gradient(y, v, output_gradients=DY)
-
-    assert gradient(lambda x: x * Elsewhere.held.v) is None
-    np.testing.assert_allclose(gradient(lambda x: x * v), 5.0 * DY)
-
-
-def test_grad_pass_through_of_a_function_that_reads_a_watched_variable(mode):
-    v = tf.Variable([3.0, 4.0], trainable=False)
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([X, v])
-            y = cg.grad_pass_through(lambda x: tf.round(x * v))(X)
-        dx, dv = tape.gradient(y, [X, v], output_gradients=DY)
-        assert dv is None
-        return dx
-
-    np.testing.assert_allclose(mode(run)(), DY)
+    hidden = cg.custom_gradient(lambda x: (x * Elsewhere.held.v, grad_fn))
+    assert gradients("eager", lambda v: hidden(X), [v], DY) == [None]
+    found = cg.custom_gradient(lambda x: (x * v, grad_fn))
+    np.testing.assert_allclose(gradients("eager", lambda v: found(X), [v], DY), [5.0 * DY])
 
 
 # One variable in several places
@@ -313,30 +228,17 @@ def of_two():
     }
 
 
-@pytest.mark.parametrize("make", VARIABLES)
-@pytest.mark.parametrize("view", [False, True], ids=["itself", "view"])
-@pytest.mark.parametrize("name", of_two())
+@pytest.mark.parametrize(("name", "mode"), pairs(of_two(), RUNS))
+@pytest.mark.parametrize(("make", "view"), [("tf", False), ("keras", True), ("subclass", False), ("tf_keras", True)])
 def test_one_variable_in_two_places_has_both_gradients(name, make, view, mode):
     v = VARIABLES[make]()
-    inner = tf_variable(v)
-
-    def run():
-        with tf.GradientTape() as tape:
-            y = of_two()[name](v, inner if view else v)
-        return tape.gradient(y, inner, output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), 507.0 * DY)
+    found = gradients(mode, lambda inner: of_two()[name](v, inner if view else v), [tf_variable(v)], DY)
+    np.testing.assert_allclose(found, [507.0 * DY])
 
 
-@pytest.mark.parametrize("make", VARIABLES)
-@pytest.mark.parametrize("name", ["custom_gradient", "custom_vjp", "custom_jvp"])
+@pytest.mark.parametrize(("make", "name"), pairs(VARIABLES, DECORATORS))
+@mode
 def test_every_kind_of_variable_is_found_where_it_is_read(name, make, mode):
     v = VARIABLES[make]()
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = reading(v)[name](X)
-        return tape.gradient(y, [X, tf_variable(v)], output_gradients=DY)
-
-    np.testing.assert_allclose(mode(run)(), [7.0 * DY, 5.0 * DY])
+    found = gradients(mode, lambda x, _: reading(v)[name](x), [X, tf_variable(v)], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY])

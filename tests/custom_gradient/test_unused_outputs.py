@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import gradients
+
 X = tf.constant([0.5, -1.0, 2.0], tf.float64)
 DY = tf.constant([1.0, 10.0, 100.0], tf.float64)
 
@@ -42,12 +44,16 @@ def by_hand(used):
     return sum(([dy * np.cos(x), -dy * np.sin(x)][i] for i in used), np.zeros(3))
 
 
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
-def test_in_eager_mode(used):
+USED = pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+
+
+@USED
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
+def test_for_a_tape_in_eager_mode_or_in_a_graph(used, wrap):
     pair = Pair(materialize_grads=False)
     for _ in range(2):
-        np.testing.assert_allclose(pair.gradient(X, used), by_hand(used), rtol=1e-14)
-    assert pair.seen == [[0 not in used, 1 not in used, True]] * 2
+        np.testing.assert_allclose(wrap(pair.gradient)(X, used), by_hand(used), rtol=1e-14)
+        assert pair.seen[-1] == [0 not in used, 1 not in used, True]  # The rule that a graph holds is traced before.
 
 
 def test_a_persistent_tape_tells_each_gradient_its_own():
@@ -62,14 +68,7 @@ def test_a_persistent_tape_tells_each_gradient_its_own():
     assert [seen[:2] for seen in pair.seen] == [[False, True], [True, False], [False, False], [False, True]]
 
 
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
-def test_in_a_graph_for_a_tape_in_it(used):
-    pair = Pair(materialize_grads=False)
-    np.testing.assert_allclose(tf.function(pair.gradient)(X, used), by_hand(used), rtol=1e-14)
-    assert pair.seen[-1] == [0 not in used, 1 not in used, True]  # The rule that the graph holds is traced before.
-
-
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
+@USED
 def test_in_a_session(used):
     pair = Pair(materialize_grads=False)
     with tf.Graph().as_default():
@@ -81,22 +80,15 @@ def test_in_a_session(used):
     assert pair.seen[-1] == [0 not in used, 1 not in used, True]
 
 
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
-def test_for_a_tape_around_a_function_they_stay_zeros(used):
-    pair = Pair(materialize_grads=False)
-    traced = tf.function(pair.function)
+@pytest.mark.parametrize("by_default", [False, True])
+def test_by_default_and_for_a_tape_around_a_function_they_are_zeros(by_default):
+    pair = Pair() if by_default else Pair(materialize_grads=False)
+    function = pair.function if by_default else tf.function(pair.function)
     with tf.GradientTape() as tape:
         tape.watch(X)
-        value = tf.nest.flatten(traced(X))
-        loss = tf.add_n([tf.reduce_sum(value[i] * DY) for i in used])
-    np.testing.assert_allclose(tape.gradient(loss, X), by_hand(used), rtol=1e-14)
-    assert pair.seen[-1] == [False, False, True]
-
-
-def test_by_default_they_are_zeros():
-    pair = Pair()
-    np.testing.assert_allclose(pair.gradient(X, [1]), by_hand([1]), rtol=1e-14)
-    assert pair.seen == [[False, False, False]]
+        value = tf.nest.flatten(function(X))
+    np.testing.assert_allclose(tape.gradient(value[1], X, output_gradients=DY), by_hand([1]), rtol=1e-14)
+    assert pair.seen[-1] == [False, False, not by_default]
 
 
 def test_slices_and_second_derivatives():
@@ -125,14 +117,8 @@ def test_slices_in_a_graph_are_no_zeros():
         materialize_grads=False,
     )
 
-    @tf.function
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.gather(function(x)[0], [2, 0])
-        return tape.gradient(y, x, output_gradients=DY[:2])
-
-    np.testing.assert_allclose(gradient(X), [10.0 * 0.25, 0.0, 4.0])
+    (dx,) = gradients("traced", lambda x: tf.gather(function(x)[0], [2, 0]), [X], DY[:2])
+    np.testing.assert_allclose(dx, [10.0 * 0.25, 0.0, 4.0])
 
 
 def test_threads_share_a_persistent_tape():

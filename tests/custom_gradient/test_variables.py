@@ -1,7 +1,5 @@
 """Captured variables: found by their handles, in one order, in every mode and of every kind."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -10,23 +8,11 @@ import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
+from ..support.modes import gradients
 
 pytestmark = pytest.mark.core
 
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-
-
-def gradients_by(function, variables, traced):
-    """dx and the gradients by the variables."""
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X)
-        return tape.gradient(y, [X, *variables], output_gradients=DY)
-
-    return (tf.function(run) if traced else run)()
 
 
 def linear(*variables):
@@ -44,86 +30,42 @@ def linear(*variables):
     return function
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "traced"])
-def traced(request):
+@pytest.fixture(params=["eager", "traced"])
+def mode(request):
     return request.param
 
 
-def test_variables_come_in_the_order_of_their_creation(traced):
-    first, second, third = (tf.Variable([0.0, 0.0], name=name) for name in ("z", "a", "m"))
-    dx, *by_variable = gradients_by(linear(third, first, second), [first, second, third], traced)
+def test_trainable_variables_come_once_in_the_order_of_their_creation(mode):
+    """Names do not matter; one is read twice."""
+    first, second, third = (tf.Variable([0.0, 0.0], name=name) for name in ("same", "a", "same"))
+    frozen = tf.Variable([0.0, 0.0], trainable=False)
+    dx, *by_variable = gradients(
+        mode, lambda x, *_: linear(third, first, frozen, second, first)(x), [X, first, second, third], DY
+    )
     np.testing.assert_allclose(dx, 7 * DY)
     np.testing.assert_allclose(by_variable, [10 * DY, 100 * DY, 1000 * DY])
 
 
-def test_the_linear_poly_of_tensorflows_documentation(traced):
-    weights = tf.Variable([2.0, 3.0])
-
-    @cg.custom_gradient
-    def linear_poly(x):
-        poly = weights[1] * x + weights[0]
-
-        def grad_fn(dpoly, variables):
-            (v,) = variables
-            assert v.handle is not None
-            return dpoly * v[1] * 10.0, [tf.stack([tf.reduce_sum(dpoly), tf.reduce_sum(dpoly * x)]) * 100.0]
-
-        return poly, grad_fn
-
-    dx, dw = gradients_by(linear_poly, [weights], traced)
-    np.testing.assert_allclose(dx, DY * 30)
-    np.testing.assert_allclose(dw, [1100.0, 2100.0])
-
-
-def test_two_variables_of_the_same_name_are_two(traced):
-    a, b = tf.Variable([0.0, 0.0], name="same"), tf.Variable([0.0, 0.0], name="same")
-    _, *by_variable = gradients_by(linear(a, b), [a, b], traced)
-    np.testing.assert_allclose(by_variable, [10 * DY, 100 * DY])
-
-
-def test_a_variable_read_twice_is_one(traced):
-    v = tf.Variable([0.0, 0.0])
-    _, dv = gradients_by(linear(v, v), [v], traced)
-    np.testing.assert_allclose(dv, 10 * DY)
-
-
-def test_variables_that_are_not_trainable_do_not_count(traced):
-    frozen, v = tf.Variable([0.0, 0.0], trainable=False), tf.Variable([0.0, 0.0])
-    _, dv = gradients_by(linear(frozen, v), [v], traced)
-    np.testing.assert_allclose(dv, 10 * DY)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: tf.Variable([0.5, 0.5]),
-        lambda: keras.Variable([0.5, 0.5]),
-    ],
-    ids=["tf", "keras"],
-)
-def test_a_variable_passed_as_an_argument_is_not_captured(make, traced):
-    passed, captured = make(), tf.Variable([0.0, 0.0])
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable], ids=["tf", "keras"])
+def test_a_variable_passed_as_an_argument_is_not_captured(kind, mode):
+    passed, captured = kind([0.5, 0.5]), tf.Variable([0.0, 0.0])
 
     @cg.custom_gradient
     def function(x, v):
         def grad_fn(dy, variables):
             assert len(variables) == 1
-            return dy, 3.0 * dy, [5.0 * dy]
+            return (dy, 3.0 * dy), [5.0 * dy]
 
-        def pair(dy, variables):
-            by_x, by_v, by_variables = grad_fn(dy, variables)
-            return (by_x, by_v), by_variables
+        return x * v + captured, grad_fn
 
-        return x * v + captured, pair
-
-    passed_variable = passed.value if isinstance(passed, keras.Variable) else passed
-    _, dv, dw = gradients_by(lambda x: function(x, passed), [passed_variable, captured], traced)
+    variable = passed.value if isinstance(passed, keras.Variable) else passed
+    _, dv, dw = gradients(mode, lambda x, *_: function(x, passed), [X, variable, captured], DY)
     np.testing.assert_allclose(dv, 3 * DY)
     np.testing.assert_allclose(dw, 5 * DY)
 
 
 @pytest.mark.parametrize("where", ["cond", "while_loop", "function"])
-def test_variables_read_in_inner_graphs(where, traced):
+def test_variables_read_in_inner_graphs(where, mode):
     v = tf.Variable([2.0, 3.0])
 
     def body(x):
@@ -137,34 +79,28 @@ def test_variables_read_in_inner_graphs(where, traced):
     def function(x):
         return body(x), lambda dy, variables: (4.0 * dy, [6.0 * dy * x])
 
-    dx, dv = gradients_by(function, [v], traced)
+    dx, dv = gradients(mode, lambda x, *_: function(x), [X, v], DY)
     np.testing.assert_allclose(dx, 4 * DY)
     np.testing.assert_allclose(dv, 6 * DY * X)
 
 
 @pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
-def test_second_order_by_what_only_grad_fn_reads(make, traced):
+def test_second_order_by_what_only_grad_fn_reads(make, mode):
     """It is captured from outside of the graph, where f has not captured it before."""
     scale = make([2.0, 3.0])
     function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
 
-    def run():
-        with tf.GradientTape() as outer:
-            outer.watch([X, scale])
-            with tf.GradientTape() as inner:
-                inner.watch(X)
-                y = function(X)
-            dx = inner.gradient(y, X, output_gradients=DY)
-        return outer.gradient(dx, [X, scale])
+    def first(x, _):
+        return gradients("eager", function, [x], DY)[0]
 
-    by_x, by_scale = (tf.function(run) if traced else run)()
+    by_x, by_scale = gradients(mode, first, [X, scale], None)
     np.testing.assert_allclose(by_x, 10 * DY * scale)
     np.testing.assert_allclose(by_scale, 10 * DY * X)
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
+def test_weights_of_a_layer_in_mixed_precision(library, policy, mode):
     layer = library.layers.Dense(
         2, use_bias=False, dtype=library.mixed_precision.Policy(policy) if library is tf_keras else policy
     )
@@ -181,19 +117,13 @@ def test_weights_of_a_layer_in_mixed_precision(library, policy, traced):
         return y, grad_fn
 
     x, dy = tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 10.0]])
-
-    def run():
-        with tf.GradientTape() as tape:
-            y = tf.cast(function(x), tf.float32)
-        variable = layer.kernel.value if library is keras else layer.kernel
-        return tape.gradient(y, variable, output_gradients=dy)
-
-    gradient = (tf.function(run) if traced else run)()
+    variable = layer.kernel.value if library is keras else layer.kernel
+    (gradient,) = gradients(mode, lambda _: tf.cast(function(x), tf.float32), [variable], dy)
     assert gradient.dtype == tf.float32
     np.testing.assert_allclose(gradient, [[10.0, 100.0], [20.0, 200.0]])
 
 
-def test_a_variable_created_inside(traced):
+def test_a_variable_created_inside(mode):
     made = []
 
     @cg.custom_gradient
@@ -202,47 +132,10 @@ def test_a_variable_created_inside(traced):
             made.append(tf.Variable([1.0, 1.0]))
         return x * made[0], lambda dy, variables: (2.0 * dy, [3.0 * dy])
 
-    @tf.function
-    def traced_function(x):
-        return function(x)
-
-    run = traced_function if traced else function
+    run = tf.function(lambda x: function(x)) if mode == "traced" else function
     for _ in range(2):  # Shared by the calls after the first.
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = run(X)
-        dx, dv = tape.gradient(y, [X, made[0]], output_gradients=DY)
-        np.testing.assert_allclose(dx, 2 * DY)
-        np.testing.assert_allclose(dv, 3 * DY)
-
-
-def test_variables_of_a_mirrored_strategy(tmp_path):
-    """In a process of its own, since logical devices are made before TensorFlow starts."""
-    code = """
-import json
-import tensorflow as tf
-import tf_cg_ops as cg
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    v = tf.Variable([2.0, 3.0])
-
-@cg.custom_gradient
-def function(x):
-    return x * v, lambda dy, variables: (4.0 * dy, [6.0 * dy * x])
-
-def replica():
-    x = tf.constant([1.0, 2.0]) * float(tf.distribute.get_replica_context().replica_id_in_sync_group + 1 if tf.executing_eagerly() else 1)
-    with tf.GradientTape() as tape:
-        y = function(x)
-    return tape.gradient(y, v, output_gradients=tf.constant([1.0, 10.0]))
-
-per_replica = tf.function(lambda: strategy.run(replica))()
-print(json.dumps([t.numpy().tolist() for t in strategy.experimental_local_results(per_replica)]))
-"""
-    found = json.loads(run_python(code, cwd=tmp_path).stdout.splitlines()[-1])
-    assert found == [[6.0, 120.0], [6.0, 120.0]]
+        run(X)
+        np.testing.assert_allclose(gradients("eager", lambda x, _: run(x), [X, made[0]], DY), [2 * DY, 3 * DY])
 
 
 def test_variables_in_a_tensorflow_1_graph():
@@ -282,12 +175,11 @@ def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed(
     np.testing.assert_allclose(found, [[3.0, 30.0], [5.0, 50.0]])
 
 
-@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["ours", "built_in"])
 @pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
-def test_a_grad_fn_reads_what_a_variable_holds_when_it_runs(mode, decorator):
-    """In every mode, as with tf.custom_gradient."""
+def test_a_grad_fn_reads_what_a_variable_holds_when_it_runs(mode):
+    """As with tf.custom_gradient."""
     v = tf.Variable([2.0, 3.0], trainable=False)
-    product = decorator(lambda x: (x * v, lambda dy: dy * v))
+    product = cg.custom_gradient(lambda x: (x * v, lambda dy: dy * v))
 
     def run(x):
         v.assign([2.0, 3.0])

@@ -6,11 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import derivative
 from ..support.reference import contrib_formula, embed_formula
-from ..support.tensors import random_array
-
-pytestmark = pytest.mark.core
+from ..support.tensors import pairs, random_array
 
 
 def derivatives(function, args, upstreams, traced):
@@ -62,6 +59,7 @@ def assert_same_derivatives(function, formula, args, out_shape, rng, traced):
     return seen
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["stopped", "manually_stopped"])
 def test_elementwise_function_of_one_x(stopped, traced, rng):
@@ -74,23 +72,6 @@ def test_elementwise_function_of_one_x(stopped, traced, rng):
     args = [random_array(rng, [4]), random_array(rng, [4])]
     seen = assert_same_derivatives(make(cg.embed_gradient), make(embed_formula), args, [4], rng, traced)
     assert seen == (6 if stopped else 3)  # All three orders for x and y, or for x alone.
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_mixed_partial_derivatives_of_several_inputs(traced, rng):
-    """gx of one input depends on the other one, which is what mixed second derivatives are made of."""
-
-    def make(embed):
-        def function(x, y):
-            fx = tf.stop_gradient(x**2 * y**3)
-            h = embed(fx, 2 * tf.stop_gradient(x) * y**3, x, fx_gx_manually_stopped=True)
-            return embed(h, 3 * x**2 * tf.stop_gradient(y) ** 2, y, fx_gx_manually_stopped=True)
-
-        return function
-
-    args = [random_array(rng, [5]), random_array(rng, [5])]
-    seen = assert_same_derivatives(make(cg.embed_gradient), make(embed_formula), args, [5], rng, traced)
-    assert seen == 6
 
 
 SHAPES = [
@@ -106,8 +87,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize(("shapes", "traced"), pairs(SHAPES, [False, True]))
 def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, rng):
     """With gx along S the formula is fx + gx * (sum_x - stop(sum_x)); fx has the shape of the result."""
     fx_shape, gx_shape, x_shape, axis = shapes
@@ -178,35 +158,3 @@ def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
         return (tf.cos(x) + tf.stop_gradient(tf.cos(x))) / 2
 
     np.testing.assert_allclose(second(half), -np.sin([0.3, -1.2]) * [1, 10])
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_numeric_derivatives(traced, rng):
-    """A true pair of value and derivative passes TensorFlow's own numeric check in float64, also behind other ops."""
-
-    def function(x, y):
-        norm = cg.embed_gradient(tf.norm(x, axis=-1), x / tf.norm(x, axis=-1, keepdims=True), x, axis=-1)
-        product = cg.embed_gradient(norm * y, [y, norm], [norm, y])
-        return tf.tanh(product) * tf.constant([1.0, -2.0], tf.float64)
-
-    checked = tf.function(function) if traced else function
-    theoretical, numeric = tf.test.compute_gradient(checked, [random_array(rng, [2, 3]), random_array(rng, [2])])
-    for t, n in zip(theoretical, numeric, strict=True):
-        np.testing.assert_allclose(t, n, rtol=1e-5, atol=1e-8)
-
-
-def test_fifth_derivative_in_the_upstream():
-    """dx is linear in dy, so a chain of tapes over the upstream alone stays right at every order."""
-    x = tf.constant([2.0, -3.0], tf.float64)
-    weights = tf.constant([1.0, 10.0], tf.float64)
-
-    def slope(x):
-        return cg.embed_gradient(tf.stop_gradient(x), tf.constant([0.5, 7.0], tf.float64), x)
-
-    f = lambda x: weights * slope(x) ** 5  # noqa: E731
-    factor = 1.0
-    for order in range(5):
-        f = derivative(f)
-        factor *= 5 - order
-        expected = weights.numpy() * factor * np.array([0.5, 7.0]) ** (order + 1) * x.numpy() ** (4 - order)
-        np.testing.assert_allclose(f(x), expected, rtol=1e-12)

@@ -7,7 +7,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.embed_gradient import eager
 
-from ..support.tensors import address, bits, random_array
+from ..support.modes import VJP_MODES
+from ..support.tensors import DTYPES, address, bits, pairs, random_array
 
 pytestmark = pytest.mark.core
 
@@ -30,11 +31,12 @@ def special_values(dtype):
     return patterns.astype({2: np.uint16, 4: np.uint32}[dtype.size]).view(dtype.as_numpy_dtype)
 
 
+@pytest.mark.parametrize(("dtype", "mode"), pairs(DTYPES, VJP_MODES, quick=2))
 def test_every_bit_of_fx_comes_through(dtype, mode):
     fx = special_values(dtype)
     clean = np.ones(fx.shape, fx.dtype)
     # fx is an argument: as a constant of the graph a complex64 would lose bits in TensorFlow's own encoding.
-    value, _ = mode(lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
+    value, _ = VJP_MODES[mode](lambda fx, x: cg.embed_gradient(fx, clean, x), [fx, clean], clean)
     np.testing.assert_array_equal(bits(value), bits(fx))
 
 
@@ -46,8 +48,7 @@ def test_tensors_of_one_shape_and_dtype_take_the_short_way_of_eager_mode():
     assert eager.embed_elementwise(x, other_dtype, x) is None
 
 
-@pytest.mark.parametrize("spoiled", ["gx", "x"])
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(("spoiled", "stopped"), [("gx", False), ("x", True)])
 def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, mode):
     arguments = {"gx": np.ones_like(SPECIAL), "x": np.ones_like(SPECIAL)} | {spoiled: SPECIAL}
     fx = np.linspace(-1.0, 1.0, len(SPECIAL))
@@ -96,22 +97,20 @@ def test_the_stop_gradient_formula_does_not_share_it(rng):
     assert address(h) != address(fx)
 
 
-def test_empty_and_scalar_values(mode):
-    for shape in [(), (0,), (3, 0), (0, 0)]:
-        fx = np.full(shape, 7.0)
-        value, (dx,) = mode(lambda x, fx=fx: cg.embed_gradient(fx, fx, x), [fx], fx)
-        assert value.shape == dx.shape == shape
-        np.testing.assert_array_equal(dx, fx * fx)
+# Shapes of fx, gx and x, and the axis.
+EMPTY = [
+    ((), (), (), ()),
+    ((0,), (0,), (0,), ()),
+    ((3, 0), (3, 0), (3, 0), ()),
+    ((2,), (2, 0), (2, 0), -1),
+    ((0, 3), (0, 3), (3,), ()),  # A batch of none sums to zero.
+]
 
 
-def test_a_domain_of_size_zero(mode):
-    fx, dy = np.array([1.0, 2.0]), np.array([3.0, 4.0])
-    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, np.ones((2, 0)), x, axis=-1), [np.ones((2, 0))], dy)
+@pytest.mark.parametrize("shapes", EMPTY, ids=str)
+def test_empty_and_scalar_values(shapes, mode):
+    *shapes, axis = shapes
+    fx, gx, x = (np.full(shape, 7.0) for shape in shapes)
+    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, gx, x, axis), [x], fx)
     np.testing.assert_array_equal(value, fx)
-    assert dx.shape == (2, 0)
-
-
-def test_a_batch_of_size_zero_sums_to_zero(mode):
-    empty = np.ones((0, 3))
-    _, (dx,) = mode(lambda x: cg.embed_gradient(empty, empty, x), [np.ones(3)], empty)
-    np.testing.assert_array_equal(dx, np.zeros(3))
+    np.testing.assert_array_equal(dx, np.full(x.shape, 49.0 if fx.size else 0.0))

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import VJP_MODES, eager, traced
-from ..support.tensors import random_array
+from ..support.modes import VJP_MODES, eager, gradients, tape_vjp, traced
+from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
 
@@ -56,16 +56,34 @@ def test_the_adjoint_of_a_linear_system(mode, rng):
     np.testing.assert_allclose(by_matrix, -np.outer(expected, value), rtol=1e-12)
 
 
-def test_without_an_output_the_value_is_elementwise(mode, rng):
-    """The inputs broadcast; the gradient of each has its own shape."""
-    x, y, dy = random_array(rng, [2, 3]), random_array(rng, [3]), random_array(rng, [2, 3])
-    product = cg.numpy_function(
-        lambda x, y: (x * y, (x, y)), vjp=lambda r, dy: (dy * r[1], np.sum(dy * r[0], 0)), name="product"
+def test_without_an_output_the_value_is_elementwise(gradient, rng):
+    """The inputs broadcast; the gradient of each has its own shape. One is complex: the vjp has the conjugate."""
+    z, y, dy = (
+        random_array(rng, [2, 3], tf.complex128),
+        random_array(rng, [3]),
+        random_array(rng, [2, 3], tf.complex128),
     )
-    value, (dx, by_y) = mode(product, [x, y], dy)
-    np.testing.assert_allclose(value, x * y)
-    np.testing.assert_allclose(dx, dy * y)
-    np.testing.assert_allclose(by_y, np.sum(dy * x, 0))
+    product = cg.numpy_function(
+        lambda z, y: (z**2 * y, (z, y)),
+        vjp=lambda r, dy: (dy * np.conj(2 * r[0] * r[1]), np.sum(np.real(dy * np.conj(r[0] ** 2)), 0)),
+    )
+    by_z, by_y = gradient(product, [z, y], dy)
+    np.testing.assert_allclose(by_z, dy * np.conj(2 * z * y), rtol=1e-13)
+    np.testing.assert_allclose(by_y, np.sum(np.real(dy * np.conj(z**2)), 0), rtol=1e-13)
+
+
+def test_a_batch_is_one_call(gradient, rng):
+    x, dy = random_array(rng, [5, 3]), random_array(rng, [5])
+    function = cg.numpy_function(
+        lambda x: (np.sum(x**2, -1), x),
+        tf.TensorSpec([], tf.float64),
+        vjp=lambda x, dy: 2 * x * dy[:, None],
+        batched=True,
+    )
+    (dx,) = gradient(function, [x], dy)
+    np.testing.assert_allclose(dx, 2 * x * dy[:, None])
+    traced_function = tf.function(function).get_concrete_function(tf.TensorSpec([5, 3], tf.float64))
+    assert traced_function.output_shapes == [5]
 
 
 def largest(x):
@@ -82,51 +100,21 @@ def by_largest(position, by_rest, by_position, by_size):
 LARGEST = {"size": tf.TensorSpec([], tf.float64), "rest": (tf.TensorSpec([3], tf.float64), tf.TensorSpec([], tf.int64))}
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_a_structure_with_an_integer(is_traced):
+def test_a_structure_with_an_integer(gradient):
     function = cg.numpy_function(largest, LARGEST, vjp=by_largest)
 
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = function(x)
-            loss = 2 * value["size"] + tf.reduce_sum(value["rest"][0] * tf.constant([1.0, 10.0, 100.0], tf.float64))
-        return value, tape.gradient(loss, x)
+    def loss(x):
+        value = function(x)
+        assert value["rest"][1].dtype == tf.int64
+        return 2 * value["size"] + tf.reduce_sum(value["rest"][0] * [1.0, 10.0, 100.0])
 
-    value, dx = (tf.function(run) if is_traced else run)(tf.constant([1.0, 5.0, 2.0, 3.0], tf.float64))
-    assert (value["size"], value["rest"][1], value["rest"][1].dtype) == (5.0, 1, tf.int64)
-    np.testing.assert_array_equal(value["rest"][0], [1.0, 2.0, 3.0])
+    x = np.array([1.0, 5.0, 2.0, 3.0])
+    tf.nest.map_structure(np.testing.assert_array_equal, function(x), {"size": 5.0, "rest": (x[[0, 2, 3]], 1)})
+    (dx,) = gradient(loss, [x], None)
     np.testing.assert_array_equal(dx, [1.0, 2.0, 10.0, 100.0])
 
 
-@pytest.mark.parametrize("run", [eager, traced])
-def test_a_batch_is_one_call(run, rng):
-    x, dy = random_array(rng, [5, 3]), random_array(rng, [5])
-    function = cg.numpy_function(
-        lambda x: (np.sum(x**2, -1), x),
-        tf.TensorSpec([], tf.float64),
-        vjp=lambda x, dy: 2 * x * dy[:, None],
-        batched=True,
-    )
-    value, (dx,) = run(function, [x], dy)
-    np.testing.assert_allclose(value, np.sum(x**2, -1))
-    np.testing.assert_allclose(dx, 2 * x * dy[:, None])
-    traced_function = tf.function(function).get_concrete_function(tf.TensorSpec([5, 3], tf.float64))
-    assert traced_function.output_shapes == [5]
-
-
-@pytest.mark.parametrize("run", [eager, traced])
-def test_a_complex_function(run, rng):
-    """The vjp is TensorFlow's: with the conjugate of the derivative."""
-    z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
-    value, (dz,) = run(cg.numpy_function(lambda z: (z**2, z), vjp=lambda z, dy: dy * np.conj(2 * z)), [z], dy)
-    expected, (expected_dz,) = run(tf.square, [z], dy)
-    np.testing.assert_allclose(value, expected, rtol=1e-13)
-    np.testing.assert_allclose(dz, expected_dz, rtol=1e-13)
-
-
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_needed_tells_what_a_tape_watches(is_traced):
+def test_needed_tells_what_a_tape_watches(gradient):
     seen = []
 
     def vjp(residuals, dy, needed):
@@ -134,17 +122,8 @@ def test_needed_tells_what_a_tape_watches(is_traced):
         return [g if n else None for g, n in zip(adjoint(residuals, dy), needed, strict=True)]
 
     function = cg.numpy_function(solve, SPEC, vjp=vjp)
-
-    def run(matrix, right):
-        with tf.GradientTape() as tape:
-            tape.watch(right)
-            y = function(matrix, right)
-        return tape.gradient(y, [matrix, right], output_gradients=tf.constant([1.0, 2.0, 4.0], tf.float64))
-
-    by_matrix, by_right = (tf.function(run) if is_traced else run)(
-        2 * tf.eye(3, dtype=tf.float64), tf.zeros([3], tf.float64)
-    )
-    assert by_matrix is None
+    dy = tf.constant([1.0, 2.0, 4.0], tf.float64)
+    (by_right,) = gradient(lambda right: function(2 * np.eye(3), right), [np.zeros(3)], dy)
     np.testing.assert_array_equal(by_right, [0.5, 1.0, 2.0])
     assert seen == [(False, True)]
 
@@ -197,24 +176,12 @@ sine_by_tensors = cg.numpy_function(
 )
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("is_function", [False, True], ids=["numpy_function", "tf.function"])
-def test_a_second_derivative_by_a_vjp_of_tensors(is_traced, is_function, rng):
+def test_a_second_derivative_by_a_vjp_of_tensors(is_function, gradient, rng):
     vjp = tf.function(lambda inputs, dy: tf.cos(inputs[0]) * dy) if is_function else sine_by_tensors
     function = cg.numpy_function(lambda x: (np.sin(x), None), SPEC, vjp=vjp)
     x, dy, u = (random_array(rng, [3]) for _ in range(3))
-
-    def run(x, dy, u):
-        with tf.GradientTape() as outer:
-            outer.watch([x, dy])
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = function(x)
-            dx = inner.gradient(y, x, output_gradients=dy)
-        return dx, *outer.gradient(dx, [x, dy], output_gradients=u)
-
-    dx, by_x, by_dy = (tf.function(run) if is_traced else run)(*map(tf.constant, (x, dy, u)))
-    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-13)
+    by_x, by_dy = gradient(lambda x, dy: tape_vjp(function, [x], dy)[1][0], [x, dy], u)
     np.testing.assert_allclose(by_x, -u * dy * np.sin(x), rtol=1e-13)
     np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
 
@@ -238,11 +205,7 @@ def test_members_of_a_batch(run, rng):
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
 
     def gradient(example):
-        x, dy = example
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x, output_gradients=dy)
+        return tape_vjp(function, [example[0]], example[1])[1][0]
 
     options = {"fn_output_signature": tf.float64} if run is tf.map_fn else {}
     dx = run(gradient, (tf.constant(x), tf.constant(dy)), **options)
@@ -256,17 +219,11 @@ def test_in_a_loop(where, rng):
     x, dy = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
     loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, function(x)), (0, x))[1])
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loop(x)
-        return tape.gradient(y, x, output_gradients=dy)
-
     value, expected = x.numpy(), dy.numpy()
     for _ in range(4):
         value, expected = np.sin(value), expected * np.cos(value)
-    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), expected, rtol=1e-12)
+    (dx,) = gradients("traced" if where == "inside" else "eager", loop, [x], dy)
+    np.testing.assert_allclose(dx, expected, rtol=1e-12)
 
 
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="cond")
@@ -288,9 +245,8 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize(("name", "is_traced"), pairs(WRAPPED, [False, True]))
 @pytest.mark.parametrize("has_vjp", [False, True], ids=["gradients", "vjp"])
-@pytest.mark.parametrize("name", WRAPPED)
 def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng):
     x, dy = random_array(rng, [3]), random_array(rng, [3])
     calls = []
@@ -306,7 +262,7 @@ def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng)
         assert len(calls) == 1  # Its result is kept: it may have effects.
 
 
-def test_a_hundred_thousand_inputs_and_outputs(rng):
+def test_a_hundred_thousand_inputs_and_outputs(gradient, rng):
     """Their Jacobian would take 80 GB."""
     x, dy = random_array(rng, [100_000]), random_array(rng, [100_000])
     function = cg.numpy_function(
@@ -314,6 +270,5 @@ def test_a_hundred_thousand_inputs_and_outputs(rng):
         tf.TensorSpec([100_000], tf.float64),
         vjp=lambda c, dy: c * np.cumsum(dy[::-1])[::-1],
     )
-    for run in (eager, traced):
-        _, (dx,) = run(function, [x], dy)
-        np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)
+    (dx,) = gradient(function, [x], dy)
+    np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)

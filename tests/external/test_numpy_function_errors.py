@@ -13,163 +13,205 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 
 SPEC = tf.TensorSpec([3], tf.float32)
-X = tf.constant([1.0, 2.0])
+X, Y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
 
 
 def f(x):
     return x, np.ones_like(x)
 
 
-def returning(*answer):
-    def simulate(x, y):
-        return answer[0] if len(answer) == 1 else answer
-
-    return simulate
-
-
+SINGLE = cg.numpy_function(f)
 ZEROS, JACOBIAN = np.zeros(3), np.zeros((3, 2))
-BATCH = np.zeros((2, 3)), [np.zeros((2, 3))] * 2
+BATCH = np.zeros((2, 3))
 ELEMENTWISE = (
     "Without an output, value and gradients have the shape to which the inputs broadcast: for anything else pass "
     "output=tf.TensorSpec(shape, dtype)."
 )
 NOT_BATCHED = "The value has output.shape and a gradient output.shape + x.shape."
 BATCHED = "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
+WITH_VJP = "It has the shape of output."
+NO_GRADIENT = "expected an array, got None. Name an input that has no gradient in nondiff_argnames."
+NUMBER = "expected 2 (one for each differentiable input: 'x', 'y'), got"
+NONDIFF = "Name inputs that have no gradient in nondiff_argnames."
+REAL_PART = "expected float32, got complex128. Return its real part, or make the dtype of output complex."
+TWO = [SPEC, tf.TensorSpec([], tf.int32)]
+OF_TWO = (
+    "expected that of output, [TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, "
+    "name=None)], got"
+)
 
-# Each with what numpy_function gets beside the function, which is called with two inputs of shape [2].
-RESULTS = {
-    "no_pair": (
-        returning(ZEROS),
-        {},
-        TypeError,
-        "numpy_function: 'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a "
-        "ndarray. End it with: return value, gradients",
+
+def called(answer, output=SPEC, **options):
+    """A call of a function of two inputs that returns this answer."""
+
+    def simulate(x, y):
+        return answer
+
+    return lambda: cg.numpy_function(simulate, output, **options)(X, Y)
+
+
+def made(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output=SPEC, jvp=None, **options):
+    """A function with a vjp that returns these gradients."""
+
+    def simulate(x, y):
+        return answer
+
+    return cg.numpy_function(simulate, output, vjp=lambda residuals, *dy: gradients, jvp=jvp, **options)
+
+
+def gradient(function):
+    with tf.GradientTape() as tape:
+        tape.watch([X, Y])
+        value = tf.nest.flatten(function(X, Y))[0]
+    return tape.gradient(value, [X, Y])
+
+
+def tangent(function):
+    with tf.autodiff.ForwardAccumulator([X, Y], [X, Y]) as accumulator:
+        value = tf.nest.flatten(function(X, Y))[0]
+    return accumulator.jvp(value)
+
+
+# What runs, and the message after "numpy_function: ".
+VALUES = {
+    "one gradient": (
+        called((ZEROS, JACOBIAN)),
+        f"'simulate' returned a wrong number of gradients; {NUMBER} a ndarray. {NONDIFF}",
     ),
-    "three": (
-        returning(ZEROS, ZEROS, ZEROS),
-        {},
-        TypeError,
-        "numpy_function: 'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a "
-        "tuple of 3 (ndarray, ndarray, ndarray). End it with: return value, gradients",
+    "three gradients": (
+        called((ZEROS, [JACOBIAN] * 3)),
+        f"'simulate' returned a wrong number of gradients; {NUMBER} 3. {NONDIFF}",
     ),
-    "one_gradient": (
-        returning(ZEROS, JACOBIAN),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable input: "
-        "'x', 'y'), got a ndarray. Name inputs that have no gradient in nondiff_argnames.",
+    "no gradient": (called((ZEROS, [JACOBIAN, None])), f"'simulate' returned no gradient for 'y'; {NO_GRADIENT}"),
+    "no gradient of one": (
+        called((ZEROS, None), nondiff_argnames=["y"]),
+        f"'simulate' returned no gradient for 'x'; {NO_GRADIENT}",
     ),
-    "three_gradients": (
-        returning(ZEROS, [JACOBIAN] * 3),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a wrong number of gradients; expected 2 (one for each differentiable input: "
-        "'x', 'y'), got 3. Name inputs that have no gradient in nondiff_argnames.",
+    "shape of the value": (
+        called((np.zeros(2), [JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {NOT_BATCHED}",
     ),
-    "none": (
-        returning(ZEROS, [JACOBIAN, None]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned no gradient for 'y'; expected an array, got None. Name an input that has no "
-        "gradient in nondiff_argnames.",
+    "shape of a gradient": (
+        called((ZEROS, [JACOBIAN, JACOBIAN.T])),
+        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
     ),
-    "none_alone": (
-        returning(ZEROS, None),
-        {"output": SPEC, "nondiff_argnames": ["y"]},
-        ValueError,
-        "numpy_function: 'simulate' returned no gradient for 'x'; expected an array, got None. Name an input that has no "
-        "gradient in nondiff_argnames.",
+    "shape of a batch": (
+        called((BATCH.T, [BATCH, BATCH]), batched=True),
+        f"'simulate' returned a value of the wrong shape; expected (2, 3), got (3, 2). {BATCHED}",
     ),
-    "value_shape": (
-        returning(np.zeros(2), [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (3,), got (2,). {NOT_BATCHED}",
+    "shape of gradients of a batch": (
+        called((BATCH, [BATCH, np.zeros(3)]), batched=True),
+        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (2, 3), got (3,). {BATCHED}",
     ),
-    "gradient_shape": (
-        returning(ZEROS, [JACOBIAN, JACOBIAN.T]),
-        {"output": SPEC},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
+    "shape without an output": (
+        called((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
+        f"'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
     ),
-    "batch_shape": (
-        returning(*BATCH),
-        {"output": SPEC, "batched": True},
-        None,
-        None,
+    "complex value": (
+        called((1j * ZEROS, [JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a complex value; {REAL_PART}",
     ),
-    "batch_value_shape": (
-        returning(BATCH[0].T, BATCH[1]),
-        {"output": SPEC, "batched": True},
-        ValueError,
-        f"numpy_function: 'simulate' returned a value of the wrong shape; expected (2, 3), got (3, 2). {BATCHED}",
-    ),
-    "batch_gradient_shape": (
-        returning(BATCH[0], [BATCH[0], np.zeros(3)]),
-        {"output": SPEC, "batched": True},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'y' of the wrong shape; expected (2, 3), got (3,). {BATCHED}",
-    ),
-    "elementwise_shape": (
-        returning(np.zeros(2), [JACOBIAN, np.zeros(2)]),
-        {},
-        ValueError,
-        f"numpy_function: 'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
-    ),
-    "complex_value": (
-        returning(1j * ZEROS, [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a complex value; expected float32, got complex128. Return its real part, or "
-        "make the dtype of output complex.",
-    ),
-    "complex_gradient": (
-        returning(ZEROS, [1j * JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a complex gradient for 'x'; expected float32, got complex128. Return its real "
-        "part, or make the dtype of output complex.",
+    "complex gradient": (
+        called((ZEROS, [1j * JACOBIAN, JACOBIAN])),
+        f"'simulate' returned a complex gradient for 'x'; {REAL_PART}",
     ),
     "ragged": (
-        returning([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, "
-        "3.0]]. Return NumPy arrays.",
-    ),
-    "no_numbers": (
-        returning("solved", [JACOBIAN, JACOBIAN]),
-        {"output": SPEC},
-        ValueError,
-        "numpy_function: 'simulate' returned a value that is not an array of numbers; expected numbers, got 'solved'. Return "
+        called(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
+        "'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, 3.0]]. Return "
         "NumPy arrays.",
+    ),
+    "vjp: shape of the value": (
+        lambda: made((np.zeros(2), None))(X, Y),
+        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {WITH_VJP}",
+    ),
+    "vjp: shape of a leaf": (
+        lambda: made(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
+        f"'simulate' returned a value (leaf 1 of 2) of the wrong shape; expected (), got (2,). {WITH_VJP}",
+    ),
+    "vjp: shape of a batch": (
+        lambda: made(batched=True)(X, Y),
+        "'simulate' returned a value of the wrong shape; expected (2, 3), got (3,). It has the shape of output, after that "
+        "of the batch.",
+    ),
+    "vjp: shape without an output": (
+        lambda: made(output=None)(X, Y),
+        "'simulate' returned a value of the wrong shape; expected (2,), got (3,). Without an output it has the shape to "
+        "which the inputs broadcast.",
+    ),
+    "vjp: structure": (
+        lambda: made(output=TWO)(X, Y),
+        f"'simulate' returned a value of another structure; {OF_TWO} array([0., 0., 0.]). Return one array for each "
+        "TensorSpec.",
+    ),
+    "vjp: number of gradients": (
+        lambda: gradient(made(gradients=[np.zeros(2)])),
+        f"vjp of 'simulate' returned a wrong number of gradients; {NUMBER} 1. {NONDIFF}",
+    ),
+    "vjp: no gradient": (
+        lambda: gradient(made(gradients=[np.zeros(2), None])),
+        f"vjp of 'simulate' returned no gradient for 'y'; {NO_GRADIENT}",
+    ),
+    "vjp: shape of a gradient": (
+        lambda: gradient(made(gradients=[np.zeros(2), np.zeros(3)])),
+        "vjp of 'simulate' returned a gradient for 'y' of the wrong shape; expected (2,), got (3,). A gradient has the "
+        "shape of its input.",
+    ),
+    "jvp: shape": (
+        lambda: tangent(made(jvp=lambda *_: np.zeros(4))),
+        "jvp of 'simulate' returned a tangent of the wrong shape; expected (3,), got (4,). It has the shape of the value.",
+    ),
+    "jvp: structure": (
+        lambda: tangent(made(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])),
+        f"jvp of 'simulate' returned a tangent of another structure; {OF_TWO} array([0.]). Return one array for each "
+        "TensorSpec.",
+    ),
+}
+TYPES = {
+    "no pair": (
+        called(ZEROS),
+        "'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a ndarray. End it "
+        "with: return value, gradients",
+    ),
+    "vjp: no pair": (
+        lambda: made(np.zeros(3))(X, Y),
+        "'simulate' did not return its value with its residuals; expected a pair (value, residuals), since there is a vjp, "
+        "got a ndarray. End it with: return value, residuals",
+    ),
+    "vjp: parameters": (
+        lambda: gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=lambda residuals: None)),
+        "vjp of '<lambda>' does not take its residuals and upstream gradients; expected parameters for residuals and 1 "
+        "upstream gradient, got vjp(residuals). Write vjp(residuals, *dy).",
+    ),
+    "jvp: parameters": (
+        lambda: tangent(made(jvp=lambda residuals, dx: dx)),
+        "jvp of 'simulate' does not take its residuals and tangents; expected parameters for residuals and 2 tangents, got "
+        "jvp(residuals, dx). Write jvp(residuals, *tangents).",
     ),
 }
 
 
-@pytest.mark.parametrize("case", [name for name in RESULTS if RESULTS[name][2]])
+@pytest.mark.parametrize("case", [*VALUES, *TYPES])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_results_of_the_function_are_checked(case, traced):
+def test_results_are_checked(case, traced):
     """In a graph TensorFlow makes an error of its own of it, with the text."""
-    function, keywords, kind, message = RESULTS[case]
-    wrapped = cg.numpy_function(function, **keywords)
-    if not traced:
-        with pytest.raises(kind, match=f"^{re.escape(message)}$"):
-            wrapped(X, X)
-        return
-    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"{kind.__name__}: {message}")):
-        tf.function(wrapped)(X, X)
+    run, message = (VALUES | TYPES)[case]
+    error, message = TypeError if case in TYPES else ValueError, f"numpy_function: {message}"
+    if traced:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"{error.__name__}: {message}")):
+            tf.function(run, autograph=False)()
+    else:
+        with pytest.raises(error, match=f"^{re.escape(message)}$"):
+            run()
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_inputs_that_are_not_one_batch(traced):
-    function, keywords, _, _ = RESULTS["batch_shape"]
-    wrapped = cg.numpy_function(function, **keywords)
+    wrapped = cg.numpy_function(lambda x, y: (BATCH, [BATCH, BATCH]), SPEC, batched=True)
     unknown = [tf.TensorSpec(None, tf.float32)] * 2
     runs = [tf.function(wrapped), tf.function(wrapped, input_signature=unknown)] if traced else [wrapped]
     assert wrapped(X, X).shape == (2, 3)
     message = (
-        "numpy_function: the differentiable inputs of 'simulate' are not one batch; expected the same leading dimension for "
+        "numpy_function: the differentiable inputs of '<lambda>' are not one batch; expected the same leading dimension for "
         "all, got shape (2,) for 'x', shape (3,) for 'y'. Broadcast them, or name an input that has no gradient in "
         "nondiff_argnames."
     )
@@ -180,58 +222,114 @@ def test_inputs_that_are_not_one_batch(traced):
             run(X, tf.zeros([]))
 
 
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_forward_mode_without_a_jvp(traced):
+    message = (
+        "numpy_function: 'simulate' has no tangents or second derivatives; expected a jvp, or a vjp of Tensors, got neither. "
+        "Pass jvp for forward mode, a vjp that numpy_function made for second derivatives."
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        (tf.function(tangent, autograph=False) if traced else tangent)(made())
+
+
+def test_second_derivatives_in_eager_mode():
+    message = (
+        "numpy_function: 'simulate' has no second derivative; expected a vjp of Tensors, got one of arrays. Pass a vjp that "
+        "numpy_function made."
+    )
+    for jvp in (None, lambda *_: np.zeros(3)):
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            dx, _ = gradient(made(jvp=jvp))
+        with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+            tape.gradient(dx, X)
+
+
+def test_gradients_of_tensors_are_checked():
+    spec = tf.TensorSpec([2])
+
+    def function(vjp):
+        return cg.numpy_function(lambda x, y: (x.numpy() if tf.is_tensor(x) else x, None), spec, vjp=tf.function(vjp))
+
+    with pytest.raises(TypeError, match=re.escape("must return a gradient of dtype float32 for 'y', got int32")):
+        gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.int32))))
+    assert gradient(function(lambda inputs, dy: (dy, tf.cast(dy, tf.float64))))[1].dtype == tf.float32
+    with pytest.raises(ValueError, match=re.escape("wrong shape for 'x'; expected (2,), got (1,)")):
+        gradient(function(lambda inputs, dy: (dy[:1], dy)))
+    with pytest.raises(ValueError, match=re.escape("expected 2 (one for each differentiable input: 'x', 'y'), got 3")):
+        gradient(function(lambda inputs, dy: (dy, dy, dy)))
+
+
+# Calls and decorations
+
+NO_SPEC = "output does not describe the value; "
+DTYPES = (
+    "expected a tf.TensorSpec of known rank with a dtype of float16, bfloat16, float32, float64, complex64, complex128"
+)
+WRITE = "Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for a function of single elements."
+
+# What is run, the error, and the message after "numpy_function: ".
 CALLS = {
     "no_differentiable_input": (
-        lambda: cg.numpy_function(f)(tf.constant([1, 2])),
+        lambda: SINGLE(tf.constant([1, 2])),
         TypeError,
-        "numpy_function: 'f' has no differentiable input that gives its output a shape and a dtype; expected a "
-        "floating-point or complex input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
+        "'f' has no differentiable input that gives its output a shape and a dtype; expected a floating-point or complex "
+        "input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
     ),
     "no_broadcast": (
-        lambda: cg.numpy_function(returning(0, 0))(X, tf.zeros([3])),
+        lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
         ValueError,
-        "numpy_function: the differentiable inputs of 'simulate' do not broadcast; expected shapes that broadcast, since "
-        "there is no output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is not "
-        "elementwise.",
+        "the differentiable inputs of '<lambda>' do not broadcast; expected shapes that broadcast, since there is no "
+        "output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is not elementwise.",
     ),
     "ragged": (
-        lambda: cg.numpy_function(f)(tf.ragged.constant([[1.0], [2.0, 3.0]])),
+        lambda: SINGLE(tf.ragged.constant([[1.0], [2.0, 3.0]])),
         TypeError,
-        "numpy_function: an argument of 'f' is not a dense tensor; expected a Tensor or an array for 'x', got a RaggedTensor. "
-        "Convert it before the call.",
+        "an argument of 'f' is not a dense tensor; expected a Tensor or an array for 'x', got a RaggedTensor. Convert it "
+        "before the call.",
     ),
     "wrong_arguments": (
-        lambda: cg.numpy_function(f)(X, X),
+        lambda: SINGLE(X, X),
         TypeError,
-        "numpy_function: the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
+        "the arguments do not fit 'f': too many positional arguments. Call it as f(x).",
     ),
-}
-DECORATIONS = {
     "no_function": (
         lambda: cg.numpy_function(3),
         TypeError,
-        "numpy_function: cannot decorate this value; expected a function or another callable, got an int. Pass "
-        "the function itself, then call the result with its arguments.",
+        "cannot decorate this value; expected a function or another callable, got an int. Pass the function itself, then "
+        "call the result with its arguments.",
     ),
-    "no_spec": (
-        lambda: cg.numpy_function(f, [3]),
+    "no_spec": (lambda: cg.numpy_function(f, [3]), TypeError, f"{NO_SPEC}{DTYPES}, got [3]. {WRITE}"),
+    "unknown_rank": (lambda: cg.numpy_function(f, tf.TensorSpec(None, tf.float32)), TypeError, NO_SPEC),
+    "integer_output": (lambda: cg.numpy_function(f, tf.TensorSpec([3], tf.int32)), TypeError, NO_SPEC),
+    "structure_without_vjp": (lambda: cg.numpy_function(f, [SPEC]), TypeError, NO_SPEC),
+    "nothing": (lambda: cg.numpy_function(f, [], vjp=len), TypeError, NO_SPEC),
+    "string": (
+        lambda: cg.numpy_function(f, [SPEC, tf.TensorSpec([], tf.string)], vjp=len),
         TypeError,
-        "numpy_function: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of float16, "
-        "bfloat16, float32, float64, complex64, complex128, got [3]. Write for example output=tf.TensorSpec([3], "
-        "tf.float64), or leave it out for a function of single elements.",
+        f"{NO_SPEC}{DTYPES}, an integer or bool, got a TensorSpec. {WRITE}",
     ),
-    "unknown_rank": (lambda: cg.numpy_function(f, tf.TensorSpec(None, tf.float32)), TypeError, None),
-    "integer_output": (lambda: cg.numpy_function(f, tf.TensorSpec([3], tf.int32)), TypeError, None),
+    "vjp": (
+        lambda: cg.numpy_function(f, vjp=3),
+        TypeError,
+        "vjp is not a function; expected a function or another callable, got an int. Pass the function itself: "
+        "vjp(residuals, *vectors).",
+    ),
+    "jvp_alone": (
+        lambda: cg.numpy_function(f, jvp=len),
+        TypeError,
+        "there is a jvp without a vjp; expected both, or a vjp alone, got jvp=len. A function that returns its gradients "
+        "has its tangents by them.",
+    ),
     "batched": (
         lambda: cg.numpy_function(f, SPEC, batched=32),
         TypeError,
-        "numpy_function: batched is not a bool; expected True or False, got 32. Pass a Python bool.",
+        "batched is not a bool; expected True or False, got 32. Pass a Python bool.",
     ),
     "nondiff": (
         lambda: cg.numpy_function(f, nondiff_argnames=["z"]),
         ValueError,
-        "numpy_function: nondiff_argnames does not name arguments of 'f'; expected some of ['x'], got ['z']. Pass a list of "
-        "names.",
+        "nondiff_argnames does not name arguments of 'f'; expected some of ['x'], got ['z']. Pass a list of names.",
     ),
 }
 
@@ -240,24 +338,19 @@ DECORATIONS = {
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_calls_are_checked(case, traced):
     call, kind, message = CALLS[case]
-    with pytest.raises(kind, match=re.escape(message)):
+    with pytest.raises(kind, match=re.escape(f"numpy_function: {message}")):
         (tf.function(call, autograph=False) if traced else call)()
 
 
-@pytest.mark.parametrize("case", DECORATIONS)
-def test_the_decoration_is_checked(case):
-    make, kind, message = DECORATIONS[case]
-    with pytest.raises(kind, match=re.escape(message or "numpy_function: output does not describe the value; ")):
-        make()
-
-
-def raising(x):
+def raising(x, *_):
     raise KeyError("the solver has diverged")
 
 
 def test_exceptions_of_the_function_come_as_they_are_in_eager_mode_and_with_their_text_in_a_graph():
     with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
         cg.numpy_function(raising)(X)
+    with pytest.raises(KeyError, match=r"^'the solver has diverged'$"):
+        gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=raising))
     with pytest.raises(tf.errors.UnknownError, match="KeyError: 'the solver has diverged'"):
         tf.function(cg.numpy_function(raising))(X)
 
@@ -267,13 +360,18 @@ UNDER_XLA = (
     "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function "
     "around it."
 )
+FUNCTIONS = {
+    "direct": SINGLE,
+    "with_vjp": cg.numpy_function(f, vjp=lambda residuals, dy: dy),
+    "in_an_inner_function": tf.function(SINGLE),
+    "in_a_loop": lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, SINGLE(x)), (0, x))[1],
+}
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["direct", "in_an_inner_function"])
-def test_xla_is_refused(wrap):
-    function = wrap(cg.numpy_function(f))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_xla_is_refused(name):
     with pytest.raises(NotImplementedError, match=re.escape(UNDER_XLA)):
-        tf.function(lambda x: 2.0 * function(x), jit_compile=True)(X)
+        tf.function(lambda x: 2.0 * FUNCTIONS[name](x), jit_compile=True)(X)
 
 
 def test_a_keras_model_under_xla_is_told_what_to_do():
@@ -287,30 +385,19 @@ def test_a_keras_model_under_xla_is_told_what_to_do():
         model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 
-class Model(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-    def direct(self, x):
-        return cg.numpy_function(f)(x)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-    def in_a_loop(self, x):
-        return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.numpy_function(f)(x)), (0, x))[1]
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-    def in_a_gradient(self, x):
-        @cg.custom_gradient
-        def in_grad_fn(x):
-            return x, lambda dy: dy * cg.numpy_function(f)(x)
-
-        return in_grad_fn(x)
-
-
-@pytest.mark.parametrize("name", ["direct", "in_a_loop", "in_a_gradient"])
-def test_saving_is_refused(name, tmp_path, capfd):
+def module_of(function):
     module = tf.Module()
-    module.call = getattr(Model(), name)
+    module.call = tf.function(function, input_signature=[tf.TensorSpec([None])])
+    return module
+
+
+IN_A_GRADIENT = cg.custom_gradient(lambda x: (x, lambda dy: dy * SINGLE(x)))
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS.values(), IN_A_GRADIENT], ids=[*FUNCTIONS, "in_a_gradient"])
+def test_saving_is_refused(function, tmp_path, capfd):
     with pytest.raises(ValueError, match=r"Problematic op name: .*numpy_function_of_f/PyFunc") as caught:
-        tf.saved_model.save(module, tmp_path / "model")
+        tf.saved_model.save(module_of(function), tmp_path)
     message = (
         "tf_cg_ops: the operation that TensorFlow names is Python code, of numpy_function or of watch_gradient, which a graph "
         "cannot hold; expected TensorFlow operations in what is saved, got a function of this process. Save the weights, and "
@@ -333,30 +420,22 @@ def other(*arrays):
     return arrays[-1], arrays[-1]
 
 x = tf.constant([1.0, 2.0])
-if sys.argv[2] == "others":
-    keep = [tf.function(cg.numpy_function(lambda x: other(x))), tf.function(lambda x: tf.numpy_function(other, [x], [x.dtype] * 2))]
-    for function in keep:
-        function(x)
+keep = [tf.function(cg.numpy_function(lambda x: other(x))), tf.function(lambda x: tf.numpy_function(other, [x], [x.dtype] * 2))]
+for function in keep:
+    function(x)
 called.clear()
-model = tf.saved_model.load(sys.argv[1])
 try:
-    model.direct(x)
+    tf.saved_model.load(sys.argv[1]).call(x)
 except tf.errors.InvalidArgumentError as error:
     print(error)
 assert not called
 """
 
 
-@pytest.mark.parametrize("others", ["", "others"], ids=["alone", "beside_other_functions"])
-def test_a_graph_that_was_saved_nevertheless_calls_no_other_function(others, tmp_path):
+def test_a_graph_that_was_saved_nevertheless_calls_no_other_function(tmp_path):
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    model = Model()
-    module = tf.Module()
-    module.direct = model.direct
-    tf.saved_model.save(module, tmp_path / "model", options=options)
-    result = run_python(
-        IN_ANOTHER_PROCESS, tmp_path / "model", others, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
-    )
+    tf.saved_model.save(module_of(SINGLE), tmp_path / "model", options=options)
+    result = run_python(IN_ANOTHER_PROCESS, tmp_path / "model", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert (
         "numpy_function: 'f' is Python code, which lived in the process that made this graph; expected that process, got "
         "another one. Build the model from its Python code here, and load its weights."

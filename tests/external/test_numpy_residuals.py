@@ -1,9 +1,7 @@
 """numpy_function with vjp: how often its functions are called, and how long the residuals live."""
 
 import gc
-import json
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -14,6 +12,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.external import residuals
 
+from ..support.modes import tape_vjp
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -34,13 +33,15 @@ class Sine:
 
     def __init__(self, **options):
         self.calls = {"f": 0, "vjp": 0, "jvp": 0}
-        self._living = weakref.WeakSet()
+        self._living = 0
+        self._none_lives = threading.Condition()
         self.function = cg.numpy_function(self.f, SPEC, vjp=self.vjp, **options)
 
     def f(self, x):
         self.calls["f"] += 1
         left = Residuals(np.cos(x))
-        self._living.add(left)
+        self._count(1)
+        weakref.finalize(left, self._count, -1)
         return np.sin(x), left
 
     def vjp(self, left, dy):
@@ -51,21 +52,21 @@ class Sine:
         self.calls["jvp"] += 1
         return left.cosine * t
 
-    def num_living(self):
+    def _count(self, change):
+        with self._none_lives:
+            self._living += change
+            self._none_lives.notify_all()
+
+    def num_living(self, wait=True):
         """How many residuals live; a token dies in a thread of TensorFlow, perhaps a moment after the run."""
-        for _ in range(100):
-            gc.collect()
-            if not self._living:
-                break
-            time.sleep(0.01)
-        return len(self._living)
+        gc.collect()
+        with self._none_lives:
+            self._none_lives.wait_for(lambda: self._living == 0, 10 if wait else 0)
+            return self._living
 
 
 def gradient(function, x=X):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x, output_gradients=DY)
+    return tape_vjp(function, [x], DY)[1][0]
 
 
 @pytest.mark.parametrize("where", ["eager", "around", "inside"])
@@ -117,7 +118,7 @@ def test_residuals_live_as_long_as_the_tape(is_traced):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(X)
         y = function(X)
-    assert sine.num_living() == 1
+    assert sine.num_living(wait=False) == 1
     for _ in range(2):
         np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), DY * np.cos(X))
     assert sine.calls == {"f": 1, "vjp": 2, "jvp": 0}
@@ -183,9 +184,9 @@ def test_a_run_that_fails(step):
         with pytest.raises(tf.errors.OpError, match="by design"):
             run(X)
 
-    for _ in range(5):
+    for _ in range(3):
         attempt()
-    assert sine.calls["f"] == 5
+    assert sine.calls["f"] == 3
     assert sine.num_living() == 0
 
 
@@ -230,7 +231,7 @@ def test_threads():
     most = []
 
     def work(function):
-        for _ in range(50):
+        for _ in range(20):
             np.testing.assert_allclose(gradient(function), DY * np.cos(X))
             most.append(len(residuals._kept))
 
@@ -239,18 +240,18 @@ def test_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sine.calls["vjp"] == 200
+    assert sine.calls["vjp"] == 80
     assert max(most) <= 20
     assert sine.num_living() == 0
 
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_ten_thousand_calls_leave_nothing(is_traced):
-    """Each leaves 8 MB: together they would take 80 GB."""
+def test_a_thousand_calls_leave_nothing(is_traced):
+    """Each leaves 8 MB: together they would take 8 GB."""
     function = cg.numpy_function(lambda x: (np.sin(x), np.zeros(1_000_000)), SPEC, vjp=lambda _, dy: dy)
     run = tf.function(function) if is_traced else function
     most = 0
-    for i in range(10_000):
+    for i in range(1_000):
         with tf.GradientTape() as tape:
             tape.watch(X)
             y = run(X)
@@ -259,17 +260,6 @@ def test_ten_thousand_calls_leave_nothing(is_traced):
         del tape
         most = max(most, len(residuals._kept))
     assert most <= 4
-
-
-def test_a_graph_is_freed():
-    """The closures that TensorFlow keeps for the op hold no tensor of it."""
-    sine = Sine()
-    traced = tf.function(sine.function)
-    gradient(traced)
-    graph = weakref.ref(traced.get_concrete_function(SPEC).graph)
-    del traced
-    gc.collect()
-    assert graph() is None
 
 
 def test_the_numbers_of_tokens():
@@ -290,8 +280,6 @@ def test_the_numbers_of_tokens():
 
 
 AT_EXIT = """
-import json
-import numpy as np
 import tensorflow as tf
 import tf_cg_ops as cg
 
@@ -301,10 +289,10 @@ tape = tf.GradientTape(persistent=True)
 with tape:
     tape.watch(x)
     y = tf.function(f)(x)
-print(json.dumps("done"))
+print("done")
 """
 
 
 def test_tokens_may_outlive_the_interpreter(tmp_path):
     result = run_python(AT_EXIT, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    assert json.loads(result.stdout.splitlines()[-1]) == "done"
+    assert result.stdout.splitlines()[-1] == "done"

@@ -1,5 +1,7 @@
 """The modes in which TensorFlow runs a function: values with first and second derivatives, or with vector-Jacobian products."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -87,6 +89,14 @@ def tape_vjp(function, args, dy):
             tape.watch(arg)
         value = function(*args)
     return value, tape.gradient(value, args, output_gradients=dy)
+
+
+RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
+
+
+def gradients(mode, function, sources, dy):
+    """The gradients of `function(*sources)` by Tensors and variables, in eager mode, in a tf.function or under XLA."""
+    return RUNS[mode](lambda: tape_vjp(function, sources, dy)[1])()
 
 
 def to_numpy(structure):
