@@ -84,7 +84,6 @@ EXTRAS = {
     "keras2.py": {"tf_keras"},
     "_wrapped_modes.py": {"keras"},
     "__main__.py": {"tf_cg_ops_cli"},
-    "command_line.py": {"tf_cg_ops_cli"},
 }
 
 

@@ -1,13 +1,12 @@
 """Keras 3: a call with its KerasTensors becomes an operation of a functional model, as a call of `keras.ops` does."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tf_cg_ops._src.keras import node, registration
+from tf_cg_ops._src.keras import keras_internal, node, registration
 
 
 @keras.saving.register_keras_serializable(registration.PACKAGE)
@@ -19,10 +18,8 @@ class FunctionCall(node.FunctionCall, keras.Operation):
     @staticmethod
     def type_spec_of(tensor: Any) -> tf.TypeSpec:
         """The TypeSpec of a KerasTensor."""
-        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too. A KerasTensor has
-        # no history when Keras asks for shapes alone.
-        history = getattr(tensor, "_keras_history", None)
-        is_input = history is not None and isinstance(history.operation, keras.layers.InputLayer)
+        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too.
+        is_input = keras_internal.is_input(tensor, keras.layers.InputLayer)
         if is_input and tensor.sparse:
             return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
         if is_input and tensor.ragged:
@@ -53,7 +50,7 @@ def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> A
 def core_of_backend(api: str) -> Any:
     """The module in which Keras has the basic functions of TensorFlow's backend."""
     _require_tensorflow(api)
-    return importlib.import_module("keras.src.backend.tensorflow.core")
+    return keras_internal.core_of_tensorflow_backend()
 
 
 def _require_tensorflow(api: str) -> None:

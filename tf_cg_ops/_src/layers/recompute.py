@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import function_config, function_from_config
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
@@ -88,7 +89,7 @@ class Recompute:
         self._keep = check_keep(keep, _API)
         # The layer casts its inputs itself.
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
-        self._register_call_context_args(*layer._call_context_args)  # type: ignore[attr-defined]
+        keras_internal.forward_arguments(self, layer)
 
     def _call_layer(self, args: Any, kwargs: Any) -> Any:
         return layer_call.recompute(_API, self._keep, self.layer, self, args, kwargs)

@@ -64,11 +64,11 @@ class ForwardPass:
         self._depth += 1
         try:
             if seed is None:
-                return control_flow.copy(copy, op, inputs)
+                return control_flow.copy(op, inputs, copy.call)
             if op.type in control_flow.LOOPS:
-                return control_flow.copy(copy, op, inputs, lambda iteration: self._seeds.inside(seed, iteration))
+                return control_flow.copy(op, inputs, copy.call, lambda iteration: self._seeds.inside(seed, iteration))
             with self._seeds.inside(seed):
-                return control_flow.copy(copy, op, inputs)
+                return control_flow.copy(op, inputs, copy.call)
         finally:
             self._depth -= 1
 

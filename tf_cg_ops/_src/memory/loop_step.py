@@ -45,11 +45,10 @@ class LoopStep:
             self._graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
         self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
         self._inputs = self._graph.inputs[: len(specs)]
-        self._captures, handles = captures_of(self._graph)
-        self._handles = [(inside, outside) for outside, inside in handles]
+        self._captures, self._handles = captures_of(self._graph)
         variables = {id(handle): v for v in watcher.watched_variables() for handle in handles_of(v)}
         self._variables: list[_Variable] = []
-        for outside, inside in handles:
+        for inside, outside in self._handles:
             uses = list(control_flow.uses_of(inside))
             if uses and all(_is_replaced(use, nested) for use, nested in uses):
                 self._variables.append(_Variable(outside, variables.get(id(outside)), [use for use, _ in uses]))
@@ -57,7 +56,7 @@ class LoopStep:
 
     def values(self) -> list[tf.Tensor]:
         """The values from outside, for the calls of one loop: captured Tensors and variables."""
-        return [outside for outside, _ in self._captures] + [variable.read() for variable in self._variables]
+        return [outside for _, outside in self._captures] + [variable.read() for variable in self._variables]
 
     def state(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Those of the values that the first step gets as its state."""
@@ -86,16 +85,15 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        captured = [(inside, value) for (_, inside), value in zip(self._captures, values[:num_captures], strict=True)]
+        captured = [(inside, value) for (inside, _), value in zip(self._captures, values[:num_captures], strict=True)]
         copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *captured, *self._handles], replace)
-        copy.operations([op for op in self._graph.get_operations() if op.op_def.is_stateful])
-        return copy.tensors(self._graph.outputs), [written[id(variable.handle)] for variable in self._written]
+        return copy.outputs_of(self._graph), [written[id(variable.handle)] for variable in self._written]
 
     def fingerprint(self) -> Any:
         """Equal for steps that compute the same from their inputs and values, and write the same variables."""
         replaced = {id(variable.handle) for variable in self._variables if not variable.is_written}
         others = [id(outside) for _, outside in self._handles if id(outside) not in replaced]
-        inputs = [*self._inputs, *(inside for _, inside in self._captures), *(inside for inside, _ in self._handles)]
+        inputs = [*self._inputs, *(inside for inside, _ in (*self._captures, *self._handles))]
         return fingerprint.of(self._graph, inputs, self._graph.outputs), tuple(others)
 
     def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:

@@ -36,18 +36,15 @@ class Replay:
         self._api = wording.api
         self._name = name
         self._keep = keep
-        self._trace = trace
-        captures, handles = captures_of(self._trace)
-        self.captures = [outside for outside, _ in captures]
-        self._inputs = [*arguments, *(inside for _, inside in captures)]
+        captures, handles = captures_of(trace)
+        self.captures = [outside for _, outside in captures]
+        self._inputs = [*arguments, *(inside for inside, _ in captures)]
         forward_pass = ForwardPass(wording)
         self._outputs: list[tf.Tensor] = []
 
         def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-            values = [*zip(self._inputs, inputs, strict=True), *((inside, outside) for outside, inside in handles)]
-            copy = GraphCopy(values, forward_pass)
-            copy.operations([op for op in self._trace.get_operations() if op.op_def.is_stateful])
-            self._outputs = [tf.identity(output) for output in copy.tensors(self._trace.outputs)]
+            copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *handles], forward_pass)
+            self._outputs = [tf.identity(output) for output in copy.outputs_of(trace)]
             self._forward_inputs = list(inputs)
             self._residuals, self._kept = self._find_residuals()
             return [*self._outputs, *self._residuals, *self._kept]
@@ -67,12 +64,12 @@ class Replay:
         results = self._forward(*tensors, *self.captures)
         return results[: len(self._outputs)], results[len(self._outputs) :]
 
-    def backward(self, tensors: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
+    def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
         """The gradients with respect to the arguments, the captures and the residuals; None where there is none."""
         with self._lock:  # In eager mode several threads share one trace.
             if self._backward is None:
                 self._trace_backward()
-        return self._backward(*tensors, *residuals, *dys)
+        return self._backward(*values, *dys)
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""

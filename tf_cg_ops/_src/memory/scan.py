@@ -9,6 +9,7 @@ from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
+from tf_cg_ops._src.rewrite import traces
 
 _API = "scan"
 
@@ -105,8 +106,8 @@ def scan(
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     key = "scan", reverse, checkpoint, num_steps, init, xs
     f = checkpointed_loop.translated(f)
-    with checkpointed_loop.whole_numbers_explained(_API, "init", given):
-        loop = checkpointed_loop.made_once(_API, key, [f], lambda: _Scan(f, init, xs, reverse, checkpoint))
+    with checkpointed_loop.explain_int_carry(_API, "init", given):
+        loop = traces.find_or_make(_API, f, key, lambda: _Scan(f, init, xs, reverse, checkpoint))
     return loop(init, xs, num_steps)
 
 
