@@ -96,8 +96,10 @@ def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any
     return [v for v in found if tf_internal.possible_gradient_types([tf.convert_to_tensor(v)])]
 
 
-def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any) -> None:
-    """Raises TypeError if one of them is none that an implicit function takes."""
+def checked_options(
+    api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
+) -> dict[str, Any]:
+    """The options of an implicit function; TypeError if one of them, or the function, is none that it takes."""
     for candidate in (function, *([] if linear_solve is None else [linear_solve])):
         if not callable(candidate):
             raise not_a_function(api, candidate)
@@ -108,6 +110,12 @@ def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_
             raise TypeError(
                 f"{api}: {name} is not a bool; expected True or False, got {text.describe(value)}. Pass a Python bool."
             )
+    return {
+        "batched": batched,
+        "linear_solve": linear_solve,
+        "has_aux": has_aux,
+        "check_solution": check_solution,
+    }
 
 
 def _without_aux(api: str, function: Callable[..., Any], answer: Any) -> tuple[Any, Any]:
