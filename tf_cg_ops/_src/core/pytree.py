@@ -92,13 +92,16 @@ def _flatten(arguments: list[Argument]) -> tuple[list[Any], list[str]]:
     all_values: list[Any] = []
     all_names: list[str] = []
     for argument in arguments:
-        values = tf.nest.flatten(argument.value)
-        names = tf.nest.flatten(paths(argument.name, argument.value))
-        if len(names) != len(values):  # Only tf.nest knows the inside of this structure.
-            names = [f"{argument.name}[{i}]" for i in range(len(values))]
-        all_values.extend(values)
-        all_names.extend(names)
+        all_values.extend(tf.nest.flatten(argument.value))
+        all_names.extend(leaf_names(argument.name, argument.value))
     return all_values, all_names
+
+
+def leaf_names(name: str, value: Any) -> list[str]:
+    """The name of each leaf of a structure of this name."""
+    names, num_leaves = tf.nest.flatten(paths(name, value)), len(tf.nest.flatten(value))
+    # Only tf.nest may know the inside of a structure.
+    return names if len(names) == num_leaves else [f"{name}[{i}]" for i in range(num_leaves)]
 
 
 def paths(name: str, value: Any) -> Any:

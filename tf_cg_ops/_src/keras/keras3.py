@@ -43,17 +43,12 @@ registration.register(keras)
 
 def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Adds the call to the functional model."""
-    _require_tensorflow(function.__name__)
+    require_tensorflow(function.__name__)
     return node.call_as_node(FunctionCall, function, args, kwargs)
 
 
-def core_of_backend(api: str) -> Any:
-    """The module in which Keras has the basic functions of TensorFlow's backend."""
-    _require_tensorflow(api)
-    return keras_internal.core_of_tensorflow_backend()
-
-
-def _require_tensorflow(api: str) -> None:
+def require_tensorflow(api: str) -> None:
+    """Raises RuntimeError if Keras computes with another backend."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             f"{api}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got "

@@ -78,11 +78,13 @@ def disable_remat() -> None:
 
 def _core_of_keras(name: str) -> Any:
     """The module of Keras 3 that has the function which recomputes."""
-    core = importlib.import_module("tf_cg_ops._src.keras.keras3").core_of_backend(f"layers.{name}")
+    keras3 = importlib.import_module("tf_cg_ops._src.keras.keras3")
+    keras3.require_tensorflow(f"layers.{name}")
+    core = keras_internal.core_of_tensorflow_backend()
     if not callable(getattr(core, "remat", None)):
         raise RuntimeError(
             f"layers.{name}: this Keras has no recomputation; expected Keras 3.9 or later, got Keras "
-            f"{importlib.import_module('keras').__version__}. Use layers.Recompute."
+            f"{keras3.keras.__version__}. Use layers.Recompute."
         )
     return core
 

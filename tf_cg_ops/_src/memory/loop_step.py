@@ -3,7 +3,8 @@
 Then every loop made of such steps can be computed again.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,7 @@ from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.forward_pass import gather
-from tf_cg_ops._src.rewrite import control_flow, fingerprint
+from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
@@ -94,7 +95,7 @@ class LoopStep:
         replaced = {id(variable.handle) for variable in self._variables if not variable.is_written}
         others = [id(outside) for _, outside in self._handles if id(outside) not in replaced]
         inputs = [*self._inputs, *(inside for inside, _ in (*self._captures, *self._handles))]
-        return fingerprint.of(self._graph, inputs, self._graph.outputs), tuple(others)
+        return _fingerprint(self._graph, inputs, self._graph.outputs), tuple(others)
 
     def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Writes the variables after the loop."""
@@ -138,3 +139,39 @@ def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
     carry = tf.cast(new_low < low, tf.int64)
     counter = [tf.bitcast(new_low, tf.int64), state[1] + carry]
     return tf.concat([counter[: state.shape[0] - 1], state[-1:]], 0)
+
+
+def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
+    """A hash of the ops of a graph with their attributes, and of the functions that they call.
+
+    Two traces that compute the same from their inputs have the same one: the names of ops and functions do not count,
+    nor do the values of the inputs. A gradient that is a Python function has an attribute of its own in each trace,
+    which makes the fingerprint unique.
+    """
+    digest = hashlib.sha256()
+    given = {id(tensor) for tensor in inputs}
+    place_of = {id(op): place for place, op in enumerate(graph.get_operations())}
+    for op in graph.get_operations():
+        digest.update(repr((op.type, op.device, [place_of[id(t.op)] for t in op.inputs])).encode())
+        digest.update(repr([t.value_index for t in op.inputs] + [place_of[id(c)] for c in op.control_inputs]).encode())
+        if any(id(output) in given for output in op.outputs):
+            digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())
+            continue
+        for name, attribute in sorted(op.node_def.attr.items()):
+            called = [function.name for function in (attribute.func, *attribute.list.func) if function.name]
+            digest.update(name.encode())
+            if not called:
+                digest.update(attribute.SerializeToString(deterministic=True))
+            for other in called:
+                digest.update(_of_function(graph, other))
+    digest.update(repr([_places(tensors, place_of) for tensors in (inputs, outputs)]).encode())
+    return digest.digest()
+
+
+def _of_function(graph: Any, name: str) -> bytes:
+    body = tf_internal.graph_of_function(tf_internal.find_function(graph, name))
+    return _fingerprint(body, body.inputs, body.outputs)
+
+
+def _places(tensors: Iterable[tf.Tensor], place_of: dict[int, int]) -> list[tuple[int, int]]:
+    return [(place_of[id(tensor.op)], tensor.value_index) for tensor in tensors]

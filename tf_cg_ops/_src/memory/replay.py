@@ -4,7 +4,7 @@ The gradient computes everything else again.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -74,47 +74,46 @@ class Replay:
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
         is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph(), self._api)
-        residuals: dict[int, tf.Tensor] = {}
-        kept: dict[int, tf.Tensor] = {}
+        residuals: list[tf.Tensor] = []
+        kept: list[tf.Tensor] = []
         inputs = set(map(id, self._forward_inputs))
-        seen: set[int] = set()
-        waiting = list(self._outputs)
-        while waiting:
-            tensor = waiting.pop()
-            op = tensor.op
-            if id(tensor) in seen or id(tensor) in inputs:
-                continue
-            seen.add(id(tensor))
-            if op.type in control_flow.TYPES:
-                self._refuse_stateful_ops(op)
-            elif _reads_state(op):
-                self._refuse_gradient(op)
-                residuals[id(tensor)] = tensor
-                continue
-            if tensor.dtype != tf.variant and is_kept(op):
-                kept[id(tensor)] = tensor
-            waiting.extend(op.inputs)
-        return list(residuals.values()), list(kept.values())
+
+        def look_behind(tensor: tf.Tensor) -> bool:
+            if id(tensor) in inputs:
+                return False
+            if tensor.op.type in control_flow.TYPES:
+                self._refuse_stateful_ops(tensor.op)
+            elif _reads_state(tensor.op):
+                self._refuse_gradient(tensor.op)
+                residuals.append(tensor)
+                return False
+            if tensor.dtype != tf.variant and is_kept(tensor.op):
+                kept.append(tensor)
+            return True
+
+        _visit(self._outputs, look_behind)
+        return residuals, kept
 
     def _refuse_stateful_ops(self, op: Any) -> None:
         """Raises an error if the outputs of a loop or branch depend on an op that cannot be computed again."""
+        nested: dict[int, Any] = {}
+
+        def look_behind(tensor: tf.Tensor) -> bool:
+            inner = tensor.op
+            if inner.type in control_flow.TYPES:
+                nested[id(inner)] = inner
+            elif _reads_state(inner):
+                raise NotImplementedError(
+                    f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient cannot "
+                    f"compute again; expected random ops and reads of variables that the loop does not write, got "
+                    f"'{inner.name}' of type {inner.type}. Run it before the loop and pass its results to the loop."
+                )
+            return True
+
         for function in control_flow.functions_of(op):
-            waiting, seen = list(function.outputs), set()
-            while waiting:
-                inner = waiting.pop().op
-                if id(inner) in seen:
-                    continue
-                seen.add(id(inner))
-                if inner.type in control_flow.TYPES:
-                    self._refuse_stateful_ops(inner)
-                elif _reads_state(inner):
-                    raise NotImplementedError(
-                        f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient "
-                        f"cannot compute again; expected random ops and reads of variables that the loop does not "
-                        f"write, got '{inner.name}' of type {inner.type}. Run it before the loop and pass its "
-                        "results to the loop."
-                    )
-                waiting.extend(inner.inputs)
+            _visit(function.outputs, look_behind)
+        for inner in nested.values():
+            self._refuse_stateful_ops(inner)
 
     def _refuse_gradient(self, op: Any) -> None:
         """Raises an error if a stateful op has a gradient of its own, which would be lost."""
@@ -155,6 +154,17 @@ class Replay:
 
         specs = [_spec(tensor) for tensor in (*known, *self._kept, *targets)]
         self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
+
+
+def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:
+    """Visits each tensor that the outputs depend on, as far as `look_behind` returns True."""
+    waiting, seen = list(outputs), set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            if look_behind(tensor):
+                waiting.extend(tensor.op.inputs)
 
 
 def _with_gradient_of(computed: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
