@@ -150,10 +150,14 @@ def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.T
     """
     digest = hashlib.sha256()
     given = {id(tensor) for tensor in inputs}
-    place_of = {id(op): place for place, op in enumerate(graph.get_operations())}
+    number_of = {id(op): number for number, op in enumerate(graph.get_operations())}
+
+    def places(tensors: Iterable[tf.Tensor]) -> list[tuple[int, int]]:
+        return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
+
     for op in graph.get_operations():
-        digest.update(repr((op.type, op.device, [place_of[id(t.op)] for t in op.inputs])).encode())
-        digest.update(repr([t.value_index for t in op.inputs] + [place_of[id(c)] for c in op.control_inputs]).encode())
+        waits = [number_of[id(other)] for other in op.control_inputs]
+        digest.update(repr((op.type, op.device, places(op.inputs), waits)).encode())
         if any(id(output) in given for output in op.outputs):
             digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())
             continue
@@ -163,15 +167,7 @@ def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.T
             if not called:
                 digest.update(attribute.SerializeToString(deterministic=True))
             for other in called:
-                digest.update(_of_function(graph, other))
-    digest.update(repr([_places(tensors, place_of) for tensors in (inputs, outputs)]).encode())
+                body = tf_internal.graph_of_function(tf_internal.find_function(graph, other))
+                digest.update(_fingerprint(body, body.inputs, body.outputs))
+    digest.update(repr([places(inputs), places(outputs)]).encode())
     return digest.digest()
-
-
-def _of_function(graph: Any, name: str) -> bytes:
-    body = tf_internal.graph_of_function(tf_internal.find_function(graph, name))
-    return _fingerprint(body, body.inputs, body.outputs)
-
-
-def _places(tensors: Iterable[tf.Tensor], place_of: dict[int, int]) -> list[tuple[int, int]]:
-    return [(place_of[id(tensor.op)], tensor.value_index) for tensor in tensors]

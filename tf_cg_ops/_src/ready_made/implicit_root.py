@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.ready_made.equations import Problem
 from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
 
 
@@ -106,7 +107,7 @@ def implicit_root(
     options = checked_options("implicit_root", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
-    return implicit_function("implicit_root", "residual", residual, residual, solve, **options)
+    return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
 
 
 @tf_internal.autograph_artifact
@@ -171,7 +172,7 @@ def implicit_fixed_point(
     options = checked_options(api, function, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, function, **options)
-    return implicit_function(api, "function", function, function, solve, **options, is_fixed_point=True)
+    return implicit_function(Problem(api, "function", function, function, options, is_fixed_point=True), solve)
 
 
 @tf_internal.autograph_artifact
@@ -256,7 +257,7 @@ def implicit_minimum(
         gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
         return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
 
-    return implicit_function(api, "objective", objective, gradient, solve, **options)
+    return implicit_function(Problem(api, "objective", objective, gradient, options), solve)
 
 
 def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:
