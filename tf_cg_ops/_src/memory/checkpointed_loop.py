@@ -181,11 +181,7 @@ class Loop:
         return same_code.find((*options, self._step.fingerprint()))
 
     def _run(
-        self,
-        carry: list[tf.Tensor],
-        inputs: list[tf.Tensor],
-        values: list[tf.Tensor],
-        num_steps: int | tf.Tensor,
+        self, carry: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor], num_steps: int | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         num_carried = self._num_carried
 

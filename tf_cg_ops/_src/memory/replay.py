@@ -26,12 +26,7 @@ class Replay:
     """A traced function of some of the inputs of its graph; `forward` computes it and `backward` its gradient."""
 
     def __init__(
-        self,
-        wording: Wording,
-        name: str,
-        trace: Any,
-        arguments: Sequence[tf.Tensor],
-        keep: Keep = (),
+        self, wording: Wording, name: str, trace: Any, arguments: Sequence[tf.Tensor], keep: Keep = ()
     ) -> None:
         self._api = wording.api
         self._name = name

@@ -16,12 +16,7 @@ _API = "clip_gradient"
 
 @dispatch.takes_keras_tensors(_API)
 def clip_gradient(
-    x: Any,
-    *,
-    value: Any = None,
-    norm: Any = None,
-    global_norm: Any = None,
-    axes: int | Sequence[int] | None = None,
+    x: Any, *, value: Any = None, norm: Any = None, global_norm: Any = None, axes: int | Sequence[int] | None = None
 ) -> Any:
     """Returns `x`, and clips the gradient.
 

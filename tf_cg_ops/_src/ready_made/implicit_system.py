@@ -86,12 +86,7 @@ def checked_options(
             raise TypeError(
                 f"{api}: {name} is not a bool; expected True or False, got {text.describe(value)}. Pass a Python bool."
             )
-    return {
-        "batched": batched,
-        "linear_solve": linear_solve,
-        "has_aux": has_aux,
-        "check_solution": check_solution,
-    }
+    return {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux, "check_solution": check_solution}
 
 
 def _without_aux(api: str, function: Callable[..., Any], answer: Any) -> tuple[Any, Any]:
