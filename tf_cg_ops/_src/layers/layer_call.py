@@ -23,16 +23,7 @@ def recompute(
 ) -> Any:
     """The value of a layer, or of a function that calls layers, with a gradient that computes it again.
 
-    Args:
-      api: The name of what the user wrote, for messages.
-      keep: The values that are not computed again.
-      function: The layer or function.
-      owner: The layer around it, or itself, whose losses come out of the call. None for no layer.
-      args: The positional arguments.
-      kwargs: The keyword arguments.
-
-    Returns:
-      The value.
+    `owner` is the layer around it, or itself, whose losses come out of the call; None for no layer.
     """
     if keras_internal.is_stateless():  # Updates of variables are Tensors there, which could not leave the trace.
         return function(*args, **kwargs)

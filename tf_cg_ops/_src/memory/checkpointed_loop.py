@@ -129,23 +129,15 @@ def static_int(value: int | tf.Tensor) -> int | tf.Tensor:
 class Loop:
     """A step that is traced, and the loops that call it.
 
-    Args:
-      api: The name of the public function.
-      user_function: The user's function.
-      function: A step that calls it, from the leaves of the carry and of the inputs to the new leaves of the carry and
-        outputs.
-      carry: The specs of the leaves before the first step.
-      inputs: The specs of the leaves, stacked along their first dimension.
-      checkpoint: How to cut the loop into segments.
-      reverse: Whether the steps take the inputs from the last to the first.
-      keeps_going: Whether there is a next step, from the carry; None for always.
+    The step calls the user's function: from the leaves of the carry and of the inputs to the new leaves of the carry
+    and outputs. The inputs are stacked along their first dimension. For the rest, see `Segments`.
     """
 
     def __init__(
         self,
         api: str,
         user_function: Callable[..., Any],
-        function: Callable[..., list[tf.Tensor]],
+        step: Callable[..., list[tf.Tensor]],
         carry: Sequence[tf.TensorSpec],
         inputs: Sequence[Any],
         checkpoint: Checkpoint,
@@ -160,7 +152,7 @@ class Loop:
         self._reverse = reverse
         self._keeps_going = keeps_going
         specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
-        self._step = LoopStep(self._wording, function, specs)
+        self._step = LoopStep(self._wording, step, specs)
         self._traced = self._find_traced(user_function) if tf.executing_eagerly() else None
 
     def __call__(

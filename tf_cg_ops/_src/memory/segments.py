@@ -74,25 +74,15 @@ def _root(number: tf.Tensor, order: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Runs steps in nested loops.
+    """Runs steps in nested loops."""
 
-    Attributes:
-      step: Computes a step. Only TensorFlow ops, of which the stateful ones can be computed again.
-      num_steps: The number of steps.
-      factors: How many steps each loop makes, the innermost first.
-      recompute: Decorates a function so that its gradient recomputes it.
-      output_specs: Those of what each step returns beside the carry.
-      keeps_going: Whether there is a next step, from the carry; None for always.
-      reverse: Whether the steps take the inputs from the last to the first.
-    """
-
-    step: Step
+    step: Step  # Only TensorFlow ops, of which the stateful ones can be computed again.
     num_steps: int | tf.Tensor
-    factors: Sequence[int | tf.Tensor]
-    recompute: Callable[[Callable[..., Any]], Callable[..., Any]]
-    output_specs: Sequence[tf.TensorSpec]
-    keeps_going: Callable[[Values], tf.Tensor] | None
-    reverse: bool
+    factors: Sequence[int | tf.Tensor]  # How many steps each loop makes, the innermost first.
+    recompute: Callable[[Callable[..., Any]], Callable[..., Any]]  # Decorates what the gradient recomputes.
+    output_specs: Sequence[tf.TensorSpec]  # Of what each step returns beside the carry.
+    keeps_going: Callable[[Values], tf.Tensor] | None  # Whether there is a next step, from the carry; None for always.
+    reverse: bool  # Whether the steps take the inputs from the last to the first.
 
     @functools.cached_property
     def _capacity(self) -> Any:

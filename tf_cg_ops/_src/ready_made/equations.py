@@ -16,48 +16,30 @@ ADVICE = "Return one equation for each unknown, in their structure and dtype."
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What the user gave for an implicit function, beside the solver.
-
-    Attributes:
-      api: The name of the public function.
-      noun: Its word for `user_function` in messages.
-      user_function: The function whose root, fixed point or minimum the solver finds.
-      residual: What `user_function` makes of the unknowns, in the structure of the solver's result, and the arguments:
-        one equation for each unknown.
-      options: The options, by name.
-      is_fixed_point: Whether the equations are those of a fixed point, instead of a root.
-    """
+    """What the user gave for an implicit function, beside the solver."""
 
     api: str
-    noun: str
+    noun: str  # The word of this API for the user's function in messages.
     user_function: Callable[..., Any]
+    # Takes the unknowns, in the structure of the solver's result, and the arguments; returns one equation for each.
     residual: Callable[..., Any]
     options: dict[str, Any]
-    is_fixed_point: bool = False
+    is_fixed_point: bool = False  # Otherwise a root.
 
 
 class Equations:
-    """The equations of one call, as a function of Tensors: a residual, or the next iterate of a fixed point.
+    """The equations of one call, as a function of Tensors: a residual, or the next iterate of a fixed point."""
 
-    Attributes:
-      problem: What the user gave; `api`, `noun` and `is_fixed_point` are those of it.
-      function_name: The name of the solver.
-      subject: What messages call the user's function.
-      inputs: The Tensors among the arguments.
-      unknowns: The structure of the result, once there is one.
-      variables: Those that the user's function reads and that may have a gradient.
-    """
-
-    unknowns: Unknowns
+    unknowns: Unknowns  # Of the solver's result.
+    variables: list[tf.Variable]  # Those that the user's function reads and that may have a gradient.
 
     def __init__(
         self, problem: Problem, solve: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
         self.problem = problem
         self.api, self.noun, self.is_fixed_point = problem.api, problem.noun, problem.is_fixed_point
-        self.function_name = text.name_of(solve)
+        self.function_name = text.name_of(solve)  # Of the solver.
         self.subject = f"the {problem.noun} '{text.name_of(problem.user_function)}' of '{self.function_name}'"
-        self.variables: list[tf.Variable] = []
         self._structure = (list(args), kwargs)
         leaves = tf.nest.flatten(self._structure)
         # A Variable among the arguments is an input by its value.
