@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.random_numbers import STATELESS, Seeds
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
@@ -77,6 +79,11 @@ def gather(op: Any, value: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """The output of a ResourceGather as a function of the value of the variable."""
     batch_dims = op.get_attr("batch_dims")
     return tf.raw_ops.GatherV2(params=value, indices=indices, axis=batch_dims, batch_dims=batch_dims)
+
+
+def with_derivative_of(value: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    """A value that was computed or read before, with the derivative 1 with respect to what it comes from."""
+    return embed_gradient(value, tf.ones([], value.dtype), source) if tf_internal.is_trainable(value) else value
 
 
 def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf.Tensor]]:

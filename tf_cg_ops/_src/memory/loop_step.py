@@ -12,8 +12,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
-from tf_cg_ops._src.memory.forward_pass import gather
+from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
@@ -79,7 +78,7 @@ class LoopStep:
             value = read[handle]
             if handle in written:
                 # As the plain loop has it: the derivative goes to the variable, and not to what was assigned.
-                value = _with_derivative_of(value, written[handle])
+                value = with_derivative_of(written[handle], value)
             if op.type in _WRITES:
                 written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
             if op.type == "ResourceGather":
@@ -124,12 +123,6 @@ class _Variable:
 
 def _is_replaced(use: Any, nested: bool) -> bool:
     return use.type in _READS | _WRITES.keys() and not (nested and use.type in _WRITES)
-
-
-def _with_derivative_of(variable: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    if not tf_internal.is_trainable(variable):
-        return value
-    return embed_gradient(value, tf.ones([], value.dtype), variable)
 
 
 def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:

@@ -12,8 +12,8 @@ from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
+from tf_cg_ops._src.memory.forward_pass import with_derivative_of
 from tf_cg_ops._src.memory.replay import Replay
 from tf_cg_ops._src.rewrite import traces
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
@@ -229,8 +229,7 @@ def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
 
 def _as_read(value: tf.Tensor, handle: Any, variable: tf.Variable | None) -> tf.Tensor:
     """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
-    is_recorded = not tf.executing_eagerly() or tf_internal.could_possibly_record()
-    if not is_recorded or not tf_internal.is_trainable(value):
+    if (tf.executing_eagerly() and not tf_internal.could_possibly_record()) or not tf_internal.is_trainable(value):
         return value
     read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)
-    return embed_gradient(value, tf.ones([], value.dtype), read)
+    return with_derivative_of(value, read)

@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
-from tf_cg_ops._src.memory.forward_pass import ForwardPass
+from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
@@ -138,7 +137,11 @@ class Replay:
                 if not any(id(output) in kept_values for output in op.outputs):
                     return None
                 computed = zip(op.outputs, copy.copy_op(op, inputs), strict=True)
-                return [_with_gradient_of(new, kept_values.get(id(old), new)) for old, new in computed]
+                # The gradient of a kept value goes to what computes it: the op is pruned, and with it the computation.
+                return [
+                    with_derivative_of(kept_values[id(old)], new) if id(old) in kept_values else new
+                    for old, new in computed
+                ]
 
             copy = GraphCopy([*zip(known, values, strict=True), *handles], use_kept_values, pure=True)
             outputs = copy.tensors(targets)
@@ -160,13 +163,6 @@ def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool
             seen.add(id(tensor))
             if look_behind(tensor):
                 waiting.extend(tensor.op.inputs)
-
-
-def _with_gradient_of(computed: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """A kept value, whose gradient goes to what computes it: the op is pruned, and with it the computation."""
-    if computed is kept or not tf_internal.is_trainable(computed):
-        return kept
-    return embed_gradient(kept, tf.ones([], kept.dtype), computed)
 
 
 def _reads_state(op: Any) -> bool:
