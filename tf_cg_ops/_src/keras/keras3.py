@@ -15,6 +15,12 @@ class FunctionCall(node.FunctionCall, keras.Operation):
 
     keras = keras
 
+    @classmethod
+    def add_to_model(cls, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Adds a call to the functional model that the KerasTensors among the arguments belong to."""
+        require_tensorflow(function.__name__)
+        return super().add_to_model(function, args, kwargs)
+
     @staticmethod
     def type_spec_of(tensor: Any) -> tf.TypeSpec:
         """The TypeSpec of a KerasTensor."""
@@ -39,12 +45,6 @@ def _to_keras_tensor(tensor: Any) -> keras.KerasTensor:
 
 
 registration.register(keras)
-
-
-def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Adds the call to the functional model."""
-    require_tensorflow(function.__name__)
-    return node.call_as_node(FunctionCall, function, args, kwargs)
 
 
 def require_tensorflow(api: str) -> None:

@@ -11,7 +11,7 @@ from tf_cg_ops._src.core.convert import to_real
 from tf_cg_ops._src.core.text import quoted
 from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
-from tf_cg_ops._src.keras.registration import function_config, function_from_config
+from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
 from tf_cg_ops._src.ready_made.scale import scaled
 from tf_cg_ops._src.ready_made.straight_through import with_surrogate
@@ -379,14 +379,13 @@ class WatchGradient(_Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        call = None if self._record is None else function_config(self._record)
-        return super().get_config() | {"check_numerics": self._check_numerics, "print": self._print, "call": call}
+        options = {"check_numerics": self._check_numerics, "print": self._print}
+        return super().get_config() | options | {"call": argument_config(self._record)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        call = config["call"]
-        return cls(**config | {"call": None if call is None else function_from_config(call)})
+        return cls(**config | {"call": argument_from_config(config["call"])})
 
 
 # Keras saves the names, and could not save the functions.
@@ -450,12 +449,10 @@ class StraightThrough(_Layer):
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
         functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
-        saved = {key: value if isinstance(value, str) else function_config(value) for key, value in functions.items()}
+        saved = {key: argument_config(value) for key, value in functions.items()}
         return super().get_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        saved = {key: config[key] for key in ("function", "surrogate")}
-        functions = {k: value if isinstance(value, str) else function_from_config(value) for k, value in saved.items()}
-        return cls(**config | functions)
+        return cls(**config | {key: argument_from_config(config[key]) for key in ("function", "surrogate")})
