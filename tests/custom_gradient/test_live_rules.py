@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import rule_graph, tf_internal
 
 from ..support.processes import run_python
 from ..support.sources import ROOT
@@ -172,7 +172,7 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
     graph = tf_internal.FuncGraph("gradient")
     outside, inside, other = (tf.constant([i]) for i in (1.0, 2.0, 3.0))
     with graph.as_default():
-        first, second = (tf_internal.capture_substitutes({id(outside): t}, None) for t in (inside, other))
+        first, second = (rule_graph.capture_substitutes({id(outside): t}, None) for t in (inside, other))
         first.__enter__()
         second.__enter__()
         assert graph.capture(outside) is graph.capture(other)

@@ -183,10 +183,10 @@ def test_random_numbers_with_seeds_are_the_same_in_each_program():
 
 def test_the_random_numbers_are_not_kept():
     """Beside the value, the forward pass returns a seed."""
-    from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+    from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
     from tf_cg_ops._src.memory.replay import Replay
 
-    wording = WordingWithoutGradientFunction("recompute_grad")
+    wording = without_gradient_function("recompute_grad")
     traced = tf.function(lambda x: [tf.nn.dropout(tf.sin(x), 0.5)]).get_concrete_function(tf.TensorSpec([4, 64]))
     replay = Replay(wording, "f", traced.graph, traced.graph.inputs)
     _, residuals = replay.forward([ONES])

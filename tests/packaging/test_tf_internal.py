@@ -6,7 +6,7 @@ import inspect
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import rule_graph, tf_internal
 
 
 def test_every_name_is_there():
@@ -20,11 +20,11 @@ def test_every_name_is_there():
         "EagerTensor",
         "EagerTensorBase",
         "FuncGraph",
+        "FuncGraphWithMakeOp",
         "FunctionType",
         "Iterator",
         "Marked",
         "RegisterPFor",
-        "RuleGraph",
         "TraceTypeByIdentity",
         "TypeVar",
         "VariableWatcher",
@@ -35,7 +35,6 @@ def test_every_name_is_there():
         "autograph_scope",
         "cache_control_flow_graphs",
         "capture",
-        "capture_substitutes",
         "cond_v2",
         "context",
         "contextlib",
@@ -82,7 +81,6 @@ def test_every_name_is_there():
         "should_record_backprop",
         "stop_recording",
         "supports_default_grad",
-        "tf",
         "variable_accesses",
         "wait_for",
         "weakref",
@@ -162,7 +160,7 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(x):
-        graph = tf_internal.RuleGraph("rule")
+        graph = rule_graph.RuleGraph("rule")
         with graph.as_default():
             zeros_of_outer = tf.zeros_like(x)
             own = tf.compat.v1.placeholder(tf.float32, [None])
@@ -183,7 +181,7 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
 def test_the_graph_of_a_rule_fills_tensors_like_outer_ones():
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(x):
-        graph = tf_internal.RuleGraph("rule")
+        graph = rule_graph.RuleGraph("rule")
         with graph.as_default():
             filled = [tf.raw_ops.ZerosLike(x=x), tf.raw_ops.OnesLike(x=x)]
         return [tf.get_static_value(tensor.op.inputs[1]).tolist() for tensor in filled]

@@ -1,5 +1,6 @@
 """Replaces the gradients of `tf.custom_gradient` in one meta graph of a SavedModel."""
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.custom_gradient import graph_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 
 from . import _graph_errors, _malformed
@@ -149,7 +150,7 @@ class Adoption:
             return call_saved_gradient(body, op, gradient, captures, dys)
 
         results, inputs = list(op.outputs)[: gradient.num_results], list(op.inputs)[gradient.num_results :]
-        outputs = attach(WordingWithoutGradientFunction(self._api), place, results, inputs, backward)
+        outputs = attach(without_gradient_function(self._api), place, results, inputs, backward)
         exception = graph_rule.exception_of(outputs[0].op)
         if isinstance(exception, UnreachableError):
             raise ValueError(
@@ -162,21 +163,20 @@ class Adoption:
         return outputs
 
 
-class _Missing(WordingWithoutGradientFunction):
-    def not_traced(self, function: str, error: str) -> str:
-        return (
-            f"{self.api}: the file did not hold the gradient function of '{function}', which a derivative of higher "
-            f"order needs. Adopt the model with a rule for it: gradients={{'{function}': rule}}."
-        )
-
-
 def _attach_error(api: str, function: str, op: Any) -> list[tf.Tensor]:
     """The outputs of an op in a gradient function; a derivative of them is an error."""
 
     def backward(dys: Sequence[Any]) -> list[Any]:
         raise LookupError
 
-    return attach(_Missing(api), _place(function, op.name), list(op.outputs), list(op.inputs), backward)
+    wording = dataclasses.replace(
+        without_gradient_function(api),
+        not_traced=(
+            "the file did not hold the gradient function of '{function}', which a derivative of higher order needs. "
+            "Adopt the model with a rule for it: gradients={{'{function}': rule}}."
+        ),
+    )
+    return attach(wording, _place(function, op.name), list(op.outputs), list(op.inputs), backward)
 
 
 def _place(function: str, node: str) -> str:

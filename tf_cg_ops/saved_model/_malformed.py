@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_cg_ops._src.core import tf_internal
-
-_CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
+from tf_cg_ops._src.core.calls import CALLS
 
 
 def check_graph(graph_def: Any) -> None:
@@ -48,5 +47,5 @@ def _callees(function: Any, library: Mapping[str, Any]) -> Iterator[str]:
     for node in function.node_def:
         if node.op in library:
             yield node.op
-        elif node.op in _CALL_OPS and "f" in node.attr:
+        elif node.op in CALLS and "f" in node.attr:
             yield node.attr["f"].func.name

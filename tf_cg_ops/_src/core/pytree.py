@@ -24,32 +24,27 @@ class Argument:
 
 
 class Leaves:
-    """Flattened values and their names as the user writes them: `x`, `x[0]`, `options['rate']`.
+    """The flat values of arguments, and their names as the user writes them: `x`, `x[0]`, `options['rate']`."""
 
-    Without `find_arguments`, each value is an argument.
-    """
-
-    def __init__(
-        self,
-        values: list[Any],
-        find_names: Callable[[], list[str]],
-        find_arguments: Callable[[], list[Argument]] | None = None,
-    ) -> None:
+    def __init__(self, values: list[Any], find_arguments: Callable[[], list[Argument]]) -> None:
         self.values = values
-        self._find_names = find_names
         self._find_arguments = find_arguments
 
     @functools.cached_property
-    def names(self) -> list[str]:
-        """The names, computed when a message first needs them: that takes longer than a call."""
-        return self._find_names()
+    def arguments(self) -> list[Argument]:
+        """The arguments in their structure, found when they are first needed: that takes longer than a call."""
+        return self._find_arguments()
 
     @functools.cached_property
-    def arguments(self) -> list[Argument]:
-        """The arguments in their structure, also computed when they are first needed."""
-        if self._find_arguments is not None:
-            return self._find_arguments()
-        return [Argument(name, value) for name, value in zip(self.names, self.values, strict=True)]
+    def names(self) -> list[str]:
+        """The names, computed when a message first needs them."""
+        names: list[str] = []
+        for argument in self.arguments:
+            num_values = len(tf.nest.flatten(argument.value))
+            inside = tf.nest.flatten(paths(argument.name, argument.value))
+            # In some structures only tf.nest knows the inside.
+            names += inside if len(inside) == num_values else [f"{argument.name}[{i}]" for i in range(num_values)]
+        return names
 
 
 def flatten_arguments(
@@ -65,11 +60,9 @@ def flatten_arguments(
     compared with it: if calling the function then fails, `signature.check_arguments` has the message.
     """
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
-        find_arguments = functools.partial(_arguments, api, function, args, kwargs, constants)
-        return Leaves(list(args), lambda: _flatten(find_arguments())[1], find_arguments)
+        return Leaves(list(args), lambda: _arguments(api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
-    values, names = _flatten(arguments)
-    return Leaves(values, lambda: names, lambda: arguments)
+    return Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
 
 
 def _arguments(
@@ -88,13 +81,17 @@ def _arguments(
     return [argument for argument in arguments if argument.name not in constants]
 
 
-def _flatten(arguments: list[Argument]) -> tuple[list[Any], list[str]]:
-    all_values: list[Any] = []
-    all_names: list[str] = []
+def spread(arguments: list[Argument]) -> list[Argument]:
+    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
+    spread = []
     for argument in arguments:
-        all_values.extend(tf.nest.flatten(argument.value))
-        all_names.extend(leaf_names(argument.name, argument.value))
-    return all_values, all_names
+        if argument.star == "**":
+            spread += [Argument(key, argument.value[key]) for key in sorted(argument.value)]
+        elif argument.star == "*":
+            spread += [Argument(f"{argument.name}[{i}]", item) for i, item in enumerate(argument.value)]
+        else:
+            spread.append(argument)
+    return spread
 
 
 def leaf_names(name: str, value: Any) -> list[str]:
@@ -207,15 +204,8 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
     """The values with new Tensors instead of their components."""
     if all(isinstance(value, tf.Tensor) for value in values):
         return list(tensors)
-    remaining = iter(tensors)
-    replaced = []
-    for value, parts in zip(values, components, strict=True):
-        new = [next(remaining) for _ in parts]
-        if not parts:
-            replaced.append(value)
-        else:
-            replaced.append(new[0] if isinstance(value, tf.Tensor) else _replace_components(value, new))
-    return replaced
+    rows = zip(values, components, regroup(values, components, tensors), strict=True)
+    return [new if parts else value for value, parts, new in rows]
 
 
 def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:

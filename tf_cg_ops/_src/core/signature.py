@@ -47,10 +47,9 @@ def mismatched_signature(
 ) -> inspect.Signature | None:
     """The signature, if these arguments do not fit it; None if they do, or without a signature."""
     signature = signature_of(function)
-    if signature is None:
-        return None
     try:
-        signature.bind(*args, **kwargs)
+        if signature is not None:
+            signature.bind(*args, **kwargs)
     except TypeError:
         return signature
     return None

@@ -89,22 +89,8 @@ class UpstreamSlices(tf_internal.EagerTensorBase):
 
     def __init__(self, slices: tf.IndexedSlices) -> None:
         self.slices = slices
+        self.values, self.indices, self.dense_shape = slices.values, slices.indices, slices.dense_shape
         self._dense: tf.Tensor | None = None
-
-    @property
-    def values(self) -> tf.Tensor:
-        """The rows."""
-        return self.slices.values
-
-    @property
-    def indices(self) -> tf.Tensor:
-        """The position of each row."""
-        return self.slices.indices
-
-    @property
-    def dense_shape(self) -> tf.Tensor:
-        """The shape, as a Tensor."""
-        return self.slices.dense_shape
 
     @property
     def shape(self) -> tf.TensorShape:

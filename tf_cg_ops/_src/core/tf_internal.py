@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import tensorflow as tf
-
 # The type of a function, which takes long to derive. Only Python code that calls a function needs it: rules,
 # which ops call, get an empty one.
 from tensorflow.core.function.polymorphism.function_type import FunctionType
@@ -94,7 +92,7 @@ from tensorflow.python.eager import context, core
 # Whether a tape or an accumulator watches a tensor: should_record_backprop knows nothing of accumulators.
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as possible_gradient_types
 
-# Registers the batching rule of an op, for tf.vectorized_map and Jacobians.
+# Registers how an op is batched, for tf.vectorized_map and Jacobians.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
@@ -107,6 +105,8 @@ from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
 # Writes the fingerprint of saved_model.pb, which depends on its bytes: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
+
+from tf_cg_ops._src.core import calls as _calls
 
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
@@ -265,9 +265,9 @@ def capture(graph: Any, tensor: Any) -> Any:
 
 
 # The functions of tf.raw_ops derive the attributes again, which takes half the time of a trace.
-def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any], **options: Any) -> Any:
     """Adds an op to a graph, with inputs of that graph and attributes as protos."""
-    return graph._create_op_internal(op_type, inputs, attrs=attributes)
+    return graph._create_op_internal(op_type, inputs, attrs=attributes, **options)
 
 
 # The graph in which TensorFlow builds the gradient of a tf.function has no order of stateful ops, and runs only those
@@ -302,55 +302,16 @@ def wait_for(op: Any, others: list[Any]) -> None:
     op._add_control_inputs([other for other in others if other._get_control_flow_context() is context])
 
 
-_substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()
+# tf.raw_ops and all others make the ops of a graph by this method; the public create_op calls it, too.
+class FuncGraphWithMakeOp(FuncGraph):
+    """The graph of a function, with a method that makes all its ops, for subclasses to override."""
 
+    def make_op(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Makes an op; the arguments are TensorFlow's."""
+        return super()._create_op_internal(op_type, inputs, *args, **kwargs)
 
-# The gradient of a conditional may capture tensors of the branch and of the graph around the gradient, but none from
-# further outside; that of a loop may capture no large EagerTensor (tensorflow/python/ops/cond_v2.py and while_v2.py).
-@contextlib.contextmanager
-def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
-    """Makes the default graph capture, for the tensors with these ids, their substitutes in the graph `forward`."""
-    graph = ops.get_default_graph()
-    if not substitutes or graph is forward or not isinstance(graph, FuncGraph):
-        yield
-        return
-    # Rules call other rules, and the replicas of a strategy take turns in one graph: several may be entered at once.
-    entered = _substitutes.setdefault(graph, [])
-    if not entered:
-        capture = graph.capture
-
-        def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            for substitutes_by_id in reversed(entered):
-                tensor = substitutes_by_id.get(id(tensor), tensor)
-            return capture(tensor, *args, **kwargs)
-
-        graph.capture = capture_substitute
-    entered.append(substitutes)
-    try:
-        yield
-    finally:
-        entered[:] = [other for other in entered if other is not substitutes]
-        if not entered:
-            del graph.capture
-            del _substitutes[graph]
-
-
-# A captured tensor is stored whole for the gradient, in a loop once for each step. TensorFlow's gradient of a loop
-# stores only the shape (tensorflow/python/ops/while_v2.py) if the gradient function is in Python.
-class RuleGraph(FuncGraph):
-    """The graph of a function; if it reads only the shape of an outer tensor, it captures the shape."""
-
-    def _create_op_internal(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        reads_shapes = op_type in ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength")
-        is_filled = op_type in ("ZerosLike", "OnesLike") and inputs[0].dtype != tf.variant
-        if not (reads_shapes or is_filled) or any(isinstance(t, EagerTensor) or t.graph is self for t in inputs):
-            return super()._create_op_internal(op_type, inputs, *args, **kwargs)
-        if reads_shapes:
-            kwargs["name"] = op_type  # The name in kwargs is unique in this graph, but maybe not in the outer one.
-            with self.outer_graph.as_default():
-                return self.outer_graph._create_op_internal(op_type, inputs, *args, **kwargs)
-        fill = tf.zeros if op_type == "ZerosLike" else tf.ones
-        return fill(tf.shape(inputs[0]), inputs[0].dtype).op
+    def _create_op_internal(self, *args: Any, **kwargs: Any) -> Any:
+        return self.make_op(*args, **kwargs)
 
 
 _python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
@@ -390,17 +351,15 @@ def cache_control_flow_graphs(op: Any) -> None:
     Otherwise each differentiation makes new graphs, does not find what the last one accumulated, and the third
     derivative never ends.
     """
-    if op.type in ("While", "StatelessWhile"):
+    if op.type not in _calls.LOOPS | _calls.CONDITIONALS:
+        return
+    graphs = control_flow_graphs(op)
+    if op.type in _calls.LOOPS:
         names = ["_cond_graph", "_body_graph"]
-        graphs = [while_v2._get_graph(op, attribute, f"_{attribute}_graph") for attribute in ("cond", "body")]
     elif op.type in ("If", "StatelessIf"):
         names = ["_true_graph", "_false_graph"]
-        graphs = list(cond_v2.get_func_graphs(op))
-    elif op.type in ("Case", "StatelessCase"):
-        graphs = list(cond_v2.get_func_graphs(op))
-        names = [f"_branch_graph_{i}" for i in range(len(graphs))]
     else:
-        return
+        names = [f"_branch_graph_{i}" for i in range(len(graphs))]
     for name, graph in zip(names, graphs, strict=True):
         setattr(op, name, graph)
         for inner in graph.get_operations():
@@ -431,7 +390,7 @@ def graph_of_function(function: Any) -> Any:
 # The attributes of these ops name functions; their graphs, with the Python gradients of the ops inside, stand beside.
 def control_flow_graphs(op: Any) -> list[Any]:
     """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
-    if op.type in ("While", "StatelessWhile"):
+    if op.type in _calls.LOOPS:
         # Under a ForwardAccumulator, TensorFlow changes a loop before it notes the graphs, which are then out of date.
         if len(getattr(op, "_body_graph", op).inputs) != len(op.inputs):
             del op._cond_graph, op._body_graph

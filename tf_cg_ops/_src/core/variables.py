@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,37 +24,24 @@ def as_variable(value: Any) -> tf.Variable | None:
     return inner if isinstance(inner, tf.Variable) else None
 
 
-class ReadVariables:
-    """Notes the variables that a function reads and that can have gradients.
+@contextlib.contextmanager
+def noted_reads(function: Callable[..., Any]) -> Iterator[list[tf.Variable]]:
+    """A context for a call of the function; at its end the list holds the variables that the call has read.
 
-    These are the trainable ones, and those that a tape or an accumulator watches.
+    Only those that can have gradients, in the order of their creation: the trainable ones, and those that a tape or an
+    accumulator watches.
     """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._watcher = tf_internal.VariableWatcher()
-        self._accessed: list[tf.Variable] = []
-        self._context: contextlib.AbstractContextManager[None] | None = None
-
-    def __enter__(self) -> "ReadVariables":
-        if tf_internal.could_possibly_record():  # Otherwise nothing watches.
-            if not tf.executing_eagerly():
-                self._context = tf_internal.variable_accesses(self._accessed)
-            elif watched := [v for v in _variables_near(self._function) if _is_only_watched(v)]:
-                self._context = tf_internal.reported_accesses(watched)
-        if self._context is not None:
-            self._context.__enter__()
-        self._watcher.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._watcher.__exit__(*exception)
-        if self._context is not None:
-            self._context.__exit__(*exception)
-
-    def found(self) -> list[tf.Variable]:
-        """The variables, in the order of their creation."""
-        return merged(self._watcher.watched_variables(), [v for v in self._accessed if _is_only_watched(v)])
+    accessed: list[tf.Variable] = []
+    found: list[tf.Variable] = []
+    context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if tf_internal.could_possibly_record():  # Otherwise nothing watches.
+        if not tf.executing_eagerly():
+            context = tf_internal.variable_accesses(accessed)
+        elif watched := [v for v in _variables_near(function) if _is_only_watched(v)]:
+            context = tf_internal.reported_accesses(watched)
+    with context, tf_internal.VariableWatcher() as watcher:
+        yield found
+    found += merged(watcher.watched_variables(), [v for v in accessed if _is_only_watched(v)])
 
 
 def _is_only_watched(variable: tf.Variable) -> bool:
@@ -85,38 +72,35 @@ _DEPTH, _MOST = 6, 2000
 # Nothing of these types holds a variable. This runs in each eager call under a tape.
 _PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
 _PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
+_CONTAINERS = (list, tuple, dict)
 
 
 def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
-    """The variables that a function closes over, finds in its module or has in its `self`, or in lists there."""
-    values: list[Any] = []
-    if isinstance(function, types.MethodType):
-        values += getattr(function.__self__, "__dict__", {}).values()
-        function = function.__func__
+    """`variables_behind`, but not far: this runs in each eager call under a tape."""
+    values, function = _attributes_and_function(function)
     if not isinstance(function, types.FunctionType):
         return variables_behind(function, 3)
-    names = function.__globals__
-    values += [names.get(name) for name in function.__code__.co_names]
-    others = [value for value in values if type(value) not in _PLAIN and type(value) is not types.FunctionType]
-    for cell in function.__closure__ or ():
-        others += [value for value in _contents(cell) if type(value) not in _PLAIN]
-    return variables_behind(others, 2) if others else []
+    values += [function.__globals__.get(name) for name in function.__code__.co_names]
+    values = [value for value in values if type(value) is not types.FunctionType] + _closed_over(function)
+    near = [value for value in values if type(value) not in _PLAIN]
+    return variables_behind(near, 2) if near else []
 
 
 def read_from_outside(function: Any) -> list[Any]:
     """The Tensors and variables that a function can read from its closure, its module or its object, or lists there."""
-    values: list[Any] = []
-    if isinstance(function, types.MethodType):
-        owner, function = function.__self__, function.__func__
-        if not hasattr(owner, "add_weight"):  # A layer keeps its variables.
-            values += getattr(owner, "__dict__", {}).values()
-    if isinstance(function, types.FunctionType):
-        values += _inside(function)
-    items: list[Any] = []
-    for value in values:
-        is_structure = isinstance(value, (list, tuple, dict))
-        items += (value.values() if isinstance(value, dict) else value) if is_structure else [value]
+    values, function = _attributes_and_function(function, of_layers=False)  # A layer keeps its variables.
+    values += _inside(function) if isinstance(function, types.FunctionType) else []
+    items = [item for value in values for item in (_inside(value) if isinstance(value, _CONTAINERS) else [value])]
     return [item for item in items if isinstance(item, tf.Tensor) or as_variable(item) is not None]
+
+
+def _attributes_and_function(function: Any, of_layers: bool = True) -> tuple[list[Any], Any]:
+    """The attributes of the object of a method, and its function; otherwise the function alone."""
+    if not isinstance(function, types.MethodType):
+        return [], function
+    owner = function.__self__
+    attributes = getattr(owner, "__dict__", {}) if of_layers or not hasattr(owner, "add_weight") else {}
+    return list(attributes.values()), function.__func__
 
 
 def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
@@ -140,11 +124,10 @@ def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variabl
     return list(found.values())
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: Any) -> list[Any]:
     """The objects that an object refers to."""
     if isinstance(value, types.FunctionType):
-        cells = [part for cell in value.__closure__ or () for part in _contents(cell)]
-        return [*cells, *(value.__defaults__ or ()), *_globals_of(value.__code__, value.__globals__)]
+        return [*_closed_over(value), *(value.__defaults__ or ()), *_globals_of(value.__code__, value.__globals__)]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
@@ -156,6 +139,10 @@ def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, tf.Module) or hasattr(value, "add_weight"):  # A layer has more attributes than variables.
         return list(value.variables)
     return list(getattr(value, "__dict__", {}).values())
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    return [value for cell in function.__closure__ or () for value in _contents(cell)]
 
 
 def _contents(cell: types.CellType) -> list[Any]:

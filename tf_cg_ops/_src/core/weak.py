@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Identity:
+class IdentityKey:
     """A key that equals only the keys of the same living object.
 
     An object that takes no weak reference is kept alive instead.
@@ -20,7 +20,7 @@ class Identity:
             self.is_weak, self._get = False, lambda: value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity) or self._id != other._id:
+        if not isinstance(other, IdentityKey) or self._id != other._id:
             return False
         value = self._get()
         return value is not None and value is other._get()
@@ -33,12 +33,12 @@ class WeakIdentityDict:
     """Values for objects, kept as long as the object. A value must not refer to its object."""
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[Identity, Any]] = {}
+        self._values: dict[int, tuple[IdentityKey, Any]] = {}
 
     def get(self, key: Any) -> Any:
         """The value for an object; None if there is none."""
         found = self._values.get(id(key))
-        return found[1] if found is not None and found[0] == Identity(key) else None
+        return found[1] if found is not None and found[0] == IdentityKey(key) else None
 
     def setdefault(self, key: Any, make: Callable[[], Any]) -> Any:
         """The value for an object, or a new one; for an object without weak references, a new one each time."""
@@ -50,7 +50,7 @@ class WeakIdentityDict:
             def forget(_: Any) -> None:
                 values.pop(key_id, None)
 
-            identity = Identity(key, forget)
+            identity = IdentityKey(key, forget)
             if identity.is_weak:
                 values[key_id] = identity, value
         return value

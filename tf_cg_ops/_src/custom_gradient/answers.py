@@ -1,6 +1,6 @@
 """The answer of a gradient function as one entry for each leaf of the arguments: nothing is dropped or guessed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -12,75 +12,71 @@ from tf_cg_ops._src.core import pytree, text
 Entries = list[Any]
 
 
-class WrongAnswerError(ValueError):
+class _WrongAnswerError(ValueError):
     """The answer has another structure than the arguments. The text continues a sentence about the function."""
 
 
-class WrongContainerError(TypeError):
-    """The answer is, or holds, a container without an order."""
-
-
-def flat_entries(answer: Any, arguments: pytree.Leaves, holds_tensors: Callable[[Any], bool]) -> Entries:
+def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries:
     """The entries in the order of the leaves, or any number of entries without a dictionary: the caller counts those.
 
-    Raises WrongAnswerError or WrongContainerError.
+    Raises ValueError or TypeError about this subject if the answer cannot be read.
     """
-    answer = opened(answer)
-    if not _has_mapping(answer):
+    answer = opened(subject, answer)
+    if not has_mapping(answer):
         return tf.nest.flatten(answer)
     read = _by_name if isinstance(answer, Mapping) else _by_position
-    readings = [lambda: read(answer, arguments.arguments, holds_tensors)]
-    with_tensors = [a for a in arguments.arguments if holds_tensors(a.value)] or arguments.arguments
+    readings = [lambda: read(answer, arguments.arguments)]
+    with_tensors = [a for a in arguments.arguments if _holds_tensors(a.value)] or arguments.arguments
     if len(with_tensors) == 1:
         readings.append(lambda: _of_single(answer, with_tensors[0], arguments.arguments))
     if not isinstance(answer, Mapping):
-        readings.append(lambda: _by_position(answer, _spread(arguments.arguments), holds_tensors))
+        readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments)))
     found: list[Entries] = []
-    first_error: WrongAnswerError | None = None
+    errors: list[_WrongAnswerError] = []
     for reading in readings:
         try:
             entries = reading()
-        except WrongAnswerError as error:
-            first_error = first_error or error
+        except _WrongAnswerError as error:
+            errors.append(error)
         else:
             if not any(_are_same(entries, other) for other in found):
                 found.append(entries)
     if len(found) > 1:
-        raise WrongAnswerError(
-            "returned a dict that can be read in two ways: by the names of the inputs, and as the gradient of one of "
-            "them. Return a tuple with one gradient for each input."
+        raise ValueError(
+            f"{subject} returned a dict that can be read in two ways: by the names of the inputs, and as the gradient "
+            "of one of them. Return a tuple with one gradient for each input."
         )
     if not found:
-        assert first_error is not None
-        raise first_error
+        raise ValueError(f"{subject} {errors[0]}")
     return found[0]
 
 
-def opened(answer: Any) -> Any:
-    """The answer with lists instead of its iterators, tuples and lists."""
+def opened(subject: str, answer: Any) -> Any:
+    """The answer with lists instead of its iterators, tuples and lists; TypeError for a container without an order."""
     if tf.is_tensor(answer) or isinstance(answer, (str, bytes)):
         return answer
     if isinstance(answer, (list, tuple, Iterator)):
-        return [opened(item) for item in answer]
+        return [opened(subject, item) for item in answer]
     if isinstance(answer, Mapping):
-        return {key: opened(item) for key, item in answer.items()}
+        return {key: opened(subject, item) for key, item in answer.items()}
     is_view = tf.nest.is_nested(answer)  # Those of dictionaries are sets, but they have an order.
-    if isinstance(answer, Set) and not is_view:
-        raise WrongContainerError(text.describe_type(answer))
-    if isinstance(answer, np.ndarray) and answer.dtype == object:
-        raise WrongContainerError("a NumPy array of objects")
+    is_array_of_objects = isinstance(answer, np.ndarray) and answer.dtype == object
+    if is_array_of_objects or (isinstance(answer, Set) and not is_view):
+        container = "a NumPy array of objects" if is_array_of_objects else text.describe_type(answer)
+        raise TypeError(
+            f"{subject} must return its gradients in a tuple or a list, got {container}. Return one gradient for each "
+            "input, in their order."
+        )
     return answer
 
 
 def has_mapping(answer: Any) -> bool:
-    """Whether there is a dictionary in the answer, which has names instead of an order."""
-    return _has_mapping(opened(answer))
+    """Whether there is a dictionary in an opened answer, which has names instead of an order."""
+    return any(map(has_mapping, answer)) if isinstance(answer, list) else isinstance(answer, Mapping)
 
 
-def _has_mapping(answer: Any) -> bool:
-    if isinstance(answer, list):
-        return any(map(_has_mapping, answer))
-    return isinstance(answer, Mapping)
+def _holds_tensors(value: Any) -> bool:
+    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
 
 
 def _are_same(first: Entries, second: Entries) -> bool:
@@ -91,42 +87,38 @@ def _no_entries(argument: pytree.Argument) -> Entries:
     return [None] * len(tf.nest.flatten(argument.value))
 
 
-def _by_name(
-    answer: Mapping[str, Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
-) -> Entries:
+def _by_name(answer: Mapping[str, Any], arguments: list[pytree.Argument]) -> Entries:
     parts: dict[str, Any] = dict(answer)
     names: list[str] = []
     entries: Entries = []
     missing: list[str] = []
     for argument in arguments:
         is_spread = argument.star == "**" and (argument.name not in parts or argument.name in argument.value)
-        inner = _spread([argument]) if is_spread else [argument]
+        inner = pytree.spread([argument]) if is_spread else [argument]
         for single in inner:
             names.append(single.name)
             if single.name in parts:
                 entries += _aligned(parts.pop(single.name), single.value, single.name)
             else:
                 entries += _no_entries(single)
-                missing += [single.name] if holds_tensors(single.value) else []
+                missing += [single.name] if _holds_tensors(single.value) else []
     if parts:
-        raise WrongAnswerError(
+        raise _WrongAnswerError(
             f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the "
             "inputs as keys, or return a tuple with one gradient for each input."
         )
     if missing:
-        raise WrongAnswerError(
+        raise _WrongAnswerError(
             f"returned a dict without a gradient for {text.quoted(missing)}. Use None for an input that has no "
             "gradient."
         )
     return entries
 
 
-def _by_position(
-    answer: Sequence[Any], arguments: list[pytree.Argument], holds_tensors: Callable[[Any], bool]
-) -> Entries:
+def _by_position(answer: Sequence[Any], arguments: list[pytree.Argument]) -> Entries:
     left_out = arguments[len(answer) :]
-    if len(answer) > len(arguments) or any(holds_tensors(argument.value) for argument in left_out):
-        raise WrongAnswerError(
+    if len(answer) > len(arguments) or any(_holds_tensors(argument.value) for argument in left_out):
+        raise _WrongAnswerError(
             f"returned {text.count(len(answer), 'gradient')} with a dict among them, but its inputs are "
             f"{text.quoted(argument.name for argument in arguments)}. Return one gradient, or one structure of "
             "gradients, for each input."
@@ -145,19 +137,6 @@ def _of_single(answer: Any, single: pytree.Argument, arguments: list[pytree.Argu
     return entries
 
 
-def _spread(arguments: list[pytree.Argument]) -> list[pytree.Argument]:
-    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
-    spread = []
-    for argument in arguments:
-        if argument.star == "**":
-            spread += [pytree.Argument(key, argument.value[key]) for key in sorted(argument.value)]
-        elif argument.star == "*":
-            spread += [pytree.Argument(f"{argument.name}[{i}]", item) for i, item in enumerate(argument.value)]
-        else:
-            spread.append(argument)
-    return spread
-
-
 def _aligned(part: Any, value: Any, name: str) -> Entries:
     """The entries of a part of the answer for the leaves of one value."""
     num_leaves = len(tf.nest.flatten(value))
@@ -165,7 +144,7 @@ def _aligned(part: Any, value: Any, name: str) -> Entries:
         return [None] * num_leaves
     if isinstance(value, Mapping) and isinstance(part, Mapping):
         if set(part) != set(value):
-            raise WrongAnswerError(
+            raise _WrongAnswerError(
                 f"returned a dict with {_keys(part)} for {name!r}, which has {_keys(value)}. Use the keys of the input."
             )
         return [entry for key in sorted(value) for entry in _aligned(part[key], value[key], f"{name}[{key!r}]")]
@@ -173,9 +152,9 @@ def _aligned(part: Any, value: Any, name: str) -> Entries:
         pairs = enumerate(zip(part, value, strict=True))
         return [entry for i, (p, v) in pairs for entry in _aligned(p, v, f"{name}[{i}]")]
     entries = tf.nest.flatten(part)
-    if _has_mapping(part) or len(entries) != num_leaves:
+    if has_mapping(part) or len(entries) != num_leaves:
         noun = "a dict" if isinstance(part, Mapping) else text.count(len(entries), "gradient")
-        raise WrongAnswerError(
+        raise _WrongAnswerError(
             f"returned {noun} for {name!r}, which is {text.describe_type(value)}. Return a gradient with the structure "
             "of the input."
         )

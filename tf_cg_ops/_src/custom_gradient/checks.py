@@ -1,5 +1,6 @@
 """Checks of the gradients that a gradient function returns, in every mode."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,61 +11,79 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
-from tf_cg_ops._src.core.variables import reference_variables
 from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
+# A gradient for one of these needs another remedy than one for an object.
+_PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
 
+
+def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
+    """Whether a gradient function takes the keyword argument `variables`."""
+    parameters = inspect.signature(_user_function(wording, grad_fn)).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return takes_any or "variables" in parameters
+
+
+def _user_function(wording: Wording, grad_fn: Any) -> Callable[..., Any]:
+    return grad_fn.func if wording.binds_arguments else grad_fn
+
+
+@dataclasses.dataclass(eq=False)
 class GradientChecks:
     """Checks the signature of the `grad_fn` of one call, and the gradients that it returns."""
 
-    def __init__(
-        self,
-        wording: Wording,
-        function: str,
-        arguments: pytree.Leaves,
-        inputs: Sequence[list[tf.Tensor]],
-        variables: Sequence[tf.Variable],
-    ) -> None:
-        self._wording = wording
-        self._function = function
-        self._arguments = arguments
-        self._inputs = inputs
-        self._variables = variables
-
-    def takes_variables(self, grad_fn: Callable[..., Any]) -> bool:
-        """Whether grad_fn takes variables."""
-        parameters = inspect.signature(self._wording.user_call(grad_fn, (), {})[0]).parameters
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-        return takes_any or "variables" in parameters
+    wording: Wording
+    function: str
+    arguments: pytree.Leaves
+    inputs: list[list[tf.Tensor]]  # The Tensors of each leaf of the arguments.
+    variables: Sequence[tf.Variable]
 
     def check_takes_variables(self, grad_fn: Callable[..., Any]) -> None:
         """Raises TypeError if there are variables and grad_fn does not take them."""
-        if self._variables and not self.takes_variables(grad_fn):
-            signature = inspect.signature(self._wording.user_call(grad_fn, (), {})[0])
-            raise TypeError(self._wording.takes_no_variables(self._function, self._variables, signature))
+        if self.variables and not takes_variables(self.wording, grad_fn):
+            sentence = (
+                f"'{{function}}' reads variables that are not among its arguments ({{names}}); "
+                f"{self.wording.takes_no_variables}"
+            )
+            names = text.quoted(variable.name for variable in self.variables)
+            signature = inspect.signature(_user_function(self.wording, grad_fn))
+            raise TypeError(self._message(sentence, names=names, signature=signature))
 
-    def check_takes_upstream(
-        self, grad_fn: Callable[..., Any], dys: Sequence[Any], error: TypeError, **kwargs: Any
-    ) -> None:
+    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
         """Raises TypeError, from this error, if the parameters of grad_fn do not fit its upstream gradients."""
-        of_variables = {"variables": self._variables} if self._variables else {}
-        signature = mismatched_signature(*self._wording.user_call(grad_fn, dys, {**kwargs, **of_variables}))
+        function, args = _user_function(self.wording, grad_fn), [*dys]
+        kwargs |= {"variables": self.variables} if self.variables else {}
+        if self.wording.binds_arguments:
+            args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
+        signature = mismatched_signature(function, args, kwargs)
         if signature is not None:
-            raise TypeError(self._wording.takes_other_upstream(self._function, len(dys), signature)) from error
+            sentence, upstream = self.wording.takes_other_upstream, text.count(len(dys), "upstream gradient")
+            raise TypeError(self._message(sentence, upstream=upstream, signature=signature)) from error
 
     def checked_gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
-        if not self._variables:
+        if not self.variables:
             return self._of_arguments(answer)
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise ValueError(self._wording.no_gradients_of_variables(self._function, answer))
+            raise ValueError(
+                f"{self._subject} did not return gradients for the variables; expected a pair (gradients of the "
+                f"inputs, gradients of the variables), got {text.describe_type(answer)}. Return None for a variable "
+                "that has no gradient."
+            )
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
+
+    @property
+    def _subject(self) -> str:
+        return self.wording.subject_of(self.function)
+
+    def _message(self, sentence: str, **parts: Any) -> str:
+        return self.wording.message(sentence, self.function, **parts)
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         checked: list[Any] = []
-        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self._inputs, strict=True)):
+        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self.inputs, strict=True)):
             gradient = slices.kept(gradient)
             if gradient is None:
                 checked.extend([None] * len(tensors))
@@ -78,17 +97,17 @@ class GradientChecks:
         """One entry for each leaf of the arguments."""
         if isinstance(answer, tf.Tensor):
             entries = [answer]
-        elif answer is None and not self._inputs:
+        elif answer is None and not self.inputs:
             entries = []
         else:
-            entries = self._flat(answer)
+            entries = answers.flat_entries(self._subject, answer, self.arguments)
         if self._leaves_out_self(entries):
             entries = [None, *entries]
-        if len(entries) < len(self._inputs) and not any(self._inputs[len(entries) :]):
+        if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
             # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
-            entries = entries + [None] * (len(self._inputs) - len(entries))
-        if len(entries) != len(self._inputs):
-            raise ValueError(self._wording.wrong_number(self._function, len(entries), self._arguments.names))
+            entries = entries + [None] * (len(self.inputs) - len(entries))
+        if len(entries) != len(self.inputs):
+            raise self._wrong_number(len(entries))
         return entries
 
     def _leaves_out_self(self, entries: list[Any]) -> bool:
@@ -96,55 +115,69 @@ class GradientChecks:
 
         The decorated function then does not know that it is a method, as in `types.MethodType(decorated, instance)`.
         """
-        if not self._inputs or self._inputs[0] or self._arguments.names[0] not in ("self", "cls"):
+        if not self.inputs or self.inputs[0] or self.arguments.names[0] not in ("self", "cls"):
             return False
         can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
         if can_leave_out and can_include and any(entry is not None for entry in entries):
-            raise ValueError(self._wording.wrong_number(self._function, len(entries), self._arguments.names))
+            raise self._wrong_number(len(entries))
         return can_leave_out and not can_include
 
     def _fit(self, entries: list[Any], first: int) -> bool:
         """Whether the entries fit the leaves from the first one on: all that hold Tensors, and no others."""
-        inputs = self._inputs[first:]
+        inputs = self.inputs[first:]
         has_rest = any(inputs[len(entries) :])
         pairs = zip(entries, inputs, strict=False)
         return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
 
-    def _flat(self, answer: Any) -> list[Any]:
-        try:
-            return answers.flat_entries(answer, self._arguments, _holds_tensors)
-        except answers.WrongAnswerError as error:
-            raise ValueError(self._wording.wrong_answer(self._function, str(error))) from None
-        except answers.WrongContainerError as error:
-            raise TypeError(self._wording.wrong_container(self._function, str(error))) from None
+    def _wrong_number(self, number: int) -> ValueError:
+        names, gradients = self.arguments.names, text.count(number, "gradient")
+        parts = {"gradients": gradients, "expected": len(names), "names": text.quoted(names), "got": number}
+        return ValueError(self._message(self.wording.wrong_number, **parts))
 
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
-        argument, tensors, value = repr(self._arguments.names[i]), self._inputs[i], self._arguments.values[i]
+        argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
             # Integer inputs in a rule for an op; and constants, which a tf.function may get as Tensors: one grad_fn
             # serves both, and the derivative by a constant is nobody's.
             if isinstance(value, tf.Tensor) or _is_inexact_constant(value):
                 return []
-            raise ValueError(self._wording.no_tensors(self._function, argument, value))
+            remedy = "Return None for it, or pass it as a Tensor."
+            if not isinstance(value, _PLAIN) and value is not None and not callable(value):
+                remedy = (
+                    "Pass its Tensors as arguments, or in a tuple or a dict, or make it a "
+                    "tf.experimental.ExtensionType: TensorFlow does not look into other objects."
+                )
+            raise ValueError(
+                f"{self._subject} must return None for {argument}, which is "
+                f"{'None' if value is None else text.describe_type(value)}, in which TensorFlow finds no Tensor. "
+                f"{remedy}"
+            )
         components = pytree.gradient_components(gradient, value, tensors)
         is_other_type = pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value)
         if len(components) != len(tensors) or is_other_type:
-            raise ValueError(self._wording.wrong_structure(self._function, argument, len(tensors), len(components)))
+            expected, got = text.count(len(tensors), "tensor"), text.count(len(components), "tensor")
+            parts = {"argument": argument, "expected": expected, "got": got}
+            raise ValueError(self._message(self.wording.wrong_structure, **parts))
         return [self._check(g, argument, tensor) for g, tensor in zip(components, tensors, strict=True)]
 
     def _of_variables(self, answer: Any) -> list[Any]:
-        try:
-            answer = answers.opened(answer)
-        except answers.WrongContainerError as error:
-            raise TypeError(self._wording.wrong_container(self._function, str(error))) from None
+        answer = answers.opened(self._subject, answer)
         if answers.has_mapping(answer):
-            raise ValueError(self._wording.dict_for_variables(self._function))
+            raise ValueError(
+                f"{self._subject} must return the gradients of the variables in a list, got a dict. Return one "
+                "gradient for each variable, in the order of 'variables'."
+            )
         gradients = tf.nest.flatten(answer)
-        if len(gradients) != len(self._variables):
-            raise ValueError(self._wording.wrong_number_for_variables(self._function, len(gradients), self._variables))
+        if len(gradients) != len(self.variables):
+            raise ValueError(
+                f"{self._subject} returned {text.count(len(gradients), 'gradient')} for the variables; expected "
+                f"{len(self.variables)} (one per variable: "
+                f"{text.quoted(variable.name for variable in self.variables)}). Return None for a variable that has "
+                "no gradient."
+            )
         return [
             None if gradient is None else self._check(slices.kept(gradient), f"variable {variable.name!r}", variable)
-            for gradient, variable in zip(gradients, self._variables, strict=True)
+            for gradient, variable in zip(gradients, self.variables, strict=True)
         ]
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
@@ -159,27 +192,30 @@ class GradientChecks:
             return gradient
         if gradient.dtype.base_dtype != dtype:
             if not can_cast(gradient.dtype, dtype):
-                raise TypeError(self._wording.wrong_dtype(self._function, argument, dtype, gradient.dtype))
+                raise self.wording.wrong_dtype_error(self.function, argument, dtype, gradient.dtype)
             gradient = tf.cast(gradient, dtype)
         if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(self._wording.wrong_shape(self._function, argument, shape, gradient.shape))
+            raise ValueError(self.wording.wrong_shape_message(self.function, argument, shape, gradient.shape))
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
         is_handle = target.dtype == tf.resource  # No op tells the shape of what it holds.
         if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
-        message = self._wording.wrong_shape(self._function, argument, "{expected}", "{got}")
+        message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
 
     def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
         """A number or an array as a Tensor of this dtype."""
         if isinstance(gradient, (np.ndarray, np.generic)) and np.iscomplexobj(gradient) and not dtype.is_complex:
             got = tf.as_dtype(gradient.dtype)
-            raise TypeError(self._wording.wrong_dtype(self._function, argument, dtype, got))
+            raise self.wording.wrong_dtype_error(self.function, argument, dtype, got)
         try:
             return tf.convert_to_tensor(gradient, dtype=dtype)
         except (TypeError, ValueError):
-            raise TypeError(self._wording.not_a_gradient(self._function, argument, gradient)) from None
+            raise TypeError(
+                f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
+                "an input that has no gradient."
+            ) from None
 
     def _check_slices(
         self, gradient: tf.IndexedSlices, argument: str, target: Any, shape: tf.TensorShape
@@ -187,25 +223,16 @@ class GradientChecks:
         row, target_row = gradient.values.shape[1:], shape[1:]
         if not row.is_compatible_with(target_row):
             expected, got = f"rows of {target_row}", f"rows of {row}"
-            raise ValueError(self._wording.wrong_shape(self._function, argument, expected, got))
+            raise ValueError(self.wording.wrong_shape_message(self.function, argument, expected, got))
         dense_shape = gradient.dense_shape
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
-def _holds_tensors(value: Any) -> bool:
-    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
-
-
 def _is_inexact_constant(value: Any) -> bool:
     if isinstance(value, (np.ndarray, np.generic)):
-        return (
-            value.dtype != object
-            and value.dtype.kind not in "SUMm"
-            and not np.issubdtype(value.dtype, np.integer)
-            and value.dtype != bool
-        )
+        return value.dtype.kind not in "OSUMmbiu"
     return isinstance(value, (float, complex))
 
 
@@ -221,15 +248,3 @@ def _fits(gradient: Any, target: tf.Tensor) -> bool:
     if not isinstance(gradient, tf.Tensor) or gradient.dtype != target.dtype:
         return False
     return gradient.shape.is_fully_defined() and gradient.shape == target.shape
-
-
-def refuse_reference_variables(
-    api: str, function: str, operations: Sequence[tf.Operation], arguments: pytree.Leaves
-) -> None:
-    """Raises TypeError for TensorFlow 1's reference variables: TensorFlow does not report when they are read."""
-    names = reference_variables(operations, arguments.values)
-    if names:
-        raise TypeError(
-            f"{api}: '{function}' uses reference variables of TensorFlow 1; expected resource variables, got "
-            f"{text.quoted(names)}. Make them with use_resource=True, or pass them as arguments."
-        )

@@ -1,7 +1,6 @@
 """`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
 
 import functools
-import inspect
 import types
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -9,21 +8,24 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import (
-    arguments_by_name,
-    bind,
-    check_argument_names,
-    has_parameter,
-    mismatched_signature,
-    signature_of,
-)
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
+_WORDING = Wording(
+    _API,
+    subject="the tangent rule of '{function}'",
+    gradient_function="rule",
+    parameters="primals, tangents",
+    takes_no_variables=(
+        "expected a tangent rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
+        "variable_tangents=None)."
+    ),
+)
 
 
 @tf_internal.autograph_artifact
@@ -126,57 +128,33 @@ class CustomJvp(CustomGradient):
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
             rule = types.MethodType(rule, function.__self__)
         nondiff = arguments_by_name(_API, function, args, kwargs, self._nondiff_argnames)
-        primals = _primals(function, args, kwargs, self._nondiff_argnames)
-        tangents = _Tangents(function, rule, primals, nondiff)
+        arguments = pytree.flatten_arguments(_API, function, args, kwargs, self._nondiff_argnames).arguments
+        primals = tuple(argument.value for argument in pytree.spread(arguments))
 
-        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
+        def compute(*args: Any, **kwargs: Any) -> Any:
             value = function(*args, **kwargs)
-            return value, tangents.transpose_for(value)
+            tangents = _Tangents(text.name_of(function), rule, primals, nondiff, value)
+            return value, GradFn(tangents.transpose(), tangents=tangents)
 
         return call_with_gradient(
-            with_grad_fn,
-            args,
-            kwargs,
-            nondiff_argnames=self._nondiff_argnames,
-            wording=_WORDING,
-            user_function=function,
-            tangents_of=tangents,
+            function, args, kwargs, wording=_WORDING, compute=compute, nondiff_argnames=self._nondiff_argnames
         )
 
 
 registration.classes.append(CustomJvp)
 
 
-def _primals(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
-) -> tuple[Any, ...]:
-    """The arguments in the order of the signature, without the constants."""
-    signature = signature_of(function)
-    if signature is None:
-        return (*args, *(kwargs[name] for name in sorted(kwargs)))
-    primals: list[Any] = []
-    for name, value in bind(_API, function, signature, args, kwargs).arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            primals.extend(value)
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            primals.extend(value[key] for key in sorted(value))
-        elif name not in constants:
-            primals.append(value)
-    return tuple(primals)
-
-
 class _Tangents:
-    """The tangent rule at the arguments of one call, and its transpose."""
+    """The tangent rule at the arguments of one call, as a function of the tangents alone, and its transpose."""
 
     def __init__(
-        self, function: Callable[..., Any], rule: Callable[..., Any], primals: tuple[Any, ...], nondiff: dict[str, Any]
+        self, name: str, rule: Callable[..., Any], primals: tuple[Any, ...], nondiff: dict[str, Any], value: Any
     ) -> None:
-        self._name = text.name_of(function)
+        self._name = name
         self._rule = rule
         self._primals = primals
         self._nondiff = nondiff
-        self._value: Any = None
+        self._value = value
 
     def __call__(
         self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
@@ -204,40 +182,40 @@ class _Tangents:
             )
         return self._checked(answer[1])
 
-    def transpose_for(self, value: Any) -> Callable[..., Any]:
-        """The function `grad_fn` of a call with this value."""
-        self._value = value
-        values = tf.nest.flatten(self._primals)
-        takes_variables = has_parameter(self._rule, "variable_tangents")
+    def transpose(self) -> Callable[..., Any]:
+        """The function `grad_fn` of the call.
 
-        def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            inputs = [pytree.tensors_for_gradients(value) for value in values]
-            zeros = [[_zeros(tensor) for tensor in tensors] for tensors in inputs]
-            variable_zeros = [_zeros(tf.convert_to_tensor(variable)) for variable in variables]
-            sources = [zero for group in zeros for zero in group if zero is not None]
+        A linear function is transposed by differentiating it: the derivative of `t -> J t` is `J` at every point, so a
+        tape computes `J^H v` from the function alone. The point is zero here.
+        """
+        values = tf.nest.flatten(self._primals)
+
+        def transposed(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+            components = [pytree.tensors_for_gradients(value) for value in values]
+            tensors = [tensor for group in components for tensor in group]
+            points = [_zeros(tensor) for tensor in (*tensors, *map(tf.convert_to_tensor, variables))]
+            sources = [point for point in points if point is not None]
             with tf.GradientTape() as tape:
-                tape.watch([*sources, *variable_zeros])
-                flat = [zero for group in zeros for zero in group]
-                tangents = self(pytree.regroup(values, inputs, flat), variables, variable_zeros)
+                tape.watch(sources)
+                at_zero = pytree.regroup(values, components, points[: len(tensors)])
+                tangents = self(at_zero, variables, points[len(tensors) :])
                 targets, upstream = [], []
                 for tangent, dy in zip(tangents, dys, strict=True):
                     if tangent is not None and dy is not None:
                         targets += pytree.tensors_for_gradients(tangent)
                         upstream += [slices.to_dense(part) for part in pytree.tensors_for_gradients(dy)]
             found = iter(
-                tape.gradient(targets, [*sources, *variable_zeros], output_gradients=upstream)
-                if targets
-                else [None] * (len(sources) + len(variable_zeros))
+                tape.gradient(targets, sources, output_gradients=upstream) if targets else [None] * len(sources)
             )
-            flat_gradients = [None if zero is None else next(found) for zero in flat]
-            gradients = pytree.regroup(values, inputs, flat_gradients)
-            return (gradients, list(found)) if variables else gradients
+            by_point = [None if point is None else next(found) for point in points]
+            gradients = pytree.regroup(values, components, by_point[: len(tensors)])
+            return (gradients, by_point[len(tensors) :]) if variables else gradients
 
         def without_variables(*dys: Any) -> Any:
-            return grad_fn(*dys)
+            return transposed(*dys)
 
         # The check of every API asks the signature whether it takes variables.
-        return grad_fn if takes_variables else without_variables
+        return transposed if has_parameter(self._rule, "variable_tangents") else without_variables
 
     def _checked(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
@@ -296,21 +274,3 @@ class _Tangents:
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:
     """Zeros for a Tensor that has a tangent. Any other point would do: the rule is linear."""
     return tf.zeros_like(tensor) if tf_internal.is_trainable(tensor) and tensor.dtype != tf.resource else None
-
-
-class _JvpWording(Wording):
-    gradient_function = "rule"
-    parameters = "primals, tangents"
-
-    def subject(self, function: str) -> str:
-        return f"the tangent rule of '{function}'"
-
-    def takes_no_variables(self, function: str, variables: Sequence[tf.Variable], signature: Any) -> str:
-        return (
-            f"{self.api}: '{function}' reads variables that are not among its arguments "
-            f"({text.quoted(variable.name for variable in variables)}); expected a tangent rule that takes them, got "
-            "one that does not. Write rule(primals, tangents, variables=None, variable_tangents=None)."
-        )
-
-
-_WORDING = _JvpWording(_API)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
@@ -80,58 +80,37 @@ def custom_vjp(
         )
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
-    wording = _Wording(backward, nondiff_argnames, takes_needed)
+    wording = Wording(
+        "custom_vjp",
+        subject=f"backward '{text.name_of(backward)}' of '{{function}}'",
+        gradient_function="backward",
+        parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
+        binds_arguments=True,
+        takes_other_upstream=_TAKES_OTHER_UPSTREAM,
+    )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         nondiff = arguments_by_name("custom_vjp", function, args, kwargs, nondiff_argnames)
 
-        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
+        def compute(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                return answer  # It is refused with the words of `_Wording`.
+                raise TypeError(
+                    f"custom_vjp: '{text.name_of(function)}' did not return its value with its residuals; expected a "
+                    f"pair (value, residuals), got {text.describe_type(answer)}. End it with: return value, residuals"
+                )
             value, residuals = answer
-            return value, functools.partial(backward, residuals, **nondiff)
+            bound = functools.partial(backward, residuals, **nondiff)
+            return value, GradFn(bound, takes_needed=takes_needed, materialize=materialize_grads)
 
         return call_with_gradient(
-            with_grad_fn,
-            args,
-            kwargs,
-            nondiff_argnames=nondiff_argnames,
-            wording=wording,
-            user_function=function,
-            takes_needed=takes_needed,
-            materialize=materialize_grads,
+            function, args, kwargs, wording=wording, compute=compute, nondiff_argnames=nondiff_argnames
         )
 
     return CustomGradient("custom_vjp", forward, run)
 
 
-class _Wording(Wording):
-    gradient_function = "backward"
-
-    def __init__(self, backward: Callable[..., Any], nondiff_argnames: Sequence[str], takes_needed: bool) -> None:
-        super().__init__("custom_vjp")
-        self._backward = backward
-        self.parameters = ", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]])
-
-    def subject(self, function: str) -> str:
-        return f"backward '{text.name_of(self._backward)}' of '{function}'"
-
-    def user_call(
-        self, grad_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
-        assert isinstance(grad_fn, functools.partial)
-        return self._backward, [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
-
-    def not_a_pair(self, function: str, got: Any) -> str:
-        return (
-            f"{self.api}: '{function}' did not return its value with its residuals; expected a pair (value, "
-            f"residuals), got {text.describe_type(got)}. End it with: return value, residuals"
-        )
-
-    def takes_other_upstream(self, function: str, num_upstream: int, signature: Any) -> str:
-        return (
-            f"{self.api}: {self.subject(function)} does not take its residuals and upstream gradients; expected "
-            f"parameters for residuals and {text.count(num_upstream, 'upstream gradient')} (one for each leaf of the "
-            f"value), got backward{signature}. Write backward({self.parameters})."
-        )
+_TAKES_OTHER_UPSTREAM = (
+    "{subject} does not take its residuals and upstream gradients; expected parameters for residuals and {upstream} "
+    "(one for each leaf of the value), got backward{signature}. Write backward({parameters})."
+)

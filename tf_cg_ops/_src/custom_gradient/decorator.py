@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
 

@@ -13,13 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tapes, tf_internal
+from tf_cg_ops._src.core.rule_graph import capture_substitutes
 from tf_cg_ops._src.custom_gradient import inline, traced_rule, variable_reads
-from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 
 # The attribute of a tf.Operation that holds its live rule, and keeps it as long as the graph lives.
 _LIVE_RULE = "_tf_cg_ops_live_rule"
-# An op does not tell which API made it.
-_OP_WORDING = WordingWithoutGradientFunction("CustomGradientRule")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class _LiveRule:
         pairs = zip(dys, op.outputs, strict=True)
         upstream = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
-        with traced_rule.derivative(self.order + 1), tf_internal.capture_substitutes(capture_by_id, op.graph):
+        with traced_rule.derivative(self.order + 1), capture_substitutes(capture_by_id, op.graph):
             return _after_effects(lambda: [_captured(gradient) for gradient in self.backward(upstream)], upstream)
 
 
@@ -75,13 +74,20 @@ def attach(
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs.
 
-    The tapes that record now call `for_tapes` instead, if it is there, and accumulators call `tangents`.
+    The tapes that record now call `for_tapes` instead, if it is there: it may leave out gradients that none of them
+    watches. The accumulators that record now call `tangents` instead of transposing that.
     """
+    for_tapes = for_tapes or backward
+    if tf.executing_eagerly():
+        # Unrecorded: otherwise forward mode would take the tangent of the results.
+        copies = [tapes.unrecorded_identity(tensor) for tensor in results]
+        tapes.record(name, copies, inputs, lambda *dys: for_tapes(list(dys)), tangents)
+        return copies
     graph = tf.compat.v1.get_default_graph()
     rule = traced_rule.trace(wording, name, results, backward)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
         raise ValueError(
-            f"{wording.api}: {wording.subject(name)} closes over a Tensor or reads a variable of eager mode, which a "
+            f"{wording.subject_of(name)} closes over a Tensor or reads a variable of eager mode, which a "
             "graph of TensorFlow 1 or of a file cannot hold; expected numbers, NumPy arrays and tensors of the graph, "
             "got an EagerTensor. Pass its value, as by w.numpy()."
         )
@@ -101,7 +107,7 @@ def attach(
     def on_tapes(*dys: Any) -> list[Any]:
         # Forward mode stops tapes, which `grad_fn` may use; while the traced rule was made, they worked.
         if rule.error or tapes.new_tapes_record():
-            return dataclasses.replace(live_rule, backward=for_tapes or backward).gradients(op, dys)
+            return dataclasses.replace(live_rule, backward=for_tapes).gradients(op, dys)
         return _import(op, dys, rule.captures, inputs)
 
     # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
@@ -147,7 +153,7 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
 
 
 def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Tensor]:
-    """The batching rule: the op for a whole batch, whose rule maps that of the op.
+    """The op for a whole batch, whose rule maps the rule of the op.
 
     The results that have a derivative are stacked, one for each example; all other values may be.
     """
@@ -176,7 +182,8 @@ def vectorize(op: Any, values: list[Any], is_stacked: list[bool]) -> list[tf.Ten
             by_input[position] = gradient if is_stacked[num_results + position] else tf.reduce_sum(gradient, 0)
         return by_input
 
-    return attach(_OP_WORDING, tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
+    wording = without_gradient_function("CustomGradientRule")  # An op does not tell which API made it.
+    return attach(wording, tf.compat.as_str(op.get_attr("function_name")), results, inputs, backward)
 
 
 def _import(

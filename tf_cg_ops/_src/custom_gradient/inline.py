@@ -8,9 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tapes, tf_internal
-
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+from tf_cg_ops._src.core import calls, tapes, tf_internal
 
 
 def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -62,11 +60,10 @@ def _definition(graph: Any, name: str) -> Any:
 def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
     """Adds all functions that the body calls, directly or indirectly, to the target."""
     for node in definition.node_def:
-        for attribute in node.attr.values():
-            for called in (attribute.func, *attribute.list.func):
-                if called.name and tf_internal.find_function(target, called.name) is None:
-                    tf_internal.add_function(target, tf_internal.find_function(source, called.name))
-                    _add_called_functions(source, target, _definition(source, called.name))
+        for called in calls.functions_in(node.attr.values()):
+            if tf_internal.find_function(target, called.name) is None:
+                tf_internal.add_function(target, tf_internal.find_function(source, called.name))
+                _add_called_functions(source, target, _definition(source, called.name))
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:
@@ -78,7 +75,7 @@ def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], li
     replaced: dict[str, str] = {}
     # The body starts with a placeholder for each parameter: these are replaced, not imported.
     for node in graph_def.node[len(parameters) :]:
-        if node.op in _CALLS:
+        if node.op in calls.CALLS:
             body, outputs = _flatten_call(node, find(node.attr["f"].func.name), find)
             nodes.extend(body)
             replaced.update({f"{node.name}:{i}": output for i, output in enumerate(outputs)})

@@ -1,14 +1,15 @@
 """`grad_pass_through`: a function through which the upstream gradient passes unchanged."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.core import pytree, tf_internal
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import registration
 
 
@@ -40,23 +41,23 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-            def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                passed = list(dy)
-                leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
-                has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
-                # A tf.function also passes defaults, such as the name=None of tf.round: skip those.
-                if sum(has_gradient) == len(dy):
-                    upstream = iter(dy)
-                    passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
-                elif len(leaves) == len(dy):
-                    pairs = zip(dy, has_gradient, strict=True)
-                    passed = [gradient if differentiable else None for gradient, differentiable in pairs]
-                return (passed, [None] * len(variables)) if variables else passed
+        def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
+            leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
+            has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
+            passed = list(dy)
+            # A tf.function also passes defaults, such as the name=None of tf.round: skip those.
+            if sum(has_gradient) == len(dy):
+                upstream = iter(dy)
+                passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
+            elif len(leaves) == len(dy):
+                pairs = zip(dy, has_gradient, strict=True)
+                passed = [gradient if differentiable else None for gradient, differentiable in pairs]
+            return (passed, [None] * len(variables)) if variables else passed
 
+        def compute(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs), grad_fn
 
-        return call_with_gradient(with_grad_fn, args, kwargs, wording=_WORDING, user_function=function)
+        return call_with_gradient(function, args, kwargs, wording=_WORDING, compute=compute)
 
     return CustomGradient("grad_pass_through", f, run, options={})
 
@@ -64,32 +65,23 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 registration.makers["grad_pass_through"] = grad_pass_through
 
 
-class _Wording(WordingWithoutGradientFunction):
-    """A gradient that does not fit its input is a value that does not: the gradient passed unchanged."""
-
-    def wrong_number(self, function: str, num_gradients: int, names: Sequence[str]) -> str:
-        return (
-            f"{self.api}: '{function}' has another number of tensors in its value than among its arguments; expected "
-            f"{len(names)} (one per input: {text.quoted(names)}), got {num_gradients}. Use custom_gradient for it."
-        )
-
-    def wrong_structure(self, function: str, argument: str, expected: int, got: int) -> str:
-        return (
-            f"{self.api}: '{function}' returned a value that does not hold as many tensors as {argument}; expected "
-            f"{text.count(expected, 'tensor')}, got {text.count(got, 'tensor')}. Use custom_gradient for it."
-        )
-
-    def wrong_dtype(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> str:
-        return (
-            f"{self.api}: '{function}' must return a value that is real where {argument} is real, got {got.name} for "
-            f"{expected.name}. Cast its value with tf.cast, or use custom_gradient."
-        )
-
-    def wrong_shape(self, function: str, argument: str, expected: Any, got: Any) -> str:
-        return (
-            f"{self.api}: '{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use "
-            "custom_gradient for a function that changes shapes."
-        )
-
-
-_WORDING = _Wording("grad_pass_through")
+_WORDING = dataclasses.replace(
+    without_gradient_function("grad_pass_through"),
+    # A gradient that does not fit its input is a value that does not: the gradient passed unchanged.
+    wrong_number=(
+        "'{function}' has another number of tensors in its value than among its arguments; expected {expected} (one "
+        "per input: {names}), got {got}. Use custom_gradient for it."
+    ),
+    wrong_structure=(
+        "'{function}' returned a value that does not hold as many tensors as {argument}; expected {expected}, got "
+        "{got}. Use custom_gradient for it."
+    ),
+    wrong_dtype=(
+        "'{function}' must return a value that is real where {argument} is real, got {got} for {expected}. Cast its "
+        "value with tf.cast, or use custom_gradient."
+    ),
+    wrong_shape=(
+        "'{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use custom_gradient for a "
+        "function that changes shapes."
+    ),
+)

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
@@ -80,7 +81,7 @@ def trace(wording: Wording, name: str, results: list[tf.Tensor], backward: Backw
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
         # Its traceback would keep the graphs that were being traced alive.
-        return _without_rule(wording.not_traced(name, error), exception.with_traceback(None))
+        return _without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
@@ -137,7 +138,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """A graph function, traced without TensorFlow's second look at each op, if no op is stateful."""
-    graph = tf_internal.RuleGraph(name)
+    graph = RuleGraph(name)
     with graph.as_default():
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()

@@ -6,12 +6,11 @@ handle where the value came from, to read the variable as it is then.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 
 # The op that computes from a value what each of these computes from a handle, and the new names of its attributes.
 _READS = {
@@ -20,14 +19,6 @@ _READS = {
     "ResourceGatherNd": ("GatherNd", {"dtype": "Tparams", "Tindices": "Tindices"}),
     "VariableShape": ("Shape", {"out_type": "out_type"}),
 }
-# The attributes with the functions that an op calls and with the types of their arguments, and the first argument.
-_CALLS = {
-    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), (("f",), "Tin", 0)),
-    **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), "Tin", 1)),
-    **dict.fromkeys(("Case", "StatelessCase"), (("branches",), "Tin", 1)),
-    **dict.fromkeys(("While", "StatelessWhile"), (("body", "cond"), "T", 0)),
-}
-_LOOPS = ("While", "StatelessWhile")
 # The attribute by which the pass that prunes gradients (cc/passes/prune_gradients.cc) knows a read for a rule alone.
 _OF_RULE = "_tf_cg_ops_read_for_rule"
 
@@ -96,66 +87,58 @@ class _Functions:
         """Whether a function uses an argument, which is a handle, only to read the variable."""
         definition = self._definition(name)
         argument = definition.signature.input_arg[position].name
-        for node in definition.node_def:
-            for i, reference in enumerate(node.input):
-                if reference == argument and not self._node_only_reads(definition, node, i):
-                    return False
-        returned = [
-            i for i, output in enumerate(definition.signature.output_arg) if definition.ret[output.name] == argument
-        ]
-        return returned in ([], [position])  # The body of a loop returns it unchanged.
+        uses = [(node, i) for node in definition.node_def for i, used in enumerate(node.input) if used == argument]
+        # The body of a loop returns it unchanged.
+        is_returned_elsewhere = self._returns(name, position) not in ([], [position])
+        return not is_returned_elsewhere and all(self._node_only_reads(definition, node, i) for node, i in uses)
 
     def _node_only_reads(self, definition: Any, node: Any, i: int) -> bool:
         if node.op in _READS:
             return True
-        if node.op not in _CALLS:
+        position = i - calls.num_own_inputs(node.op)
+        if node.op not in calls.TYPES or position < 0:
             return False
-        position = i - _CALLS[node.op][2]
-        called = [function.name for function in _called_by(node)]
-        if position < 0 or not all(name in self._functions and self.only_reads(name, position) for name in called):
+        called = [function.name for function in calls.functions_in(node.attr.values())]
+        if not all(name in self._functions and self.only_reads(name, position) for name in called):
             return False
-        if node.op in _LOOPS:
-            return not _is_used(definition, f"{node.name}:output:{position}")
+        if node.op in calls.LOOPS:
+            result = f"{node.name}:output:{position}"
+            nodes = definition.node_def
+            return result not in definition.ret.values() and not any(result in other.input for other in nodes)
         return not any(self._returns(name, position) for name in called)
 
-    def _returns(self, name: str, position: int) -> bool:
+    def _returns(self, name: Any, position: int) -> list[int]:
+        """The positions at which a function returns an argument as it is."""
         definition = self._definition(name)
-        return definition.signature.input_arg[position].name in definition.ret.values()
+        argument, outputs = definition.signature.input_arg[position].name, definition.signature.output_arg
+        return [i for i, output in enumerate(outputs) if definition.ret[output.name] == argument]
 
     def of_values(self, name: Any, dtypes: dict[int, int], graph: Any = None) -> Any:
         """The function of values, of these dtypes, instead of the handles at these positions."""
         key = _name(name), tuple(dtypes)
         if key not in self._made:
-            old = self._definition(name)
-            definition = type(old)()
-            definition.CopyFrom(old)
+            definition = _copied(self._definition(name))
             definition.signature.name = f"{key[0]}_of_values_{next(_serial)}"
             self._rewrite(definition, dtypes)
-            made = {_name(f): f for f in self._made.values()}
-            called = [(made | self._functions)[n] for n in _reachable(definition, lambda n: self._find(n, made))]
+            known = self._functions | {_name(f): f for f in self._made.values()}
+            called = [known[name] for name in _reachable(definition, known)]
             self._made[key] = tf_internal.function_of_definition(definition, called, graph)
         return self._made[key]
 
     def _definition(self, name: Any) -> Any:
         return tf_internal.function_def_of(self._functions[_name(name)])
 
-    def _find(self, name: str, made: dict[str, Any]) -> Any:
-        found = made.get(name) or self._functions.get(name)
-        return found and tf_internal.function_def_of(found)
-
     def _rewrite(self, definition: Any, dtypes: dict[int, int]) -> None:
         arguments = {}
         for position, dtype in dtypes.items():
             argument = definition.signature.input_arg[position]
             arguments[argument.name] = dtype
-            argument.type = dtype
-            argument.ClearField("handle_data")
+            returned = [o for o in definition.signature.output_arg if definition.ret[o.name] == argument.name]
+            for changed in (argument, *returned):
+                changed.type = dtype
+                changed.ClearField("handle_data")
             definition.arg_attr.pop(position, None)
             definition.resource_arg_unique_id.pop(position, None)
-            for output in definition.signature.output_arg:
-                if definition.ret[output.name] == argument.name:
-                    output.type = dtype
-                    output.ClearField("handle_data")
         definition.attr.pop("_input_shapes", None)
         renamed = {}
         for node in list(definition.node_def):
@@ -163,8 +146,8 @@ class _Functions:
                 if node.op == "ReadVariableOp":
                     renamed[f"{node.name}:value:0"] = f"{node.name}:output:0"
                 _read_value(definition, node, arguments[node.input[0]])
-            elif node.op in _CALLS:
-                offset = _CALLS[node.op][2]
+            elif node.op in calls.TYPES:
+                offset = calls.num_own_inputs(node.op)
                 passed = {i - offset: arguments[r] for i, r in enumerate(node.input) if r in arguments}
                 if passed:
                     self._pass_values(node, passed)
@@ -174,21 +157,28 @@ class _Functions:
             definition.ret[output] = renamed.get(reference, reference)
 
     def _pass_values(self, node: Any, dtypes: dict[int, int]) -> None:
-        for function in _called_by(node):
+        for function in calls.functions_in(node.attr[name] for name in sorted(node.attr)):
             function.name = _name(self.of_values(function.name, dtypes))
-        types = node.attr[_CALLS[node.op][1]].list.type
+        is_loop = node.op in calls.LOOPS
+        types = node.attr["T" if is_loop else "Tin"].list.type
+        shapes = node.attr["output_shapes"].list.shape if is_loop else []
         for position, dtype in dtypes.items():
             types[position] = dtype
-            if node.op in _LOOPS and node.attr["output_shapes"].list.shape:
-                node.attr["output_shapes"].list.shape[position].Clear()
-                node.attr["output_shapes"].list.shape[position].unknown_rank = True
+            if shapes:
+                shapes[position].Clear()
+                shapes[position].unknown_rank = True
         node.attr.pop("_read_only_resource_inputs", None)
+
+
+def _copied(proto: Any) -> Any:
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def _read_value(definition: Any, node: Any, dtype: int) -> None:
     """Makes an op that reads a variable compute the same from its value."""
-    old = type(node)()
-    old.CopyFrom(node)
+    old = _copied(node)
     node.op, names = _READS[old.op]
     node.ClearField("attr")
     for before, after in names.items():
@@ -203,32 +193,17 @@ def _read_value(definition: Any, node: Any, dtype: int) -> None:
         node.input.insert(2, f"{axis.name}:output:0")
 
 
-def _called_by(node: Any) -> Iterator[Any]:
-    for attribute in _CALLS[node.op][0]:
-        value = node.attr[attribute]
-        yield from value.list.func if value.HasField("list") else [value.func]
-
-
-def _reachable(definition: Any, find: Any) -> list[str]:
-    """The names of the functions that a function names, and that those name."""
+def _reachable(definition: Any, known: dict[str, Any]) -> list[str]:
+    """The names of the known functions that a function names, and that those name."""
     found: dict[str, None] = {}
     waiting = [definition]
     while waiting:
-        for name in _names_in(waiting.pop()):
-            if name not in found and (called := find(name)) is not None:
-                found[name] = None
-                waiting.append(called)
+        for node in waiting.pop().node_def:
+            for function in calls.functions_in(node.attr.values()):
+                if function.name not in found and function.name in known:
+                    found[function.name] = None
+                    waiting.append(tf_internal.function_def_of(known[function.name]))
     return list(found)
-
-
-def _names_in(definition: Any) -> Iterable[str]:
-    for node in definition.node_def:
-        for attribute in node.attr.values():
-            yield from (function.name for function in (attribute.func, *attribute.list.func) if function.name)
-
-
-def _is_used(definition: Any, reference: str) -> bool:
-    return reference in definition.ret.values() or any(reference in node.input for node in definition.node_def)
 
 
 def _name(function: Any) -> str:

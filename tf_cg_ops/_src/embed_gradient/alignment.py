@@ -1,4 +1,4 @@
-"""The alignment of `fx`, `gx` and `x`: the rule of cc/lib/alignment.cc, for Python.
+"""The alignment of `fx`, `gx` and `x`, as in cc/lib/alignment.cc.
 
 `axis` names the event dimensions of `x`; the others are its batch dimensions. Shapes align from the right. `fx` aligns
 with the batch dimensions. `gx` aligns with `x`, or with the batch dimensions if it has fewer dimensions than `x`. A

@@ -115,28 +115,25 @@ def embed_gradient(
         h = eager.embed_elementwise(fx, gx, x)
         if h is not None:
             return h
-    if lazy_gx.has_function(gx):
-        gx = lazy_gx.call_unless_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
-    return _embed_gradient(fx, gx, x, axis, fx_gx_manually_stopped, name)
-
-
-@dispatch.takes_keras_tensors("embed_gradient")
-def _embed_gradient(fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None) -> tf.Tensor:
-    return embed("embed_gradient", fx, gx, x, axis, fx_gx_manually_stopped, name)
+    gx = lazy_gx.called_or_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
+    args = fx, gx, x, axis, fx_gx_manually_stopped, name
+    package = dispatch.package_of_keras_tensors(args)
+    if package:
+        return dispatch.call_symbolically(package, embed_gradient, args, {})
+    return embed("embed_gradient", *args)
 
 
 @tf_internal.autograph_artifact
 def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
-    """`embed_gradient` of Tensors, with the name `api` in messages."""
+    """`embed_gradient` of Tensors, or with a LazyGx, with the name `api` in messages."""
     stopped = convert.to_bool(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
-    is_dynamic = isinstance(axis, tf.Tensor)
-    if not is_dynamic and lazy_gx.has_function(gx):
+    if isinstance(gx, lazy_gx.LazyGx):
         return lazy_gx.embed(api, fx, gx, x, axis, name)
     fx, gx, x, suffixes = convert.to_tensor_pairs(api, fx, gx, x)
-    if is_dynamic:
+    if isinstance(axis, tf.Tensor):
         pairs = [
             dynamic_axis.flatten_event_last(api, suffix, fx, g, t, axis)
             for suffix, g, t in zip(suffixes, gx, x, strict=True)

@@ -2,7 +2,7 @@
 
 The op takes its axis as an attribute, which makes eager calls cheap, keeps static shapes exact and suits XLA. An axis
 that is a Tensor is rare. It becomes a static one: the event dimensions of x and gx move to the end and are flattened,
-so that the axis is -1. A second form of the op would cost every consumer (XLA, pfor, C, saved graphs) a second rule.
+so that the axis is -1. A second form of the op would cost every consumer (XLA, pfor, C, saved graphs) a second form.
 
 This module uses tf.equal, since == compares identities in a graph of TensorFlow 1.
 """

@@ -4,7 +4,7 @@ If the tapes recorded the op itself, they would keep all its inputs and pass its
 op. The closure keeps `gx` and shapes, and a call of it takes a third of the time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -41,38 +41,28 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
 
 def embed(
     fx: tf.Tensor,
-    gx: Sequence[tf.Tensor | Callable[[], tf.Tensor]],
+    gx: Sequence[tf.Tensor],
     x: Sequence[tf.Tensor],
     axis: list[int],
     all_axes: bool,
     name: str | None,
+    later: Mapping[int, Callable[[], tf.Tensor]] | None = None,
 ) -> tf.Tensor:
     """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched.
 
-    A `gx` may be a function without arguments: it is called when its gradient is asked for.
+    Where `later` has a function, its value is the `gx`: it is called when the gradient is asked for.
     """
-    # The value of a function has no shape yet. With the shape of x, the op rejects shapes that no gx could fit.
-    values = [x[i] if callable(g) else g for i, g in enumerate(gx)]
+    later = later or {}
     with tf_internal.stop_recording():
-        h = library.run_op(library.custom_gradient_embed, fx, values, x, axis=axis, all_axes=all_axes, name=name)
+        h = library.run_op(library.custom_gradient_embed, fx, gx, x, axis=axis, all_axes=all_axes, name=name)
     watched = [i for i, t in enumerate(x) if tf_internal.possible_gradient_types([t])]
     if watched:
-        backward = _backward(h, [gx[i] for i in watched], [x[i] for i in watched], axis, all_axes)
+        # The gradient function keeps the shapes of h and x, but neither of them.
+        shape = shape_of(h)
+        rows = [(later.get(i), None if i in later else gx[i], shape_of(x[i])) for i in watched]
+
+        def backward(dy: Any) -> list[tf.Tensor]:
+            return [vjp(dy, shape, f() if f else g, x_shape, axis, all_axes) for f, g, x_shape in rows]
+
         tf_internal.record_operation("CustomGradientEmbed", [h], [x[i] for i in watched], backward)
     return h
-
-
-def _backward(
-    h: tf.Tensor, gx: Sequence[Any], x: Sequence[tf.Tensor], axis: list[int], all_axes: bool
-) -> Callable[[Any], list[tf.Tensor]]:
-    """The gradient function, which keeps the shapes of h and x, but neither of them."""
-    shape = shape_of(h)
-    x_shapes = [shape_of(t) for t in x]
-
-    def backward(dy: Any) -> list[tf.Tensor]:
-        return [
-            vjp(dy, shape, g() if callable(g) else g, x_shape, axis, all_axes)
-            for g, x_shape in zip(gx, x_shapes, strict=True)
-        ]
-
-    return backward

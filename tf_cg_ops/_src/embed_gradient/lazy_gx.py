@@ -1,6 +1,7 @@
 """A `gx` that is a function without arguments: eager mode calls it when a gradient is first asked for."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import threading
@@ -18,23 +19,32 @@ _LISTS = (list, tuple)
 _Shapes = tuple[Shape, ...]
 
 
-def has_function(gx: Any) -> bool:
-    """Whether `gx`, or one in a list of them, is a function."""
-    return any(map(callable, gx)) if isinstance(gx, _LISTS) else callable(gx)
+@dataclasses.dataclass(frozen=True)
+class LazyGx:
+    """A `gx` with functions that have not been called: one function, or a list of functions and Tensors."""
+
+    gx: Any
 
 
-def call_unless_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: Any) -> Any:
-    """The value of `gx`; `gx` itself if it can be called later."""
-    for function in gx if isinstance(gx, _LISTS) else [gx]:
-        if callable(function) and not _takes_no_arguments(function):
+def called_or_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: Any) -> Any:
+    """`gx` with the values of its functions instead of them, or as a LazyGx if they can be called later.
+
+    Every function of the library that takes a `gx` passes it through here first: further inside a `gx` that is not a
+    LazyGx is a value.
+    """
+    items = gx if isinstance(gx, _LISTS) else [gx]
+    if not any(map(callable, items)):
+        return gx
+    for function in filter(callable, items):
+        if not _takes_no_arguments(function):
             raise TypeError(
                 f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
                 f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
             )
     # A gx that is differentiated itself has to be recorded now.
     is_differentiated = convert.to_bool(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()
-    if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, x)):
-        return gx
+    if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, gx, x)):
+        return LazyGx(gx)
     value = [g() if callable(g) else g for g in gx] if isinstance(gx, _LISTS) else gx()
     for item in value if isinstance(value, _LISTS) else [value]:
         if callable(item):
@@ -55,28 +65,24 @@ def _takes_no_arguments(function: Callable[..., Any]) -> bool:
     return True
 
 
-def embed(api: str, fx: Any, gx: Any, x: Any, axis: list[int] | None, name: str | None) -> tf.Tensor:
+def embed(api: str, fx: Any, lazy: LazyGx, x: Any, axis: list[int] | None, name: str | None) -> tf.Tensor:
     """`embed_gradient` in eager mode, for a `gx` with functions that are called later."""
+    gx, is_list = lazy.gx, isinstance(x, _LISTS)
+    items, x, suffixes = convert.to_pairs(api, x if callable(gx) else gx, x)
+    known = [] if callable(gx) else [i for i, item in enumerate(items) if not callable(item)]
+    names = ["fx", *("x" + suffix for suffix in suffixes), *("gx" + suffixes[i] for i in known)]
+    fx, *tensors = convert.to_tensors(api, names, [fx, *x, *(items[i] for i in known)])
+    x, known_gx = tensors[: len(x)], dict(zip(known, tensors[len(x) :], strict=True))
+    calls = _CheckedCalls(api, fx, x, axis)
     if callable(gx):
-        _, x_list, suffixes = convert.to_pairs(api, x, x)
-        fx, *x_list = convert.to_tensors(api, ["fx", *("x" + suffix for suffix in suffixes)], [fx, *x_list])
-        calls = _CheckedCalls(api, fx, x_list, axis)
-        placeholders = [None] * len(x_list) if isinstance(x, _LISTS) else None
-        all_gx = _call_once(lambda: calls.call_for_all(gx, placeholders))
-        functions: list[Any] = [lambda i=i: all_gx()[i] for i in range(len(x_list))]
+        all_gx = _call_once(lambda: calls.call_for_all(gx, [None] * len(x) if is_list else None))
+        later: dict[int, Any] = {i: lambda i=i: all_gx()[i] for i in range(len(x))}
     else:
-        gx, x_list, suffixes = convert.to_pairs(api, gx, x)
-        known = [i for i, g in enumerate(gx) if not callable(g)]
-        names = ["fx", *("x" + suffix for suffix in suffixes), *("gx" + suffixes[i] for i in known)]
-        fx, *tensors = convert.to_tensors(api, names, [fx, *x_list, *(gx[i] for i in known)])
-        x_list = tensors[: len(x_list)]
-        known_gx = dict(zip(known, tensors[len(x_list) :], strict=True))
-        calls = _CheckedCalls(api, fx, x_list, axis)
-        functions = [
-            known_gx[i] if i in known_gx else _call_once(functools.partial(calls.call_for_one, function, i))
-            for i, function in enumerate(gx)
-        ]
-    return eager.embed(fx, functions, x_list, axis or [], axis is None, name)
+        functions = [(i, item) for i, item in enumerate(items) if i not in known_gx]
+        later = {i: _call_once(functools.partial(calls.call_for_one, function, i)) for i, function in functions}
+    # The value of a function has no shape yet. With the shape of x, the op rejects shapes that no gx could fit.
+    values = [known_gx.get(i, t) for i, t in enumerate(x)]
+    return eager.embed(fx, values, x, axis or [], axis is None, name, later)
 
 
 def _call_once(function: Callable[[], Any]) -> Callable[[], Any]:

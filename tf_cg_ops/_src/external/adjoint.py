@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, python_op, slices, text, tf_internal
+from tf_cg_ops._src.core import convert, library, python_op, slices, tf_internal
 from tf_cg_ops._src.core.signature import bind, signature_of
-from tf_cg_ops._src.custom_gradient.attach import attach
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
-from tf_cg_ops._src.external import residuals, results
-from tf_cg_ops._src.external.adjoint_call import AdjointCall, Kept
+from tf_cg_ops._src.custom_gradient.graph_rule import attach
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.external import residuals
 from tf_cg_ops._src.external.arguments import API
+from tf_cg_ops._src.external.python_call import AdjointCall, Kept, one_for_each_input
 
-_WORDING = WordingWithoutGradientFunction(API)
-_ADVICE = "Build the model from its Python code here, and load its weights."
+_WORDING = without_gradient_function(API)
+ADVICE = "Build the model from its Python code here, and load its weights."  # For another process.
 
 
 def is_of_tensors(function: Callable[..., Any]) -> bool:
@@ -31,22 +31,14 @@ def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:
     """The value in the structure of the output."""
     x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]
     outputs, left = _compute(call, tensors)
+    derivative = _Derivative(call, left, x)
+    backward: Callable[..., list[Any]] = derivative.gradients
+    tangents = derivative.tangents_for_accumulators if call.jvp else None
     if is_of_tensors(call.vjp):
-        backward: Callable[..., list[Any]] = functools.partial(_gradients_of_tensors, call, tensors)
-        tangents = None
-    else:
-        rule = _Rule(call, left, x)
-        backward, tangents = rule.gradients, rule.tangents_for_accumulators if call.jvp else None
+        backward, tangents = functools.partial(_gradients_of_tensors, call, tensors), None
     watched = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in x)
-    attached = attach(
-        _WORDING,
-        text.name_of(call.arguments.function),
-        outputs,
-        x,
-        functools.partial(backward, needed=(True,) * len(x)),
-        functools.partial(backward, needed=watched),
-        tangents,
-    )
+    everything, of_tapes = (functools.partial(backward, needed=needed) for needed in ((True,) * len(x), watched))
+    attached = attach(_WORDING, call.arguments.name, outputs, x, everything, of_tapes, tangents)
     return tf.nest.pack_sequence_as(call.output, attached)
 
 
@@ -77,7 +69,7 @@ def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.T
         return values
 
     token, number = residuals.new_token()
-    outputs = python_op.call_python(call.arguments.subject, _ADVICE, compute, [number, *tensors], call.value_specs())
+    outputs = python_op.call_python(call.arguments.subject, ADVICE, compute, [number, *tensors], call.value_specs())
     # The residuals are there before anybody reads the number. One more output of the Python function would take longer.
     with tf.control_dependencies([outputs[0].op]), tf_internal.stop_recording():
         number = tf.identity(number)
@@ -85,7 +77,7 @@ def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rule:
+class _Derivative:
     """The derivative of one call, which is linear: `vjp` is its transpose, and `jvp` the transpose of that."""
 
     call: AdjointCall
@@ -96,51 +88,50 @@ class _Rule:
         """One gradient for each of `x`; None for those that are not needed."""
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor, n in zip(self.x, needed, strict=True) if n]
         dys = [_dense(dy, spec.dtype) for dy, spec in zip(dys, self.call.specs, strict=True)]
-        call = self.call  # A graph keeps the function for ever: it must not hold the tensors of this rule.
+        call = self.call  # A graph keeps the function for ever: it must not hold the tensors of this derivative.
         computed = self._run(lambda kept, *arrays: call.gradients(kept, needed, arrays), dys, specs)
 
-        def transpose(cotangents: Sequence[Any]) -> list[Any]:
+        def transpose(cotangents: list[Any]) -> list[Any]:
             if self.call.jvp is None:
-                name = text.name_of(self.call.arguments.function)
                 raise NotImplementedError(
-                    f"{API}: '{name}' has no tangents or second derivatives; expected a jvp, or a vjp of Tensors, "
-                    "got neither. Pass jvp for forward mode, a vjp that numpy_function made for second derivatives."
+                    f"{self.call.arguments.subject} has no tangents or second derivatives; expected a jvp, or a vjp "
+                    "of Tensors, got neither. Pass jvp for forward mode, a vjp that numpy_function made for second "
+                    "derivatives."
                 )
             given = iter(cotangents)
-            all_tangents = [
-                next(given) if n else tf.zeros_like(tensor) for tensor, n in zip(self.x, needed, strict=True)
-            ]
-            computed = iter(self._tangents(all_tangents))
-            return [next(computed) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+            pairs = zip(self.x, needed, strict=True)
+            return self._by_leaf(self._tangents([next(given) if n else tf.zeros_like(t) for t, n in pairs]))
 
         given = iter(self._linear(computed, dys, transpose))
         return [next(given) if n else None for n in needed]
 
     def tangents_for_accumulators(self, *tangents: Any) -> list[Any]:
         """One tangent for each leaf of the value; None for an integer."""
-        computed = iter(self._tangents([_dense(t, x.dtype) for t, x in zip(tangents, self.x, strict=True)]))
-        return [next(computed) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+        return self._by_leaf(self._tangents([_dense(t, x.dtype) for t, x in zip(tangents, self.x, strict=True)]))
+
+    def _by_leaf(self, of_numbers: Sequence[Any]) -> list[Any]:
+        """One entry for each leaf of the value: None for an integer, otherwise the next one of these."""
+        given = iter(of_numbers)
+        return [next(given) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
 
     def _tangents(self, tangents: list[tf.Tensor]) -> list[tf.Tensor]:
-        pairs = zip(self.call.specs, self.call.value_specs(), strict=True)
-        specs = [of_value for spec, of_value in pairs if spec.dtype in convert.DTYPES]
+        specs = [spec for spec in self.call.value_specs() if spec.dtype in convert.DTYPES]
         call = self.call
         computed = self._run(lambda kept, *arrays: call.tangents(kept, arrays), tangents, specs)
 
-        def transpose(cotangents: Sequence[Any]) -> list[Any]:
-            given = iter(cotangents)
-            dys = [next(given) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+        def transpose(cotangents: list[Any]) -> list[Any]:
+            dys = self._by_leaf(cotangents)
             if None in dys:
                 raise NotImplementedError(
-                    f"{API}: no gradient goes through the tangents of '{text.name_of(self.call.arguments.function)}'; "
-                    "expected an output of floating-point numbers alone, got integers. Return those in residuals."
+                    f"{API}: no gradient goes through the tangents of '{self.call.arguments.name}'; expected an "
+                    "output of floating-point numbers alone, got integers. Return those in residuals."
                 )
             return self.gradients(dys, (True,) * len(self.x))
 
         return self._linear(computed, tangents, transpose)
 
     def _linear(
-        self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[Sequence[Any]], list[Any]]
+        self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[list[Any]], list[Any]]
     ) -> list[tf.Tensor]:
         """The results of a linear function of these vectors, with its transpose as their gradient."""
         # In a graph nobody knows who will ask.
@@ -148,15 +139,13 @@ class _Rule:
 
         def backward(cotangents: Sequence[Any]) -> list[Any]:
             if is_watched:
-                name = text.name_of(self.call.arguments.function)
                 raise NotImplementedError(
-                    f"{API}: '{name}' has no second derivative; expected a vjp of Tensors, got one of arrays. Pass a "
-                    "vjp that numpy_function made."
+                    f"{self.call.arguments.subject} has no second derivative; expected a vjp of Tensors, got one of "
+                    "arrays. Pass a vjp that numpy_function made."
                 )
             return [None] * len(self.x) + transpose([slices.to_dense(c) for c in cotangents])
 
-        name = text.name_of(self.call.arguments.function)
-        return attach(_WORDING, name, computed, [*self.x, *vectors], backward)
+        return attach(_WORDING, self.call.arguments.name, computed, [*self.x, *vectors], backward)
 
     def _run(
         self, function: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
@@ -173,7 +162,7 @@ class _Rule:
         token, number = self.left.token()
         subject = self.call.arguments.subject
         # Without effects: TensorFlow does not run it if nobody reads the gradients.
-        computed = python_op.call_python(subject, _ADVICE, run, [number, *tensors], specs, stateless=True)
+        computed = python_op.call_python(subject, ADVICE, run, [number, *tensors], specs, stateless=True)
         with tf_internal.stop_recording():  # It lets the token live until the function has run.
             return list(library.custom_gradient_barrier(computed, [token]))
 
@@ -192,18 +181,19 @@ def _gradients_of_tensors(
         arguments = list(bind(API, function, signature, args, kwargs).arguments.values())
     options = {"needed": tuple(needed)} if call.takes_needed else {}
     dense = [_dense(dy, spec.dtype) for dy, spec in zip(dys, call.specs, strict=True)]
-    answer = call.vjp(tuple(arguments), *dense, **options)
-    subject = f"{API}: vjp of '{text.name_of(function)}'"
-    gradients = (
-        [answer] if isinstance(answer, tf.Tensor) else results.one_for_each_input(subject, answer, call.arguments)
-    )
+    answer, name = call.vjp(tuple(arguments), *dense, **options), call.arguments.name
+    gradients = [answer]
+    if not isinstance(answer, tf.Tensor):
+        gradients = one_for_each_input(f"{API}: vjp of '{name}'", answer, call.arguments)
+    checked: list[Any] = []
     for gradient, spec in zip(gradients, call.arguments.x, strict=True):
-        if gradient is not None and gradient.dtype != spec.dtype and not can_cast(gradient.dtype, spec.dtype):
-            raise TypeError(_WORDING.wrong_dtype(text.name_of(function), repr(spec.name), spec.dtype, gradient.dtype))
-        if gradient is not None and not gradient.shape.is_compatible_with(spec.shape):
-            raise ValueError(_WORDING.wrong_shape(text.name_of(function), repr(spec.name), spec.shape, gradient.shape))
-    pairs = zip(gradients, call.arguments.x, strict=True)
-    return [None if gradient is None else tf.cast(gradient, spec.dtype) for gradient, spec in pairs]
+        if gradient is not None:
+            if gradient.dtype != spec.dtype and not can_cast(gradient.dtype, spec.dtype):
+                raise _WORDING.wrong_dtype_error(name, repr(spec.name), spec.dtype, gradient.dtype)
+            if not gradient.shape.is_compatible_with(spec.shape):
+                raise ValueError(_WORDING.wrong_shape_message(name, repr(spec.name), spec.shape, gradient.shape))
+        checked.append(None if gradient is None else tf.cast(gradient, spec.dtype))
+    return checked
 
 
 def _dense(vector: Any, dtype: tf.DType) -> tf.Tensor:

@@ -44,9 +44,14 @@ class Arguments:
         return [spec for spec in self.inputs if spec.differentiable]
 
     @functools.cached_property
+    def name(self) -> str:
+        """The name of the function."""
+        return text.name_of(self.function)
+
+    @functools.cached_property
     def subject(self) -> str:
         """The start of the messages about results."""
-        return f"{API}: '{text.name_of(self.function)}'"
+        return f"{API}: '{self.name}'"
 
     def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]]]:
         """The answer of the function to one array for each input, and the shapes of those that have a gradient."""
@@ -74,7 +79,7 @@ class Arguments:
         if not all(size.rank == 1 and size.is_compatible_with(leading[0]) for size in leading):
             got = ", ".join(f"shape {shape} for {spec.name!r}" for shape, spec in zip(x, self.x, strict=True))
             raise ValueError(
-                f"{API}: the differentiable inputs of '{text.name_of(self.function)}' are not one batch; expected the "
+                f"{API}: the differentiable inputs of '{self.name}' are not one batch; expected the "
                 f"same leading dimension for all, got {got}. Broadcast them, or name an input that has no gradient in "
                 "nondiff_argnames."
             )
@@ -148,7 +153,7 @@ def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
             shape = tf.broadcast_static_shape(shape, spec.shape)
         except ValueError as error:
             raise ValueError(
-                f"{API}: the differentiable inputs of '{text.name_of(arguments.function)}' do not broadcast; expected "
+                f"{API}: the differentiable inputs of '{arguments.name}' do not broadcast; expected "
                 f"shapes that broadcast, since there is no output, got "
                 f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. Pass output=tf.TensorSpec(shape, "
                 "dtype) if it is not elementwise."

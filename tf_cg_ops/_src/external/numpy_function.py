@@ -10,10 +10,9 @@ from tf_cg_ops._src.core import convert, python_op, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
-from tf_cg_ops._src.external.adjoint import call_with_adjoint
-from tf_cg_ops._src.external.adjoint_call import AdjointCall
+from tf_cg_ops._src.external.adjoint import ADVICE, call_with_adjoint
 from tf_cg_ops._src.external.arguments import API, elementwise_output, find_tensors
-from tf_cg_ops._src.external.python_call import PythonCall
+from tf_cg_ops._src.external.python_call import AdjointCall, ValueWithGradients
 
 
 @tf_internal.autograph_artifact
@@ -155,15 +154,14 @@ def numpy_function(
                 "batched": batched and output is not None,
             }
             if vjp is not None:
-                takes_needed = has_parameter(vjp, "needed")
-                return call_with_adjoint(
-                    AdjointCall(arguments, vjp, jvp, takes_needed=takes_needed, **options), tensors
-                )
-            call = PythonCall(arguments, **options)
-            value, *gradients = (
-                _compute_eagerly(call, tensors) if tf.executing_eagerly() else _compute_in_graph(call, tensors)
-            )
-            return _with_gradients(call, value, gradients, tensors)
+                options |= {"vjp": vjp, "jvp": jvp, "takes_needed": has_parameter(vjp, "needed")}
+                return call_with_adjoint(AdjointCall(arguments, **options), tensors)
+            call = ValueWithGradients(arguments, **options)
+            if tf.executing_eagerly():
+                computed = [tf.constant(array) for array in call(*[tensor.numpy() for tensor in tensors])]
+            else:
+                computed = python_op.call_python(arguments.subject, ADVICE, call, tensors, call.value_specs())
+            return _with_gradients(call, computed[0], computed[1:], tensors)
 
     wrapped = CustomGradient(API, f, run)
     nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
@@ -172,14 +170,11 @@ def numpy_function(
 
 def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..., Any] | None, batched: bool) -> None:
     """Raises TypeError for options that are not of the right type."""
-    specs = [] if output is None else tf.nest.flatten(output) or [None]
-    for spec in [output] if vjp is None and output is not None else specs:
-        is_valid = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
-        if is_valid and vjp is not None:
-            is_valid = spec.dtype in convert.DTYPES or spec.dtype.is_integer or spec.dtype.is_bool
-        elif is_valid:
-            is_valid = spec.dtype in convert.DTYPES
-        if not is_valid:
+    specs = [output] if vjp is None else tf.nest.flatten(output) or [None]
+    for spec in [] if output is None else specs:
+        is_known = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+        is_constant = vjp is not None and is_known and (spec.dtype.is_integer or spec.dtype.is_bool)
+        if not is_known or not (is_constant or spec.dtype in convert.DTYPES):
             supported = ", ".join(dtype.name for dtype in convert.DTYPES)
             others = ", an integer or bool" if vjp is not None else ""
             raise TypeError(
@@ -204,17 +199,8 @@ def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..
         )
 
 
-def _compute_eagerly(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return [tf.constant(array) for array in call(*[tensor.numpy() for tensor in tensors])]
-
-
-def _compute_in_graph(call: PythonCall, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    advice = "Build the model from its Python code here, and load its weights."
-    return python_op.call_python(call.arguments.subject, advice, call, tensors, call.specs())
-
-
 def _with_gradients(
-    call: PythonCall, value: tf.Tensor, gradients: list[tf.Tensor], tensors: Sequence[tf.Tensor]
+    call: ValueWithGradients, value: tf.Tensor, gradients: list[tf.Tensor], tensors: Sequence[tf.Tensor]
 ) -> tf.Tensor:
     """The value in the dtype of the output, with its gradients with respect to the differentiable inputs."""
     x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]

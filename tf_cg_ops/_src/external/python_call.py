@@ -1,44 +1,72 @@
-"""The Python side of `numpy_function` without `vjp`: the user's function returns its value with its gradients."""
+"""The Python side of `numpy_function`: calls the user's functions with arrays, and checks what they return."""
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text
-from tf_cg_ops._src.external import results
-from tf_cg_ops._src.external.arguments import Arguments, Input
+from tf_cg_ops._src.core import convert, pytree, text
+from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.external.arguments import API, Arguments, Input
+
+Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PythonCall:
-    """One call of the function, which computes value and gradients together."""
+class _Call:
+    """One call of the function."""
 
     arguments: Arguments
-    output: tf.TensorSpec
+    output: Any  # TensorSpecs in the structure of the value.
     elementwise: bool
     batched: bool
 
+    @functools.cached_property
+    def specs(self) -> list[tf.TensorSpec]:
+        """The leaves of the output: the shapes and dtypes of one value, without the batch."""
+        return tf.nest.flatten(self.output)
+
+    @functools.cached_property
+    def _shapes(self) -> list[tuple[int | None, ...]]:
+        return [tuple(spec.shape.as_list()) for spec in self.specs]
+
+    def expected_shapes(self, x_shapes: list[Shape]) -> list[tuple[int | None, ...]]:
+        """The shape of each leaf of the value, for these shapes of the differentiable inputs."""
+        if self.elementwise:
+            return [x_shapes[0] if len(x_shapes) == 1 else np.broadcast_shapes(*x_shapes)]
+        if not self.batched:
+            return self._shapes
+        self.arguments.check_batch([tf.TensorShape(shape) for shape in x_shapes])
+        batch = x_shapes[0][:1] if x_shapes else (None,)
+        return [(*batch, *shape) for shape in self._shapes]
+
+
+class ValueWithGradients(_Call):
+    """A call of a function that computes value and gradients together."""
+
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
         """Takes one array for each input; returns the value, and one gradient for each differentiable input."""
-        answer, shapes = self.arguments.call(arrays)
+        answer, x_shapes = self.arguments.call(arrays)
+        subject = self.arguments.subject
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{self.arguments.subject} did not return its value with its gradient; expected a pair (value, "
-                f"gradients), got {text.describe_type(answer)}. End it with: return value, gradients"
+                f"{subject} did not return its value with its gradient; expected a pair (value, gradients), got "
+                f"{text.describe_type(answer)}. End it with: return value, gradients"
             )
-        value = results.to_array(self.arguments.subject, answer[0], "value", self.output.dtype)
-        value_shape, event_shapes = self._expected_shapes(shapes)
-        self._check_shape("value", value.shape, value_shape)
-        gradients = results.one_for_each_input(self.arguments.subject, answer[1], self.arguments)
-        rows = zip(gradients, self.arguments.x, event_shapes, strict=True)
+        value = _to_array(subject, answer[0], "value", self.output.dtype)
+        (expected,) = self.expected_shapes(x_shapes)
+        self._check_shape("value", value.shape, expected)
+        gradients = one_for_each_input(subject, answer[1], self.arguments)
+        rows = zip(gradients, self.arguments.x, x_shapes, strict=True)
         return [
             value.astype(self.dtype.as_numpy_dtype, copy=False),
             *(self._gradient(*row, value.shape) for row in rows),
         ]
 
-    def specs(self) -> list[tf.TensorSpec]:
+    def value_specs(self) -> list[tf.TensorSpec]:
         """The static shapes and the dtype of the arrays that a call returns."""
         x = self.arguments.x
         if self.batched:
@@ -58,29 +86,17 @@ class PythonCall:
             return self.output.dtype
         return tf.complex128 if self.output.dtype == tf.float64 else tf.complex64
 
-    def _expected_shapes(self, x: list[tuple[int, ...]]) -> tuple[tuple[int | None, ...], list[tuple[int, ...]]]:
-        """The shape of the value, and the event shape of each input: a gradient has the shape value + event."""
-        if self.elementwise:
-            return np.broadcast_shapes(*x), [()] * len(x)
-        shape = tuple(self.output.shape.as_list())
-        if not self.batched:
-            return shape, x
-        self.arguments.check_batch([tf.TensorShape(x_shape) for x_shape in x])
-        return (x[0][0] if x else None, *shape), [x_shape[1:] for x_shape in x]
-
-    def _gradient(
-        self, gradient: Any, spec: Input, event_shape: tuple[int, ...], value_shape: tuple[int, ...]
-    ) -> np.ndarray:
-        noun = f"gradient for {spec.name!r}"
-        gradient = results.not_none(self.arguments.subject, gradient, noun)
+    def _gradient(self, gradient: Any, spec: Input, x_shape: Shape, value_shape: Shape) -> np.ndarray:
         may_be_complex = spec.dtype.is_complex or self.output.dtype.is_complex
         dtype = self.dtype if may_be_complex else self.output.dtype
-        array = results.to_array(self.arguments.subject, gradient, noun, dtype)
+        noun, array = _gradient_to_array(self.arguments.subject, gradient, spec.name, dtype)
+        event_shape = () if self.elementwise else x_shape[1:] if self.batched else x_shape
         self._check_shape(noun, array.shape, (*value_shape, *event_shape))
         array = array.astype(self.dtype.as_numpy_dtype, copy=False)
         return array.reshape(*value_shape, int(np.prod(event_shape))) if self.batched else array
 
-    def _check_shape(self, noun: str, got: tuple[int, ...], expected: tuple[int | None, ...]) -> None:
+    def _check_shape(self, noun: str, got: Shape, expected: tuple[int | None, ...]) -> None:
+        hint = "The value has output.shape and a gradient output.shape + x.shape."
         if self.elementwise:
             hint = (
                 "Without an output, value and gradients have the shape to which the inputs broadcast: for anything "
@@ -91,6 +107,174 @@ class PythonCall:
                 "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + "
                 "x.shape[1:]."
             )
-        else:
-            hint = "The value has output.shape and a gradient output.shape + x.shape."
-        results.check_shape(self.arguments.subject, noun, got, expected, hint)
+        _check_shape(self.arguments.subject, noun, got, expected, hint)
+
+
+class Kept(NamedTuple):
+    """The residuals of a call, and the shapes of its inputs and of its value."""
+
+    residuals: Any
+    x_shapes: list[Shape]
+    value_shapes: list[Shape]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AdjointCall(_Call):
+    """A call of a function with residuals, and of its `vjp` and `jvp` if somebody asks for them."""
+
+    vjp: Callable[..., Any]
+    jvp: Callable[..., Any] | None
+    takes_needed: bool
+
+    def value(self, *arrays: Any) -> tuple[list[np.ndarray], Kept]:
+        """Takes one array for each input; returns the leaves of the value."""
+        subject = self.arguments.subject
+        answer, x_shapes = self.arguments.call(arrays)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(
+                f"{subject} did not return its value with its residuals; expected a pair (value, residuals), since "
+                f"there is a vjp, got {text.describe_type(answer)}. End it with: return value, residuals"
+            )
+        values = []
+        leaves = zip(self._leaves("value", answer[0], subject), self.specs, self._nouns, strict=True)
+        for (leaf, spec, noun), expected in zip(leaves, self.expected_shapes(x_shapes), strict=True):
+            value = _to_array(subject, leaf, noun, spec.dtype)
+            if value.shape != expected:  # The check takes longer than all the rest.
+                hint = f"It has the shape of output{', after that of the batch' if self.batched else ''}."
+                if self.elementwise:
+                    hint = "Without an output it has the shape to which the inputs broadcast."
+                _check_shape(subject, noun, value.shape, expected, hint)
+            values.append(value)
+        return values, Kept(answer[1], x_shapes, [value.shape for value in values])
+
+    def gradients(self, kept: Kept, needed: Sequence[bool], dys: Sequence[Any]) -> list[np.ndarray]:
+        """The vector-Jacobian products that are needed, from one upstream gradient for each leaf of the value."""
+        options = {"needed": tuple(needed)} if self.takes_needed else {}
+        subject = f"{API}: vjp of '{self.arguments.name}'"
+        answer = _call(subject, "vjp", self.vjp, kept, dys, options)
+        gradients = one_for_each_input(subject, answer, self.arguments)
+        checked = []
+        for gradient, spec, shape, is_needed in zip(gradients, self.arguments.x, kept.x_shapes, needed, strict=True):
+            if is_needed:
+                noun, array = _gradient_to_array(subject, gradient, spec.name, spec.dtype)
+                _check_shape(subject, noun, array.shape, shape, "A gradient has the shape of its input.")
+                checked.append(array)
+        return checked
+
+    def tangents(self, kept: Kept, tangents: Sequence[Any]) -> list[np.ndarray]:
+        """The tangent of each leaf of the value that has one, from one tangent for each differentiable input."""
+        assert self.jvp is not None
+        subject = f"{API}: jvp of '{self.arguments.name}'"
+        leaves = self._leaves("tangent", _call(subject, "jvp", self.jvp, kept, tangents, {}), subject)
+        checked = []
+        for leaf, spec, noun, shape in zip(leaves, self.specs, self._nouns, kept.value_shapes, strict=True):
+            if spec.dtype in convert.DTYPES:
+                noun = noun.replace("value", "tangent")
+                checked.append(_to_array(subject, leaf, noun, spec.dtype))
+                _check_shape(subject, noun, checked[-1].shape, shape, "It has the shape of the value.")
+        return checked
+
+    def value_specs(self) -> list[tf.TensorSpec]:
+        """The static shapes and dtypes of the leaves of the value."""
+        x = [spec.shape for spec in self.arguments.x]
+        if not self.batched:
+            return self.specs
+        self.arguments.check_batch(x)
+        batch = next((shape[:1] for shape in x if shape.rank and shape[0] is not None), tf.TensorShape([None]))
+        return [tf.TensorSpec(batch.concatenate(spec.shape), spec.dtype) for spec in self.specs]
+
+    def _leaves(self, noun: str, answer: Any, subject: str) -> list[Any]:
+        if isinstance(self.output, tf.TensorSpec):
+            return [answer]
+        try:
+            return pytree.flatten_up_to(self.output, answer)
+        except ValueError:
+            raise ValueError(
+                f"{subject} returned a {noun} of another structure; expected that of output, {self.output}, got "
+                f"{text.describe(answer)}. Return one array for each TensorSpec."
+            ) from None
+
+    @functools.cached_property
+    def _nouns(self) -> list[str]:
+        count = len(self.specs)
+        return ["value"] if count == 1 else [f"value (leaf {i} of {count})" for i in range(count)]
+
+
+def _call(
+    subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
+    args = [kept.residuals, *[np.array(vector) for vector in vectors]]
+    try:
+        return function(*args, **options)
+    except TypeError as error:
+        signature = mismatched_signature(function, args, options)
+        if signature is None:
+            raise
+        noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
+        raise TypeError(
+            f"{subject} does not take its residuals and {noun}s; expected parameters for residuals and "
+            f"{text.count(len(vectors), noun)}, got {kind}{signature}. Write {kind}(residuals, *{name})."
+        ) from error
+
+
+_as_numpy = functools.cache(lambda dtype: dtype.as_numpy_dtype)  # The property takes longer than the copy below.
+
+
+def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarray:
+    """A copy of a result in this dtype."""
+    try:
+        array = np.asarray(result)
+    except ValueError:  # Lists of different lengths.
+        array = np.asarray(None)
+    kind = array.dtype.kind
+    if kind in "OSUmM":
+        raise ValueError(
+            f"{subject} returned a {noun} that is not an array of numbers; expected numbers, got "
+            f"{text.describe(result)}. Return NumPy arrays."
+        )
+    if kind == "c" and not dtype.is_complex:
+        raise ValueError(
+            f"{subject} returned a complex {noun}; expected {dtype.name}, got {array.dtype.name}. Return its "
+            "real part, or make the dtype of output complex."
+        )
+    return array.astype(_as_numpy(dtype))  # A copy: the function may reuse its memory.
+
+
+def _gradient_to_array(subject: str, gradient: Any, name: str, dtype: tf.DType) -> tuple[str, np.ndarray]:
+    """The noun for a gradient, and the gradient as `_to_array`; ValueError if it is None."""
+    noun = f"gradient for {name!r}"
+    if gradient is None:
+        raise ValueError(
+            f"{subject} returned no {noun}; expected an array, got None. Name an input that has no gradient in "
+            "nondiff_argnames."
+        )
+    return noun, _to_array(subject, gradient, noun, dtype)
+
+
+def _check_shape(subject: str, noun: str, got: Shape, expected: tuple[int | None, ...], hint: str) -> None:
+    """Raises ValueError if a result has another shape than this, in which None stands for any size."""
+    if got != expected and not tf.TensorShape(expected).is_compatible_with(got):
+        raise ValueError(
+            f"{subject} returned a {noun} of the wrong shape; expected {tf.TensorShape(expected)}, got "
+            f"{tf.TensorShape(got)}. {hint}"
+        )
+
+
+def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> list[Any]:
+    """The gradients as a list, one for each input that has one."""
+    expected = len(arguments.x)
+    is_list = isinstance(gradients, (tuple, list))
+    # With one input, a list may be the gradient itself.
+    if expected == 1 and not (is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)):
+        return [gradients]
+    if expected == 0 and gradients is None:
+        return []
+    if not is_list or len(gradients) != expected:
+        got = str(len(gradients)) if is_list else text.describe_type(gradients)
+        raise ValueError(
+            f"{subject} returned a wrong number of gradients; expected {expected} (one for each differentiable input: "
+            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. Name inputs that have no gradient in "
+            "nondiff_argnames."
+        )
+    return list(gradients)

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.checkpoint_name import Keep
@@ -29,7 +29,7 @@ def recompute(
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
-    wording = WordingWithoutGradientFunction(api)
+    wording = without_gradient_function(api)
     outputs, masks, losses = recompute_grad.call_with_recomputation(
         wording, keep, call, arguments, {}, traced_for=function
     )

@@ -128,8 +128,7 @@ class EmbedGradient(_Layer):
                 f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
             )
         fx, gx, x = inputs
-        if lazy_gx.has_function(gx):
-            gx = lazy_gx.call_unless_lazy(self._api, fx, gx, x, self._manually_stopped)
+        gx = lazy_gx.called_or_lazy(self._api, fx, gx, x, self._manually_stopped)
         try:
             return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
         except ValueError as error:  # From the op, while tracing; from its kernel, otherwise.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.weak import WeakIdentityDict
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
@@ -145,7 +145,7 @@ class Loop:
         reverse: bool = False,
         keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
     ) -> None:
-        self._wording = WordingWithoutGradientFunction(api)
+        self._wording = without_gradient_function(api)
         self._name = text.name_of(user_function)
         self._num_carried = len(carry)
         self._checkpoint = checkpoint

@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable, handles_of
-from tf_cg_ops._src.custom_gradient.attach import GradFnWithCaptures, call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import Wording, WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import with_derivative_of
 from tf_cg_ops._src.memory.replay import Replay
 from tf_cg_ops._src.rewrite import traces
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 
-_WORDING = WordingWithoutGradientFunction("recompute_grad")
+_WORDING = without_gradient_function("recompute_grad")
 
 
 @tf_internal.autograph_artifact
@@ -125,9 +125,9 @@ def call_with_recomputation(
             return (by_leaf, by_variable) if variables else by_leaf, by_capture
 
         captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
-        return call.pack(outputs), GradFnWithCaptures(grad_fn, captures, call.variables)
+        return call.pack(outputs), GradFn(grad_fn, captures, call.variables)
 
-    return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
+    return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
 
 
 _thread = threading.local()

@@ -1,4 +1,4 @@
-"""Sizes and alignment for the batching rules of the embedding ops, for tf.vectorized_map and Jacobians.
+"""Sizes and alignment for the batching of the embedding ops, for tf.vectorized_map and Jacobians.
 
 An input is stacked if it has a value for each member of the batch, along a new first dimension; otherwise it is
 loop-invariant. "Sizes" here are those of one member.

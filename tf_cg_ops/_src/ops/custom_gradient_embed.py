@@ -1,4 +1,4 @@
-"""CustomGradientEmbed: its gradient and its batching rule."""
+"""CustomGradientEmbed: its gradient and its batching."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""CustomGradientEmbedGrad: its gradient and its batching rule."""
+"""CustomGradientEmbedGrad: its gradient and its batching."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, text, tf_internal
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 
 _API = "clip_gradient"
@@ -87,7 +87,7 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axes: Any) -> Any:
                 "Clip by norm."
             )
 
-    wording = WordingWithoutGradientFunction(api)
+    wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
         return list(tensors), lambda *dys: clip(mode, dys, limit, axes)

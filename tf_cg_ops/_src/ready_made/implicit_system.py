@@ -6,11 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.core.signature import check_arguments, mismatched_signature, signature_of
 from tf_cg_ops._src.core.variables import variables_behind
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.ready_made.equations import ADVICE, Equations, Problem
 from tf_cg_ops._src.ready_made.pullback import Pullback
 from tf_cg_ops._src.ready_made.solution_check import checked
@@ -108,7 +109,7 @@ def _attach(equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.T
     def with_grad_fn(inputs: list[tf.Tensor]) -> Any:
         def grad_fn(dy: tf.Tensor) -> list[Any]:
             rule_inputs = inputs
-            if isinstance(tf.compat.v1.get_default_graph(), tf_internal.RuleGraph):
+            if isinstance(tf.compat.v1.get_default_graph(), RuleGraph):
                 # Forward mode around a trace would ask for tangents of every order at once.
                 with tf_internal.stop_recording():
                     rule_inputs = [tf.identity(tensor) for tensor in inputs]
@@ -125,7 +126,7 @@ def _attach(equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.T
         return y, grad_fn
 
     with_grad_fn.__qualname__ = equations.function_name
-    wording = WordingWithoutGradientFunction(equations.api, differentiated=equations.noun)
+    wording = without_gradient_function(equations.api, differentiated=equations.noun)
     return call_with_gradient(with_grad_fn, [inputs], {}, wording=wording)
 
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.ready_made.scale import broadcasts_to
 
@@ -97,7 +97,7 @@ def straight_through(
 def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) -> CustomGradient:
     """`straight_through` of a function, with the name `api` in messages."""
     derivative = to_derivative(api, surrogate, slope)
-    wording = WordingWithoutGradientFunction(api, differentiated="surrogate")
+    wording = without_gradient_function(api, differentiated="surrogate")
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
@@ -124,7 +124,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) 
 
             return value, grad_fn
 
-        return call_with_gradient(with_grad_fn, args, kwargs, wording=wording, user_function=function)
+        return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
 
     options = {"surrogate": surrogate, "slope": float(slope)} if isinstance(surrogate, str) else None
     return CustomGradient(api, f, run, options)

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, python_op, slices, text, tf_internal
-from tf_cg_ops._src.custom_gradient.attach import call_with_gradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 
 _API = "watch_gradient"
@@ -97,7 +97,7 @@ def watched(api: str, x: Any, name: str, check_numerics: bool, print_it: bool, c
     names = [f"{name}[{i}]" if is_nested else name for i in range(len(leaves))]
     tensors = [convert.to_tensors(api, [arg], [leaf])[0] for arg, leaf in zip(arguments, leaves, strict=True)]
 
-    wording = WordingWithoutGradientFunction(api)
+    wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
         def grad_fn(*dys: Any) -> list[Any]:

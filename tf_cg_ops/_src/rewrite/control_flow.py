@@ -8,14 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core.calls import CALLS, CONDITIONALS, LOOPS, TYPES
 
 # Copies the graph of a function into the default graph, for these inputs, and returns its outputs: `GraphCopy.call`.
 Call = Callable[[Any, Sequence[Any]], list[Any]]
 
-CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
-LOOPS = frozenset(["While", "StatelessWhile"])
-CONDITIONALS = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
-TYPES = CALLS | LOOPS | CONDITIONALS
 TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"])
 
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient import graph_rule
-from tf_cg_ops._src.custom_gradient.attach import attach
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
+from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite.rule_table import Rule
 
@@ -48,11 +48,12 @@ def attach_rule(
 
     `place` follows the name of the op in messages.
     """
-    wording = _Wording(api, rule)
+    wording = _wording(api, rule)
     name = f"{op.name} ({op.type}){place}"
     names = [f"op.inputs[{i}]" for i in range(len(inputs))]
+    leaves = pytree.Leaves(list(inputs), lambda: list(map(pytree.Argument, names, inputs)))
     differentiable = [[tensor] if tf_internal.is_trainable(tensor) else [] for tensor in inputs]
-    checks = GradientChecks(wording, name, pytree.Leaves(list(inputs), lambda: names), differentiable, [])
+    checks = GradientChecks(wording, name, leaves, differentiable, [])
 
     def overridden() -> list[tf.Tensor]:
         sources = [tensor for tensors in differentiable for tensor in tensors]
@@ -73,7 +74,7 @@ def attach_rule(
 
 
 def _check_kinds(
-    wording: "_Wording", name: str, names: Sequence[str], differentiable: Sequence[list[tf.Tensor]], answer: Any
+    wording: Wording, name: str, names: Sequence[str], differentiable: Sequence[list[tf.Tensor]], answer: Any
 ) -> None:
     """Raises TypeError if a gradient for an input that has one is neither a Tensor nor real or complex numbers."""
     gradients = [answer] if tf.is_tensor(answer) else tf.nest.flatten(answer)
@@ -83,7 +84,7 @@ def _check_kinds(
         kind = np.asarray(gradient).dtype.kind if isinstance(gradient, _NUMBERS) else "O"
         if kind not in ("iufc" if tensors[0].dtype.is_complex else "iuf") and kind != "V":  # NumPy's bfloat16 is a "V".
             raise TypeError(
-                f"{wording.api}: {wording.subject(name)} must return a Tensor or None as the gradient of "
+                f"{wording.subject_of(name)} must return a Tensor or None as the gradient of "
                 f"{input_name!r}, got {text.describe(gradient)}."
             )
 
@@ -99,39 +100,23 @@ def attach_traced_rule(
     return results
 
 
-class _Wording(Wording):
-    gradient_function = "rule"
-    parameters = "op, *dys"
-
-    def __init__(self, api: str, rule: Rule) -> None:
-        super().__init__(api)
-        self._rule = rule
-
-    def subject(self, function: str) -> str:
-        return f"the rule '{text.name_of(self._rule)}' for the op {function}"
-
-    def user_call(
-        self, grad_fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
-        assert isinstance(grad_fn, functools.partial)
-        return self._rule, [*grad_fn.args, *args], kwargs
-
-    def takes_other_upstream(self, function: str, num_upstream: int, signature: Any) -> str:
-        return (
-            f"{self.api}: {self.subject(function)} does not take the op and its upstream gradients; expected "
-            f"parameters for the op and {text.count(num_upstream, 'upstream gradient')} (one for each output), got "
-            f"rule{signature}. Write rule({self.parameters})."
-        )
-
-    def wrong_number(self, function: str, num_gradients: int, names: Sequence[str]) -> str:
-        return (
-            f"{self.api}: {self.subject(function)} returned {text.count(num_gradients, 'gradient')}; expected "
-            f"{len(names)} (one for each of {text.quoted(names)}). Return None for an input that has no gradient."
-        )
-
-    def not_traced(self, function: str, error: str) -> str:
-        return (
-            f"{self.api}: the gradient of the op {function} is not there; expected a rule that TensorFlow can trace "
-            f"into a graph, got this while tracing '{text.name_of(self._rule)}': {error}. Use TensorFlow operations "
-            "in the rule."
-        )
+def _wording(api: str, rule: Rule) -> Wording:
+    return Wording(
+        api,
+        subject=f"the rule '{text.name_of(rule)}' for the op {{function}}",
+        gradient_function="rule",
+        parameters="op, *dys",
+        binds_arguments=True,
+        takes_other_upstream=(
+            "{subject} does not take the op and its upstream gradients; expected parameters for the op and {upstream} "
+            "(one for each output), got rule{signature}. Write rule({parameters})."
+        ),
+        wrong_number=(
+            "{subject} returned {gradients}; expected {expected} (one for each of {names}). Return None for an input "
+            "that has no gradient."
+        ),
+        not_traced=(
+            "the gradient of the op {function} is not there; expected a rule that TensorFlow can trace into a graph, "
+            f"got this while tracing '{text.name_of(rule)}': {{error}}. Use TensorFlow operations in the rule."
+        ),
+    )

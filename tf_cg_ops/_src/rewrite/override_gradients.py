@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.custom_gradient.wording import WordingWithoutGradientFunction
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow, traces
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
@@ -16,7 +16,7 @@ from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall
 
 _API = "override_gradients"
-_WORDING = WordingWithoutGradientFunction(_API)
+_WORDING = without_gradient_function(_API)
 
 
 @tf_internal.autograph_artifact

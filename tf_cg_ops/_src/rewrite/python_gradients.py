@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient.attach import attach
+from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable, read_from_outside
-from tf_cg_ops._src.core.weak import Identity, WeakIdentityDict
+from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
 from tf_cg_ops._src.keras import keras_internal
 
 # The attribute of a graph that holds the slot of its signature.
@@ -109,7 +109,7 @@ class _Traces:
         """The slot of a signature: a new one, or that of an earlier call."""
         slot = _Slot(self)
         arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
-        identities = [Identity(value, slot.empty) for value in outside]
+        identities = [IdentityKey(value, slot.empty) for value in outside]
         scope = _Static((*(_key(value, slot) for value in _scope()), *identities), slot)
         graph = self._signatures.get_concrete_function(scope, arguments).graph
         found = getattr(graph, _SLOT)
@@ -183,7 +183,7 @@ def _key(value: Any, slot: _Slot) -> Any:
         return kind, *(_key(part, slot) for part in value)
     if kind is types.MethodType:  # A new object each time.
         return kind, _key(value.__self__, slot), _key(value.__func__, slot)
-    return Identity(value, slot.empty)
+    return IdentityKey(value, slot.empty)
 
 
 def _scope() -> tuple[Any, ...]:

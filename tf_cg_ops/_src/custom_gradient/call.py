@@ -1,0 +1,230 @@
+"""One call of a decorated function: computes the value, and gives it the gradient of its gradient function."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import check_arguments
+from tf_cg_ops._src.core.variables import (
+    as_variable,
+    can_have_gradient,
+    captured_variables,
+    merged,
+    noted_reads,
+    reference_variables,
+    variables_in,
+)
+from tf_cg_ops._src.custom_gradient import graph_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
+from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
+from tf_cg_ops._src.keras import dispatch, keras_internal
+
+
+@dataclasses.dataclass(eq=False)
+class GradFn:
+    """A `grad_fn` that an API of this library makes, with what a user's function cannot tell.
+
+    Attributes:
+      function: As the `grad_fn` of `custom_gradient`; with captures, it returns a pair: the answer of such a function,
+        and one gradient for each capture.
+      captures: Tensors that the function closes over, and that have gradients, too.
+      variables: With captures, the variables that the function reads: a cached trace does not read them again.
+      takes_needed: Whether the function has a parameter `needed`: for each leaf of the arguments, whether somebody can
+        ask for its gradient.
+      materialize: Whether the function gets zeros for an output that nobody used, instead of None.
+      tangents: The tangent of each leaf of the value, or None, from a tangent, or None, for each leaf of the arguments,
+        the variables, and their tangents. Without it, forward mode transposes the gradient.
+    """
+
+    function: Callable[..., Any]
+    captures: list[tf.Tensor] | None = None
+    variables: Sequence[tf.Variable] = ()
+    takes_needed: bool = False
+    materialize: bool = True
+    tangents: Callable[..., Sequence[Any]] | None = None
+
+
+def call_with_gradient(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    wording: Wording = CUSTOM_GRADIENT,
+    compute: Callable[..., Any] | None = None,
+    nondiff_argnames: Collection[str] = (),
+) -> Any:
+    """Returns the value of a call, recorded on the tapes in eager mode, as the outputs of an op in a graph.
+
+    Args:
+      function: The user's function, which has the name and the signature.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+      wording: The words of the API.
+      compute: Returns `(value, grad_fn)` for the arguments, if the function itself does not. The second is a function
+        or a `GradFn`.
+      nondiff_argnames: The arguments without a gradient, for which `grad_fn` has no entry.
+    """
+    name = text.name_of(function)
+    arguments = pytree.flatten_arguments(wording.api, function, args, kwargs, nondiff_argnames)
+    # Read before the call, which may assign a variable: the gradient belongs to the values that the function got.
+    inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
+
+    value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments)
+    leaves = _leaves_of_value(wording.api, name, value)
+    returned = _only_returned(leaves, variables, arguments.values)
+    if returned and grad_fn.captures is None and takes_variables(wording, grad_fn.function):
+        variables = merged(variables, [v for i in returned if (v := as_variable(leaves[i])) is not None])
+        returned = [i for i in returned if as_variable(leaves[i]) is None]
+    checks = GradientChecks(wording, name, arguments, inputs, variables)
+    checks.check_takes_variables(grad_fn.function)
+    flat_inputs = [*itertools.chain(*inputs), *map(tf.convert_to_tensor, variables), *(grad_fn.captures or ())]
+
+    outputs = [pytree.to_output(leaf) for leaf in leaves]
+    components = [pytree.tensors_for_gradients(output) for output in outputs]
+    flat_outputs = list(itertools.chain(*components))
+    if not flat_outputs:
+        return value
+
+    # A gradient passes unchanged to what is only returned: the first component of that leaf.
+    passed = [sum(map(len, components[:i])) for i in returned]
+    flat_inputs += [flat_outputs[position] for position in passed]
+    backward = _backward(grad_fn, checks, outputs, components, passed)
+    tangents = _tangents(grad_fn.tangents, checks, components, passed)
+    for_tapes = backward
+    if grad_fn.takes_needed:
+        watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
+        for_tapes = functools.partial(backward, needed=watched)
+        backward = functools.partial(backward, needed=tuple(map(bool, inputs)))
+    flat_outputs = graph_rule.attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
+    if not grad_fn.materialize:
+        flat_outputs = unused_outputs.marked(name, flat_outputs)
+    if isinstance(value, tf.Tensor):
+        return flat_outputs[0]
+    return tf.nest.pack_sequence_as(value, pytree.replace_tensors(outputs, components, flat_outputs))
+
+
+def _compute(
+    compute: Callable[..., Any],
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    wording: Wording,
+    arguments: pytree.Leaves,
+) -> tuple[Any, GradFn, list[tf.Variable]]:
+    """The value, its gradient function, and the variables that the function reads beside its arguments."""
+    graph: Any = tf.compat.v1.get_default_graph()
+    is_of_session = not tf.executing_eagerly() and not graph.building_function
+    num_operations = graph.num_operations() if is_of_session else 0
+    try:
+        with noted_reads(function) as read:
+            result = compute(*args, **kwargs)
+    except TypeError:
+        check_arguments(wording.api, function, args, kwargs)
+        raise
+    is_pair = isinstance(result, (tuple, list)) and len(result) == 2
+    if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
+        check_arguments(wording.api, function, args, kwargs)
+        raise TypeError(
+            f"{wording.api}: '{text.name_of(function)}' did not return its value with its gradient; expected a pair "
+            f"(value, grad_fn), got {text.describe_type(result)}. End it with: return value, grad_fn"
+        )
+    if is_of_session:
+        # TensorFlow does not report when they are read.
+        names = reference_variables(graph.get_operations()[num_operations:], arguments.values)
+        if names:
+            raise TypeError(
+                f"{wording.api}: '{text.name_of(function)}' uses reference variables of TensorFlow 1; expected "
+                f"resource variables, got {text.quoted(names)}. Make them with use_resource=True, or pass them as "
+                "arguments."
+            )
+    value, grad_fn = result
+    grad_fn = grad_fn if isinstance(grad_fn, GradFn) else GradFn(grad_fn)
+    watched = read if grad_fn.captures is None else grad_fn.variables
+    return value, grad_fn, captured_variables(watched, arguments.values)
+
+
+def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+    if isinstance(value, tf.Tensor):
+        return [value]
+    leaves = tf.nest.flatten(value)
+    if dispatch.package_of_keras_tensors(leaves):  # They came in a closure, or in an object.
+        raise TypeError(
+            f"{api}: '{name}' computes with KerasTensors, which are not among its arguments, "
+            "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
+            "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
+        )
+    return leaves
+
+
+def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[int]:
+    """The positions of leaves that are variables, or compute with some, if they are not read, only returned."""
+    found = []
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, tf.Tensor):
+            continue
+        inside = variables_in(leaf)
+        are_new = len(captured_variables(inside, [*variables, *arguments])) == len(inside)
+        if inside and are_new and pytree.is_read_as_tensor(leaf) and all(map(can_have_gradient, inside)):
+            found.append(i)
+    return found
+
+
+def _backward(
+    grad_fn: GradFn,
+    checks: GradientChecks,
+    outputs: list[Any],
+    components: list[list[tf.Tensor]],
+    passed: list[int],
+) -> Callable[..., list[Any]]:
+    """A function from the upstream gradients of all components to the gradients of all flat inputs.
+
+    It passes keywords on to `grad_fn`.
+    """
+    scopes = keras_internal.current_scopes()
+    of_variables = {"variables": checks.variables} if checks.variables else {}
+
+    def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
+        if keras_internal.current_scopes() != scopes:
+            with keras_internal.scopes_entered(scopes):
+                return backward(upstream, **kwargs)
+        dys = pytree.upstream_gradients(outputs, components, upstream)
+        try:
+            answer = grad_fn.function(*dys, **of_variables, **kwargs)
+        except TypeError as error:
+            checks.check_takes_upstream(grad_fn.function, dys, error, **kwargs)
+            raise
+        answer, by_capture = (answer, ()) if grad_fn.captures is None else answer
+        return [*checks.checked_gradients(answer), *by_capture, *(upstream[position] for position in passed)]
+
+    return backward if grad_fn.materialize else unused_outputs.with_none(backward)
+
+
+def _tangents(
+    tangents_of: Callable[..., Sequence[Any]] | None,
+    checks: GradientChecks,
+    components: list[list[tf.Tensor]],
+    passed: list[int],
+) -> Callable[..., list[Any]] | None:
+    """A function from the tangents of all flat inputs to those of the components of the value."""
+    if tangents_of is None:
+        return None
+
+    def tangents(*flat: Any) -> list[Any]:
+        first_passed = len(flat) - len(passed)
+        first_variable = first_passed - len(checks.variables)
+        by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])
+        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]))
+        parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
+        pairs = zip(parts, components, strict=True)
+        result = [tangent for part, tensors in pairs for tangent in part or [None] * len(tensors)]
+        for position, tangent in zip(passed, flat[first_passed:], strict=True):
+            if tangent is not None:
+                result[position] = tangent if result[position] is None else result[position] + tangent
+        return result
+
+    return tangents
