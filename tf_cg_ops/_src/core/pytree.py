@@ -38,13 +38,7 @@ class Leaves:
     @functools.cached_property
     def names(self) -> list[str]:
         """The names, computed when a message first needs them."""
-        names: list[str] = []
-        for argument in self.arguments:
-            num_values = len(tf.nest.flatten(argument.value))
-            inside = tf.nest.flatten(paths(argument.name, argument.value))
-            # In some structures only tf.nest knows the inside.
-            names += inside if len(inside) == num_values else [f"{argument.name}[{i}]" for i in range(num_values)]
-        return names
+        return [name for argument in self.arguments for name in leaf_names(argument.name, argument.value)]
 
 
 def flatten_arguments(
