@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
@@ -155,7 +155,7 @@ def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.T
             digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())
             continue
         for name, attribute in sorted(op.node_def.attr.items()):
-            called = [function.name for function in (attribute.func, *attribute.list.func) if function.name]
+            called = [function.name for function in calls.functions_in([attribute])]
             digest.update(name.encode())
             if not called:
                 digest.update(attribute.SerializeToString(deterministic=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.rewrite import control_flow
 
 # Returns the outputs that stand for those of an op, given its copied inputs; None to copy the op as it is.
@@ -122,10 +122,9 @@ class GraphCopy:
             raise _control_flow_of_tensorflow_1(op)
         graph = tf.compat.v1.get_default_graph()
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
-        for attribute in attributes.values():
-            for called in (attribute.func, *attribute.list.func):
-                if called.name and tf_internal.find_function(graph, called.name) is None:
-                    tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
+        for called in calls.functions_in(attributes.values()):
+            if tf_internal.find_function(graph, called.name) is None:
+                tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
         with tf.device(op.device) if op.device else contextlib.nullcontext():
             new = tf_internal.create_op(graph, op.type, inputs, attributes)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
