@@ -23,11 +23,6 @@ def functions_of(op: Any) -> list[Any]:
     return tf_internal.control_flow_graphs(op)
 
 
-def inputs_of_functions(op: Any) -> list[Any]:
-    """The inputs of the op that its functions get."""
-    return list(op.inputs)[1:] if op.type in CONDITIONALS else list(op.inputs)
-
-
 def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
     """The ops that use a tensor, in the functions that it is passed to, too; and whether they are in a loop or branch.
 
