@@ -20,6 +20,11 @@ _BOOLS = (bool, np.bool_)
 _NUMPY = (np.ndarray, np.generic)
 
 
+def is_inexact_array(value: Any) -> bool:
+    """Whether it is a NumPy array or number that can have a gradient; the kind of bfloat16 is "V"."""
+    return isinstance(value, _NUMPY) and value.dtype.kind not in "OSUmMbiu"
+
+
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
     """Lists of gx and x, and for each pair the suffix of its names in messages: `[0]`, or nothing for a single pair."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)

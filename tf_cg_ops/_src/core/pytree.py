@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.core.signature import bind, signature_of
+from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.variables import as_variable
 
 
@@ -51,7 +51,7 @@ def flatten_arguments(
     """The leaves of all arguments but `constants`, in the order of the signature.
 
     Raises TypeError if the arguments do not fit the signature. Positional Tensors alone are in its order and are not
-    compared with it: if calling the function then fails, `signature.check_arguments` has the message.
+    compared with it: if calling the function then fails, `signature.bind` has the message.
     """
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
         return Leaves(list(args), lambda: _arguments(api, function, args, kwargs, constants))
@@ -62,16 +62,14 @@ def flatten_arguments(
 def _arguments(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], constants: Collection[str]
 ) -> list[Argument]:
-    signature = signature_of(function)
-    if signature is None:
+    bound = bind(api, function, args, kwargs)
+    if bound is None:
         arguments = [Argument(f"argument {i}", arg) for i, arg in enumerate(args)]
         arguments += [Argument(name, kwargs[name]) for name in sorted(kwargs)]
     else:
-        bound = bind(api, function, signature, args, kwargs).arguments
         stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        arguments = [
-            Argument(name, value, stars.get(signature.parameters[name].kind, "")) for name, value in bound.items()
-        ]
+        kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+        arguments = [Argument(name, value, stars.get(kinds[name], "")) for name, value in bound.arguments.items()]
     return [argument for argument in arguments if argument.name not in constants]
 
 

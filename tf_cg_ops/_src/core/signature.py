@@ -22,19 +22,13 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
 
 
-def check_arguments(api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raises TypeError if the arguments do not fit the signature."""
-    signature = signature_of(function)
-    if signature is not None:
-        bind(api, function, signature, args, kwargs)
-
-
 def bind(
-    api: str, function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
-) -> inspect.BoundArguments:
-    """The arguments by name, in the order of the signature; TypeError if they do not fit."""
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> inspect.BoundArguments | None:
+    """The arguments by name, in the order of the signature; TypeError if they do not fit, None without a signature."""
+    signature = signature_of(function)
     try:
-        return signature.bind(*args, **kwargs)
+        return None if signature is None else signature.bind(*args, **kwargs)
     except TypeError as error:
         name = text.name_of(function)
         raise TypeError(
@@ -70,8 +64,8 @@ def arguments_by_name(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
     """The arguments of these names, defaults included, whether they were passed by position or by name."""
-    if not names:
+    bound = bind(api, function, args, kwargs) if names else None
+    if bound is None:
         return {}
-    bound = bind(api, function, inspect.signature(function), args, kwargs)
     bound.apply_defaults()
     return {name: bound.arguments[name] for name in names}

@@ -118,30 +118,22 @@ class UpstreamSlices(tf_internal.EagerTensorBase):
         with tf.init_scope():
             return getattr(self.__tf_tensor__(), name)
 
-    def _with(self, values: tf.Tensor) -> "UpstreamSlices":
-        return UpstreamSlices(tf.IndexedSlices(values, self.indices, self.dense_shape))
-
-    def _is_linear_in_eager_mode(self, factor: Any = 1) -> bool:
-        return tf.executing_eagerly() and _is_number(factor) and not tf_internal.could_possibly_record()
-
-    def __neg__(self) -> Any:
-        return self._with(-self.values) if self._is_linear_in_eager_mode() else super().__neg__()
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with(self.values * other) if self._is_linear_in_eager_mode(other) else super().__mul__(other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._with(other * self.values) if self._is_linear_in_eager_mode(other) else super().__rmul__(other)
-
-    def __truediv__(self, other: Any) -> Any:
-        if self._is_linear_in_eager_mode(other):
-            return self._with(self.values / other)
-        return super().__truediv__(other)
-
 
 def _is_number(value: Any) -> bool:
     is_scalar = isinstance(value, (tf.Tensor, tf.Variable)) and value.shape.rank == 0
     return is_scalar or isinstance(value, (int, float, complex, np.number))
+
+
+def _sliced_or_dense(name: str) -> Any:
+    """An operator of the rows in eager mode, if the other operand is a number and nothing records."""
+
+    def method(self: UpstreamSlices, *other: Any) -> Any:
+        is_linear = tf.executing_eagerly() and all(map(_is_number, other)) and not tf_internal.could_possibly_record()
+        if not is_linear:
+            return getattr(super(UpstreamSlices, self), name)(*other)
+        return UpstreamSlices(tf.IndexedSlices(getattr(self.values, name)(*other), self.indices, self.dense_shape))
+
+    return method
 
 
 def _of_dense(name: str) -> Any:
@@ -151,6 +143,8 @@ def _of_dense(name: str) -> Any:
     return method
 
 
+for _name in ("__neg__", "__mul__", "__rmul__", "__truediv__"):
+    setattr(UpstreamSlices, _name, _sliced_or_dense(_name))
 # The base class has these for its subclass in C.
 for _name in ("_numpy_internal", "_num_elements", "_copy_to_device"):
     setattr(UpstreamSlices, _name, _of_dense(_name))

@@ -24,6 +24,9 @@ def as_variable(value: Any) -> tf.Variable | None:
     return inner if isinstance(inner, tf.Variable) else None
 
 
+_NO_CONTEXT = contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def noted_reads(function: Callable[..., Any]) -> Iterator[list[tf.Variable]]:
     """A context for a call of the function; at its end the list holds the variables that the call has read.
@@ -33,7 +36,7 @@ def noted_reads(function: Callable[..., Any]) -> Iterator[list[tf.Variable]]:
     """
     accessed: list[tf.Variable] = []
     found: list[tf.Variable] = []
-    context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[None] = _NO_CONTEXT
     if tf_internal.could_possibly_record():  # Otherwise nothing watches.
         if not tf.executing_eagerly():
             context = tf_internal.variable_accesses(accessed)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import check_arguments
+from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.variables import (
     as_variable,
     can_have_gradient,
@@ -90,11 +90,12 @@ def call_with_gradient(
     if not flat_outputs:
         return value
 
-    # A gradient passes unchanged to what is only returned: the first component of that leaf.
-    passed = [sum(map(len, components[:i])) for i in returned]
-    flat_inputs += [flat_outputs[position] for position in passed]
+    passed: list[int] = []
+    if returned:  # A gradient passes unchanged to the first component of such a leaf.
+        passed = [sum(map(len, components[:i])) for i in returned]
+        flat_inputs += [flat_outputs[position] for position in passed]
     backward = _backward(grad_fn, checks, outputs, components, passed)
-    tangents = _tangents(grad_fn.tangents, checks, components, passed)
+    tangents = grad_fn.tangents and _tangents(grad_fn.tangents, checks, components, passed)
     for_tapes = backward
     if grad_fn.takes_needed:
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
@@ -124,11 +125,11 @@ def _compute(
         with noted_reads(function) as read:
             result = compute(*args, **kwargs)
     except TypeError:
-        check_arguments(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs)
         raise
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
-        check_arguments(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs)
         raise TypeError(
             f"{wording.api}: '{text.name_of(function)}' did not return its value with its gradient; expected a pair "
             f"(value, grad_fn), got {text.describe_type(result)}. End it with: return value, grad_fn"
@@ -199,20 +200,18 @@ def _backward(
             checks.check_takes_upstream(grad_fn.function, dys, error, **kwargs)
             raise
         answer, by_capture = (answer, ()) if grad_fn.captures is None else answer
-        return [*checks.checked_gradients(answer), *by_capture, *(upstream[position] for position in passed)]
+        return [*checks.checked_gradients(answer), *by_capture, *map(upstream.__getitem__, passed)]
 
     return backward if grad_fn.materialize else unused_outputs.with_none(backward)
 
 
 def _tangents(
-    tangents_of: Callable[..., Sequence[Any]] | None,
+    tangents_of: Callable[..., Sequence[Any]],
     checks: GradientChecks,
     components: list[list[tf.Tensor]],
     passed: list[int],
-) -> Callable[..., list[Any]] | None:
+) -> Callable[..., list[Any]]:
     """A function from the tangents of all flat inputs to those of the components of the value."""
-    if tangents_of is None:
-        return None
 
     def tangents(*flat: Any) -> list[Any]:
         first_passed = len(flat) - len(passed)

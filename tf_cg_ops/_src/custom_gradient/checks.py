@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import convert, library, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
 from tf_cg_ops._src.custom_gradient import answers
@@ -139,7 +139,7 @@ class GradientChecks:
         if not tensors:
             # Integer inputs in a rule for an op; and constants, which a tf.function may get as Tensors: one grad_fn
             # serves both, and the derivative by a constant is nobody's.
-            if isinstance(value, tf.Tensor) or _is_inexact_constant(value):
+            if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
                 return []
             remedy = "Return None for it, or pass it as a Tensor."
             if not isinstance(value, _PLAIN) and value is not None and not callable(value):
@@ -228,12 +228,6 @@ class GradientChecks:
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
-
-
-def _is_inexact_constant(value: Any) -> bool:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype.kind not in "OSUMmbiu"
-    return isinstance(value, (float, complex))
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:

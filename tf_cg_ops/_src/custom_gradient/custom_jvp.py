@@ -1,5 +1,6 @@
 """`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -144,40 +145,42 @@ class CustomJvp(CustomGradient):
 registration.classes.append(CustomJvp)
 
 
+@dataclasses.dataclass(eq=False)
 class _Tangents:
     """The tangent rule at the arguments of one call, as a function of the tangents alone, and its transpose."""
 
-    def __init__(
-        self, name: str, rule: Callable[..., Any], primals: tuple[Any, ...], nondiff: dict[str, Any], value: Any
-    ) -> None:
-        self._name = name
-        self._rule = rule
-        self._primals = primals
-        self._nondiff = nondiff
-        self._value = value
+    function: str
+    rule: Callable[..., Any]
+    primals: tuple[Any, ...]
+    nondiff: dict[str, Any]
+    value: Any
+
+    @property
+    def _subject(self) -> str:
+        return _WORDING.subject_of(self.function)
 
     def __call__(
         self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
     ) -> list[Any]:
         """The tangent of each leaf of the value; None for one that has none."""
-        options = dict(self._nondiff)
+        options = dict(self.nondiff)
         if variables:
             options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
-        structured = tf.nest.pack_sequence_as(self._primals, [slices.to_dense(t) for t in tangents])
+        structured = tf.nest.pack_sequence_as(self.primals, [slices.to_dense(t) for t in tangents])
         try:
-            answer = self._rule(self._primals, structured, **options)
+            answer = self.rule(self.primals, structured, **options)
         except TypeError as error:
-            signature = mismatched_signature(self._rule, (self._primals, structured), options)
+            signature = mismatched_signature(self.rule, (self.primals, structured), options)
             if signature is None:
                 raise
             raise TypeError(
-                f"{_API}: the tangent rule of '{self._name}' does not take its arguments; expected parameters for "
-                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self._rule)}{signature}. Write "
+                f"{self._subject} does not take its arguments; expected parameters for "
+                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self.rule)}{signature}. Write "
                 f"rule({', '.join(['primals', 'tangents', *options])})."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{_API}: the tangent rule of '{self._name}' did not return the value with its tangent; expected a "
+                f"{self._subject} did not return the value with its tangent; expected a "
                 f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
             )
         return self._checked(answer[1])
@@ -188,7 +191,7 @@ class _Tangents:
         A linear function is transposed by differentiating it: the derivative of `t -> J t` is `J` at every point, so a
         tape computes `J^H v` from the function alone. The point is zero here.
         """
-        values = tf.nest.flatten(self._primals)
+        values = tf.nest.flatten(self.primals)
 
         def transposed(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
             components = [pytree.tensors_for_gradients(value) for value in values]
@@ -215,19 +218,19 @@ class _Tangents:
             return transposed(*dys)
 
         # The check of every API asks the signature whether it takes variables.
-        return transposed if has_parameter(self._rule, "variable_tangents") else without_variables
+        return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
 
     def _checked(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
         try:
-            leaves = pytree.flatten_up_to(self._value, dy)
+            leaves = pytree.flatten_up_to(self.value, dy)
         except ValueError:
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' returned a tangent of another structure; expected that of "
+                f"{self._subject} returned a tangent of another structure; expected that of "
                 f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
             ) from None
         # Only now: the function does not read a variable that it only returns.
-        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self._value)]
+        outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
         return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
 
     def _checked_tangent(self, tangent: Any, output: Any) -> Any:
@@ -240,7 +243,7 @@ class _Tangents:
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' must return a tangent that is "
+                f"{self._subject} must return a tangent that is "
                 f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
             )
         pairs = zip(parts, targets, strict=True)
@@ -253,19 +256,19 @@ class _Tangents:
                 tangent = tf.convert_to_tensor(tangent, output.dtype)
             except (TypeError, ValueError):
                 raise TypeError(
-                    f"{_API}: the tangent rule of '{self._name}' must return Tensors as tangents, got "
+                    f"{self._subject} must return Tensors as tangents, got "
                     f"{text.describe(tangent)}. Return None for an output that has no tangent."
                 ) from None
         if tangent.dtype != output.dtype:
             if not can_cast(tangent.dtype, output.dtype):
                 raise TypeError(
-                    f"{_API}: the tangent rule of '{self._name}' must return a tangent of dtype {output.dtype.name}, "
+                    f"{self._subject} must return a tangent of dtype {output.dtype.name}, "
                     f"got {tangent.dtype.name}. {how_to_cast(tangent.dtype, output.dtype)}"
                 )
             tangent = tf.cast(tangent, output.dtype)
         if not tangent.shape.is_compatible_with(output.shape):
             raise ValueError(
-                f"{_API}: the tangent rule of '{self._name}' returned a tangent of the wrong shape; expected "
+                f"{self._subject} returned a tangent of the wrong shape; expected "
                 f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
             )
         return tangent

@@ -107,11 +107,6 @@ def not_a_function(api: str, value: Any) -> TypeError:
     )
 
 
-def _held_by(attribute: Any) -> list[Any]:
-    """The function that a classmethod, a property, a cached_property or a partialmethod calls, among others."""
-    return [getattr(attribute, name, None) for name in ("__func__", "fget", "func")]
-
-
 # Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
@@ -182,7 +177,9 @@ class CustomGradient:
         if isinstance(first, type):
             namespaces += [vars(base) for base in first.__mro__]
         found = [space[name] for space in namespaces for name in self._attributes if name in space]
-        return any(self is held for attribute in found for held in (attribute, *_held_by(attribute)))
+        # A classmethod, a property, a cached_property and a partialmethod hold the function that they call.
+        held = [getattr(attribute, name, None) for attribute in found for name in ("__func__", "fget", "func")]
+        return any(self is function for function in (*found, *held))
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

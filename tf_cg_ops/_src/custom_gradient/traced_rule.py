@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -128,8 +129,8 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
     specs = [tf.TensorSpec(*tf_internal.shape_and_dtype(results[i])) for i in differentiated]
     # A graph that was imported may hold rules of another process.
-    names = (f"custom_gradient_rule_of_{_identifier(name)}_{number}" for number in _serial)
-    graph = tf.compat.v1.get_default_graph()
+    prefix, graph = re.sub(r"\W", "_", name, flags=re.ASCII), tf.compat.v1.get_default_graph()
+    names = (f"custom_gradient_rule_of_{prefix}_{number}" for number in _serial)
     function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
     captures = list(function.graph.external_captures)
     function, variables = variable_reads.take_values(function, captures, len(differentiated))
@@ -162,7 +163,3 @@ def _next_seed(graph: tf.Graph) -> int | None:
     """A seed for the next rule. Each graph counts its draws from 0: with one seed all rules would draw the same."""
     _num_rules[graph] = _num_rules.get(graph, 0) + 1
     return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)

@@ -67,7 +67,7 @@ def _takes_no_arguments(function: Callable[..., Any]) -> bool:
 
 def embed(api: str, fx: Any, lazy: LazyGx, x: Any, axis: list[int] | None, name: str | None) -> tf.Tensor:
     """`embed_gradient` in eager mode, for a `gx` with functions that are called later."""
-    gx, is_list = lazy.gx, isinstance(x, _LISTS)
+    gx, placeholders = lazy.gx, [None] * len(x) if isinstance(x, _LISTS) else None
     items, x, suffixes = convert.to_pairs(api, x if callable(gx) else gx, x)
     known = [] if callable(gx) else [i for i, item in enumerate(items) if not callable(item)]
     names = ["fx", *("x" + suffix for suffix in suffixes), *("gx" + suffixes[i] for i in known)]
@@ -75,7 +75,7 @@ def embed(api: str, fx: Any, lazy: LazyGx, x: Any, axis: list[int] | None, name:
     x, known_gx = tensors[: len(x)], dict(zip(known, tensors[len(x) :], strict=True))
     calls = _CheckedCalls(api, fx, x, axis)
     if callable(gx):
-        all_gx = _call_once(lambda: calls.call_for_all(gx, [None] * len(x) if is_list else None))
+        all_gx = _call_once(lambda: calls.call_for_all(gx, placeholders))
         later: dict[int, Any] = {i: lambda i=i: all_gx()[i] for i in range(len(x))}
     else:
         functions = [(i, item) for i, item in enumerate(items) if i not in known_gx]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, python_op, slices, tf_internal
-from tf_cg_ops._src.core.signature import bind, signature_of
+from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
@@ -175,10 +175,8 @@ def _gradients_of_tensors(
     for spec, tensor in zip(call.arguments.inputs, tensors, strict=True):
         leaves[spec.position] = tensor
     args, kwargs = tf.nest.pack_sequence_as(call.arguments.structure, leaves)
-    signature = signature_of(function)
-    arguments = [*args, *kwargs.values()]
-    if signature is not None:
-        arguments = list(bind(API, function, signature, args, kwargs).arguments.values())
+    bound = bind(API, function, args, kwargs)
+    arguments = [*args, *kwargs.values()] if bound is None else bound.arguments.values()
     options = {"needed": tuple(needed)} if call.takes_needed else {}
     dense = [_dense(dy, spec.dtype) for dy, spec in zip(dys, call.specs, strict=True)]
     answer, name = call.vjp(tuple(arguments), *dense, **options), call.arguments.name

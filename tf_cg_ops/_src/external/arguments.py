@@ -102,13 +102,13 @@ def find_tensors(
     position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
     named = pytree.flatten_arguments(API, function, position_args, position_kwargs, nondiff_argnames)
     values = [leaves[position] for position in named.values]
-    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or _is_array(value)]
+    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or convert.is_inexact_array(value)]
     float_dtype = dtype or next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
     names = dict(zip(named.values, named.names, strict=True))
     tensors, inputs = [], []
     for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
         leaf, name = leaves[position], names.get(position)
-        is_number = name is not None and (_is_array(leaf) or isinstance(leaf, (float, complex)))
+        is_number = name is not None and (convert.is_inexact_array(leaf) or isinstance(leaf, (float, complex)))
         if _is_tensor(leaf) or is_number:
             tensor = _to_tensor(function, name or "", leaf, float_dtype)
             has_gradient = name is not None and tensor.dtype in convert.DTYPES
@@ -121,11 +121,6 @@ def find_tensors(
 
 def _is_tensor(value: Any) -> bool:
     return tf.is_tensor(value) or as_variable(value) is not None
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is a NumPy array or number that can have a gradient."""
-    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUmMbiu"
 
 
 def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
@@ -147,15 +142,12 @@ def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
             "dtype; expected a floating-point or complex input or an output, got neither. Pass "
             "output=tf.TensorSpec(shape, dtype)."
         )
-    shape = x[0].shape
-    for spec in x[1:]:
-        try:
-            shape = tf.broadcast_static_shape(shape, spec.shape)
-        except ValueError as error:
-            raise ValueError(
-                f"{API}: the differentiable inputs of '{arguments.name}' do not broadcast; expected "
-                f"shapes that broadcast, since there is no output, got "
-                f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. Pass output=tf.TensorSpec(shape, "
-                "dtype) if it is not elementwise."
-            ) from error
+    try:
+        shape = functools.reduce(tf.broadcast_static_shape, [spec.shape for spec in x])
+    except ValueError as error:
+        raise ValueError(
+            f"{API}: the differentiable inputs of '{arguments.name}' do not broadcast; expected shapes that "
+            f"broadcast, since there is no output, got {', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. "
+            "Pass output=tf.TensorSpec(shape, dtype) if it is not elementwise."
+        ) from error
     return tf.TensorSpec(shape, x[0].dtype)

@@ -93,15 +93,12 @@ def reshape_members(wrapped: Any, sizes: Sizes) -> tf.Tensor:
 
 def _broadcasts_to(sizes: Sizes, target: Sizes) -> Any:
     """Whether sizes broadcast to others of the same rank: True, or a scalar Tensor if that is not known yet."""
-    unknown = [(a, b) for a, b in zip(sizes, target, strict=True) if not _is_known_to_broadcast(a, b)]
+    pairs = zip(sizes, target, strict=True)
+    unknown = [(a, b) for a, b in pairs if not (isinstance(a, int) and (a == 1 or (isinstance(b, int) and a == b)))]
     if not unknown:
         return True
     left, right = map(to_vector, zip(*unknown, strict=True))
     return tf.reduce_all(tf.equal(left, 1) | tf.equal(left, right))
-
-
-def _is_known_to_broadcast(size: Any, target: Any) -> bool:
-    return isinstance(size, int) and (size == 1 or (isinstance(target, int) and size == target))
 
 
 def to_vector(sizes: Sequence[Any]) -> tf.Tensor:

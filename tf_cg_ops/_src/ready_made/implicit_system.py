@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.rule_graph import RuleGraph
-from tf_cg_ops._src.core.signature import check_arguments, mismatched_signature, signature_of
+from tf_cg_ops._src.core.signature import bind, mismatched_signature, signature_of
 from tf_cg_ops._src.core.variables import variables_behind
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
@@ -58,7 +58,7 @@ def _solved(problem: Problem, solve: Callable[..., Any], args: Sequence[Any], kw
                 f"{api}: the solver '{solver}' does not take the arguments of the call, but the {noun} '{function}' "
                 f"does. Pass the {noun} first: {api}({solver}, {function})."
             ) from error
-        check_arguments(api, solve, args, kwargs)
+        bind(api, solve, args, kwargs)
         raise
 
 
