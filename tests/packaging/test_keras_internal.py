@@ -74,7 +74,7 @@ def test_the_outermost_layer_that_is_called():
     outer, noted = probe(keras, lambda _: keras_internal.entry_layer())
     layer = outer()
     layer(X)
-    assert noted == [layer]
+    assert noted[-1] is layer  # Before it, the first call builds the layers.
     assert keras_internal.entry_layer() is None
 
 
@@ -90,7 +90,9 @@ def test_masks_of_a_layer(library):
             seen.append(mask.numpy().tolist())
             return x
 
-    Reader()(y)
+    reader = Reader()
+    reader.supports_masking = True
+    reader(y)
     assert seen == [[[False, False]]]
     assert keras_internal.mask_of(X) is None
 
@@ -107,8 +109,8 @@ def test_arguments_are_forwarded_through_a_wrapper(library):
             self.inner = inner
             keras_internal.forward_arguments(self, inner)
 
-        def call(self, *args, **kwargs):
-            return self.inner(*args)
+        def call(self, x, **kwargs):
+            return self.inner(x)
 
     wrapper = Wrapper(Inner())
     assert [float(wrapper(X, training=training)[0, 0]) for training in (True, False)] == [2.0, 3.0]
