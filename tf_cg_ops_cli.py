@@ -20,10 +20,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(
-            2,
-            f"tf_cg_ops: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n",
-        )
+        self.exit(2, f"tf_cg_ops: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -173,11 +170,6 @@ def _add_command(commands: Any, name: str, summary: str, description: str, examp
     return commands.add_parser(name, help=summary, description=description, epilog=epilog)
 
 
-def interrupted(command: str, by: str) -> str:
-    """The line about a command that a signal ended."""
-    return f"tf_cg_ops {command}: interrupted by {by}. Run it again; no command leaves a half-written target."
-
-
 def main() -> int:
     """Runs the command of this process and returns the exit status."""
     options = parse()
@@ -186,17 +178,33 @@ def main() -> int:
     if options.command != "demo":
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+    def report_interruption(by: str) -> None:
+        line = f"tf_cg_ops {options.command}: interrupted by {by}. Run it again; no command leaves a half-written "
+        with contextlib.suppress(OSError):  # Nobody may be able to read it.
+            os.write(2, f"{line}target.\n".encode())
+
     # Nothing has to be removed yet, and the import of TensorFlow could misread an exception.
     def end(*_: object) -> None:
-        os.write(2, (interrupted(options.command, "Ctrl-C") + "\n").encode())
+        report_interruption("Ctrl-C")
         os._exit(1)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
     from tf_cg_ops._src import command_line
 
-    command_line.catch_signals()
-    return command_line.run(options)
+    # From here on a signal is an exception, so that the program removes unfinished files.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        return command_line.run(options)
+    except KeyboardInterrupt as error:
+        report_interruption(str(error) or "Ctrl-C")
+        return 1
+
+
+def _interrupt(number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
 
 if __name__ == "__main__":

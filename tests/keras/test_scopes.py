@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.keras import keras_internal
 
 X = np.array([[1.0, 2.0]], np.float32)
 DY = np.array([[1.0, 10.0]], np.float32)
@@ -96,13 +96,13 @@ def test_the_scope_around_the_gradient_is_there_again_after_an_exception():
     with tf.GradientTape() as tape, backend.AutocastScope("float16"):
         tape.watch(x)
         y = fails(x)
-    before = scopes.current()
+    before = keras_internal.current_scopes()
     with pytest.raises(RuntimeError, match="in grad_fn"):
         tape.gradient(y, x)
-    assert scopes.current() == before
+    assert keras_internal.current_scopes() == before
     with backend.AutocastScope("bfloat16") as _, keras.StatelessScope():
-        assert scopes.current() is not None
-    assert scopes.current() == before
+        assert keras_internal.current_scopes() is not None
+    assert keras_internal.current_scopes() == before
 
 
 def test_scopes_are_those_of_the_thread():
@@ -110,16 +110,16 @@ def test_scopes_are_those_of_the_thread():
 
     found = []
     with backend.AutocastScope("float16"):
-        thread = threading.Thread(target=lambda: found.append(scopes.current()))
+        thread = threading.Thread(target=lambda: found.append(keras_internal.current_scopes()))
         thread.start()
         thread.join()
-        assert scopes.current()[0].dtype == "float16"
+        assert keras_internal.current_scopes()[0].dtype == "float16"
     assert found == [None]
 
 
 def test_the_places_where_the_kerases_keep_their_scopes(library):
-    """The names of Keras that scopes.py knows."""
-    module, name, attributes = scopes._KERAS3 if library.__name__ == "keras" else scopes._KERAS2
+    """The names of Keras that keras_internal.py knows."""
+    module, name, attributes = keras_internal.KERAS3 if library.__name__ == "keras" else keras_internal.KERAS2
     state = getattr(importlib.import_module(module), name)
     seen = []
 

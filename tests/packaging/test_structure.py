@@ -85,7 +85,6 @@ EXTRAS = {
     "keras2.py": {"tf_keras"},
     "_modes.py": {"keras"},
     "__main__.py": {"tf_cg_ops_cli"},
-    "command_line.py": {"tf_cg_ops_cli"},
 }
 
 

@@ -5,36 +5,27 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any
 
-import tf_cg_ops_cli
 from tf_cg_ops import rules, saved_model
 from tf_cg_ops._src import demo
 from tf_cg_ops.saved_model import _inputs, _report_text
 
 
-def catch_signals() -> None:
-    """Turns the signals that end the program into exceptions, so that it removes unfinished files."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
-
-
 def run(options: argparse.Namespace) -> int:
-    """Runs one command and returns the exit status."""
-    commands = {"strip": _strip, "override": _override, "adopt": _adopt, "inspect": _inspect, "demo": _run_demo}
+    """Runs one command, which `tf_cg_ops_cli` has parsed, and returns the exit status."""
+    commands = {
+        "strip": _strip,
+        "override": _override,
+        "adopt": _adopt,
+        "inspect": _inspect,
+        "demo": lambda options: demo.run(options.output),
+    }
     try:
         return commands[options.command](options)
-    except KeyboardInterrupt as error:
-        _print_to_stderr(tf_cg_ops_cli.interrupted(options.command, str(error) or "Ctrl-C"))
     except BrokenPipeError:
         _redirect_to_null(sys.stdout)
     except Exception as error:
@@ -95,8 +86,7 @@ def _redirect_to_null(stream: Any) -> None:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    inputs = _inputs_of_check("saved_model.strip", options)
-    report = saved_model.strip(options.source, options.target, options.check, inputs, _print_to_stderr)
+    report = saved_model.strip(options.source, options.target, *_check("strip", options))
     return _print_output("strip", _report_text.of_strip(report), f"'{report.target}' is written")
 
 
@@ -105,18 +95,16 @@ def _override(options: argparse.Namespace) -> int:
         op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
         for op_type, name, limit in options.rules
     }
-    inputs = _inputs_of_check("saved_model.override", options)
-    report = saved_model.override(options.source, options.target, chosen, options.check, inputs, _print_to_stderr)
+    report = saved_model.override(options.source, options.target, chosen, *_check("override", options))
     return _print_output("override", _report_text.of_override(report), f"'{report.target}' is written")
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    inputs = _inputs_of_check("saved_model.adopt", options)
-    gradients: Any = options.gradients
+    check, gradients = _check("adopt", options), options.gradients
     if options.place:
         gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
         gradients = {**_all_places(options), **gradients}
-    report = saved_model.adopt(options.source, options.target, gradients, options.check, inputs, _print_to_stderr)
+    report = saved_model.adopt(options.source, options.target, gradients, *check)
     return _print_output("adopt", _report_text.of_adopt(report), f"'{report.target}' is written")
 
 
@@ -130,8 +118,11 @@ def _all_places(options: argparse.Namespace) -> dict[str, str]:
     return {place: options.gradients for place, node in places if place not in named and node not in named}
 
 
-def _inputs_of_check(api: str, options: argparse.Namespace) -> Mapping[str, Mapping[str, Any]] | None:
-    return None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
+def _check(command: str, options: argparse.Namespace) -> tuple[bool, Any, Callable[[str], None]]:
+    """The arguments `check`, `inputs` and `progress` of a function that writes a model."""
+    api = f"saved_model.{command}"
+    inputs = None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
+    return options.check, inputs, _print_to_stderr
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -139,7 +130,3 @@ def _inspect(options: argparse.Namespace) -> int:
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
     output = as_json if options.json else _report_text.gradient_table(found)
     return _print_output("inspect", output, "the model is as it was")
-
-
-def _run_demo(options: argparse.Namespace) -> int:
-    return demo.run(options.output)

@@ -38,13 +38,7 @@ class Leaves:
     @functools.cached_property
     def names(self) -> list[str]:
         """The names, computed when a message first needs them."""
-        names: list[str] = []
-        for argument in self.arguments:
-            num_values = len(tf.nest.flatten(argument.value))
-            inside = tf.nest.flatten(paths(argument.name, argument.value))
-            # In some structures only tf.nest knows the inside.
-            names += inside if len(inside) == num_values else [f"{argument.name}[{i}]" for i in range(num_values)]
-        return names
+        return [name for argument in self.arguments for name in leaf_names(argument.name, argument.value)]
 
 
 def flatten_arguments(
@@ -90,6 +84,13 @@ def spread(arguments: list[Argument]) -> list[Argument]:
         else:
             spread.append(argument)
     return spread
+
+
+def leaf_names(name: str, value: Any) -> list[str]:
+    """The name of each leaf of a structure of this name."""
+    names, num_leaves = tf.nest.flatten(paths(name, value)), len(tf.nest.flatten(value))
+    # Only tf.nest may know the inside of a structure.
+    return names if len(names) == num_leaves else [f"{name}[{i}]" for i in range(num_leaves)]
 
 
 def paths(name: str, value: Any) -> Any:

@@ -22,7 +22,7 @@ from tf_cg_ops._src.core.variables import (
 from tf_cg_ops._src.custom_gradient import graph_rule, unused_outputs
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
-from tf_cg_ops._src.keras import dispatch, scopes
+from tf_cg_ops._src.keras import dispatch, keras_internal
 
 
 @dataclasses.dataclass(eq=False)
@@ -186,12 +186,12 @@ def _backward(
 
     It passes keywords on to `grad_fn`.
     """
-    scope_of_call = scopes.current()
+    scopes = keras_internal.current_scopes()
     of_variables = {"variables": checks.variables} if checks.variables else {}
 
     def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
-        if scopes.current() != scope_of_call:
-            with scopes.entered(scope_of_call):
+        if keras_internal.current_scopes() != scopes:
+            with keras_internal.scopes_entered(scopes):
                 return backward(upstream, **kwargs)
         dys = pytree.upstream_gradients(outputs, components, upstream)
         try:

@@ -20,13 +20,13 @@ def run(output: pathlib.Path) -> int:
         return 1
     # The demo takes its optimizer and progress bar from Keras, which reads this when it is imported.
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    from . import black_box, digits, plot, reload
+    from . import black_box, digits, plot
     from .report import Report
 
     output.mkdir(parents=True, exist_ok=True)
     report = Report()
     trained = digits.run(report)
-    reload.run(trained, output / "saved_model", report)
+    digits.compare_after_reloading(trained, output / "saved_model", report)
     fitted = black_box.run(report)
     plot.save(trained.curves, fitted, output / "learning_curves.png")
     report.save(output / "results.json")

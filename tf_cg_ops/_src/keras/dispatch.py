@@ -37,7 +37,7 @@ def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
 def call_symbolically(package: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Adds the call to the functional model that the KerasTensors among the arguments belong to."""
     module = importlib.import_module(f".{registration.MODULES[package]}", __package__)
-    return module.call_symbolically(function, args, kwargs)
+    return module.FunctionCall.add_to_model(function, args, kwargs)
 
 
 def package_of_keras_tensors(values: Any) -> str:

@@ -26,8 +26,3 @@ class FunctionCall(node.FunctionCall, keras.layers.Layer):
 
 
 registration.register(keras)
-
-
-def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Adds the call to the functional model."""
-    return node.call_as_node(FunctionCall, function, args, kwargs)

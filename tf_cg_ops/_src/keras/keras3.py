@@ -1,13 +1,12 @@
 """Keras 3: a call with its KerasTensors becomes an operation of a functional model, as a call of `keras.ops` does."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tf_cg_ops._src.keras import node, registration
+from tf_cg_ops._src.keras import keras_internal, node, registration
 
 
 @keras.saving.register_keras_serializable(registration.PACKAGE)
@@ -16,13 +15,17 @@ class FunctionCall(node.FunctionCall, keras.Operation):
 
     keras = keras
 
+    @classmethod
+    def add_to_model(cls, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Adds a call to the functional model that the KerasTensors among the arguments belong to."""
+        require_tensorflow(function.__name__)
+        return super().add_to_model(function, args, kwargs)
+
     @staticmethod
     def type_spec_of(tensor: Any) -> tf.TypeSpec:
         """The TypeSpec of a KerasTensor."""
-        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too. A KerasTensor has
-        # no history when Keras asks for shapes alone.
-        history = getattr(tensor, "_keras_history", None)
-        is_input = history is not None and isinstance(history.operation, keras.layers.InputLayer)
+        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too.
+        is_input = keras_internal.is_input(tensor, keras.layers.InputLayer)
         if is_input and tensor.sparse:
             return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
         if is_input and tensor.ragged:
@@ -44,19 +47,8 @@ def _to_keras_tensor(tensor: Any) -> keras.KerasTensor:
 registration.register(keras)
 
 
-def call_symbolically(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Adds the call to the functional model."""
-    _require_tensorflow(function.__name__)
-    return node.call_as_node(FunctionCall, function, args, kwargs)
-
-
-def core_of_backend(api: str) -> Any:
-    """The module in which Keras has the basic functions of TensorFlow's backend."""
-    _require_tensorflow(api)
-    return importlib.import_module("keras.src.backend.tensorflow.core")
-
-
-def _require_tensorflow(api: str) -> None:
+def require_tensorflow(api: str) -> None:
+    """Raises RuntimeError if Keras computes with another backend."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             f"{api}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got "

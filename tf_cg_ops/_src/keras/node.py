@@ -24,6 +24,23 @@ class FunctionCall:
         """The TypeSpec of a KerasTensor."""
         raise NotImplementedError
 
+    @classmethod
+    def add_to_model(cls, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Adds a call to the functional model that the KerasTensors among the arguments belong to."""
+        tensors: list[Any] = []
+
+        def replace_keras_tensor(leaf: Any) -> Any:
+            if not package_of_keras_tensors([leaf]):
+                return leaf
+            tensors.append(leaf)
+            return serialization.Placeholder(len(tensors) - 1)
+
+        arguments = serialization.map_leaves((tuple(args), dict(kwargs)), replace_keras_tensor)
+        name = unqualified_name(function)
+        node: Any = cls(function, arguments, name=f"{_to_identifier(name)}_{cls.keras.backend.get_uid(name)}")
+        node.trace([cls.type_spec_of(tensor) for tensor in tensors])
+        return node(tensors)
+
     def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._function = function
@@ -79,24 +96,6 @@ class FunctionCall:
         config = dict(config)
         function = function_from_config({"function": config.pop("function"), "recipe": config.pop("recipe", None)})
         return cls(function, serialization.decode(config.pop("arguments")), **config)
-
-
-def call_as_node(node_class: type[FunctionCall], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Makes a node of this class and calls it on the KerasTensors among the arguments."""
-    tensors: list[Any] = []
-
-    def replace_keras_tensor(leaf: Any) -> Any:
-        if not package_of_keras_tensors([leaf]):
-            return leaf
-        tensors.append(leaf)
-        return serialization.Placeholder(len(tensors) - 1)
-
-    arguments = serialization.map_leaves((tuple(args), dict(kwargs)), replace_keras_tensor)
-    name = unqualified_name(function)
-    unique_name = f"{_to_identifier(name)}_{node_class.keras.backend.get_uid(name)}"
-    node: Any = node_class(function, arguments, name=unique_name)
-    node.trace([node_class.type_spec_of(tensor) for tensor in tensors])
-    return node(tensors)
 
 
 def unqualified_name(function: Callable[..., Any]) -> str:

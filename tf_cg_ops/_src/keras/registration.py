@@ -70,6 +70,16 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     return {"function": name}
 
 
+def argument_config(value: Any) -> Any:
+    """The configuration of an argument that may be a function."""
+    return function_config(value) if callable(value) else value
+
+
+def argument_from_config(config: Any) -> Any:
+    """The inverse of `argument_config`."""
+    return function_from_config(config) if isinstance(config, dict) else config
+
+
 def _name_in_tensorflow(function: Any) -> str:
     """A public name such as "math.round"; empty for the functions of others."""
     name = getattr(function, "__name__", "")

@@ -1,17 +1,8 @@
 """Saves the arguments of a call in a functional model as JSON: value, type and dtype come back exactly.
 
-`keras.saving.serialize_keras_object` and `deserialize_keras_object` do not serve, neither in Keras 3 nor in tf_keras:
-
-- Tuples come back as lists, DTypes as strings, NumPy scalars and arrays of rank 0 as Python numbers.
-- Empty Tensors and arrays come back without their shape: [0, 3] as [0].
-- Complex numbers, Tensors and arrays raise a TypeError.
-- Variables come back as Tensors from Keras 3, and raise a TypeError in tf_keras.
-- A str that is a registered name comes back as the object of that name, and a dict with the keys "class_name" and
-  "config" is taken for an object.
-- KerasTensors come back as other KerasTensors, from Keras 3 alone: a node needs placeholders for its inputs.
-
-They return None, bools, ints, floats and lists, which JSON returns, too, and Tensors and arrays of real numbers. One
-encoding for all Tensors and arrays is shorter than a second one for the rest.
+`keras.saving.serialize_keras_object` does not serve, neither in Keras 3 nor in tf_keras: tuples come back as lists,
+DTypes as strings, NumPy scalars as Python numbers, Variables as Tensors, a string that is a registered name as its
+object; an empty array loses its shape; complex numbers raise a TypeError.
 """
 
 import dataclasses

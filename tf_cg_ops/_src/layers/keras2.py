@@ -3,6 +3,7 @@
 A class inherits no `__doc__`, which documentation tools read: each takes that of its mixin.
 """
 
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.keras2 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins, recompute
@@ -44,5 +45,5 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
 
     keras = keras
 
-    # Masks come out of the call; `compute_mask` of a model would call it once more.
-    _compute_output_and_mask_jointly = True
+
+keras_internal.has_mask_of_call(Recompute)

@@ -6,6 +6,7 @@ A class inherits no `__doc__`, which documentation tools read: each takes that o
 import inspect
 from typing import Any
 
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.keras3 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
 from tf_cg_ops._src.layers import mixins, recompute
@@ -60,4 +61,4 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
 
 def _needs_a_call(layer: Any) -> bool:
     """Whether `build` of the layer alone does not build it: it takes several shapes, or is not overridden."""
-    return getattr(layer.build, "_is_default", False) or len(inspect.signature(layer.build).parameters) != 1
+    return keras_internal.has_default_build(layer) or len(inspect.signature(layer.build).parameters) != 1

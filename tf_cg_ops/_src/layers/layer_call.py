@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 
@@ -23,26 +23,19 @@ def recompute(
 ) -> Any:
     """The value of a layer, or of a function that calls layers, with a gradient that computes it again.
 
-    Args:
-      api: The name of what the user wrote, for messages.
-      keep: The values that are not computed again.
-      function: The layer or function.
-      owner: The layer around it, or itself, whose losses come out of the call. None for no layer.
-      args: The positional arguments.
-      kwargs: The keyword arguments.
-
-    Returns:
-      The value.
+    `owner` is the layer around it, or itself, whose losses come out of the call; None for no layer.
     """
-    if scopes.is_stateless():  # Updates of variables are Tensors there, which could not leave the trace.
+    if keras_internal.is_stateless():  # Updates of variables are Tensors there, which could not leave the trace.
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
     wording = without_gradient_function(api)
-    outputs, masks, losses = recompute_grad.run(wording, keep, call, arguments, {}, traced_for=function)
+    outputs, masks, losses = recompute_grad.call_with_recomputation(
+        wording, keep, call, arguments, {}, traced_for=function
+    )
     _set_masks(outputs, masks)
     if losses:
-        lists = _losses_in(owner)
+        lists = keras_internal.losses_in(owner)
         for key, tensors in losses.items():
             lists[key].extend(tensors)
     return outputs
@@ -70,40 +63,31 @@ def _state_of(layer: Any) -> str:
     """Everything in the attributes of layers that Keras itself changes, and that changes a trace."""
     if layer is None or not tf.executing_eagerly():
         return ""
-    return repr([(each.trainable, getattr(each.dtype_policy, "name", None)) for each in layer._flatten_layers()])
+    layers = keras_internal.layers_in(layer)
+    return repr([(each.trainable, getattr(each.dtype_policy, "name", None)) for each in layers])
 
 
 def _masks_of(structure: Any) -> list[Any]:
     """The mask of each leaf, or None."""
-    return [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(structure)]
+    return [keras_internal.mask_of(leaf) for leaf in tf.nest.flatten(structure)]
 
 
 def _set_masks(structure: Any, masks: Sequence[Any]) -> None:
     for leaf, mask in zip(tf.nest.flatten(structure), masks, strict=True):
         if mask is not None:
-            leaf._keras_mask = mask
+            keras_internal.set_mask(leaf, mask)
 
 
 @contextlib.contextmanager
 def _losses_taken_from(layer: Any) -> Iterator[dict[str, list[tf.Tensor]]]:
     """Takes the losses that the layer, and layers inside of it, add in this context, by the keys of their lists."""
     taken: dict[str, list[tf.Tensor]] = {}
-    before = {id(losses): list(losses) for losses in _losses_in(layer).values()}
+    before = {id(losses): list(losses) for losses in keras_internal.losses_in(layer).values()}
     try:
         yield taken
     finally:
-        for key, losses in _losses_in(layer).items():
+        for key, losses in keras_internal.losses_in(layer).items():
             earlier = before.get(id(losses), [])
             if len(losses) > len(earlier):
                 taken[key] = losses[len(earlier) :]
                 losses[:] = earlier
-
-
-def _losses_in(layer: Any) -> dict[str, list[Any]]:
-    """The lists in which the layer, and layers inside of it, keep the losses of their calls.
-
-    tf_keras has two: for this thread, and for the shapes of a functional model.
-    """
-    layers = enumerate([] if layer is None else layer._flatten_layers())
-    found = {f"{name}:{i}": getattr(each, name, None) for i, each in layers for name in ("_eager_losses", "_losses")}
-    return {key: losses for key, losses in found.items() if losses is not None}

@@ -11,18 +11,17 @@ from tf_cg_ops._src.core.convert import to_real
 from tf_cg_ops._src.core.text import quoted
 from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
-from tf_cg_ops._src.keras.registration import function_config, function_from_config
-from tf_cg_ops._src.ready_made.clip import clipped, to_limit
+from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
+from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
 from tf_cg_ops._src.ready_made.scale import scaled
 from tf_cg_ops._src.ready_made.straight_through import with_surrogate
 from tf_cg_ops._src.ready_made.watch import check_arguments, watched
 
+_Base: Any = object  # A layer of either Keras comes behind it.
 
-class _Layer:
+
+class _Layer(_Base):
     """The base of all layers: masks pass through, and a parameter (factor or limit) may change without a new trace."""
-
-    keras: Any  # The package.
-    add_weight: Callable[..., Any]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -50,13 +49,14 @@ class _Layer:
         # Not `static_value` of a Python number, which would be rounded to float32.
         initial_value = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
         self._initial_value = initial_value.tolist()
+        is_keras3 = "autocast" in inspect.signature(self.add_weight).parameters
         self._parameter = self.add_weight(
             name=name,
             shape=initial_value.shape,
             initializer=lambda shape, dtype=None, **_: tf.constant(initial_value, dtype),
             trainable=False,
-            # Without it, mixed precision reads the weight in 16 bits, in which a limit may be infinite.
-            **{self._autocast_argument: False},
+            # Otherwise mixed precision reads the weight in 16 bits, in which a limit may be infinite.
+            **{"autocast" if is_keras3 else "experimental_autocast": False},
         )
 
     def _parameter_config(self, name: str) -> Any:
@@ -71,11 +71,6 @@ class _Layer:
             )
         return static_value.tolist()
 
-    @property
-    def _autocast_argument(self) -> str:
-        """The name, in this Keras, of the argument of `add_weight` that keeps a weight in its own precision."""
-        return "autocast" if "autocast" in inspect.signature(self.add_weight).parameters else "experimental_autocast"
-
     def save_own_variables(self, store: Any) -> None:
         """Saves a weight or a Variable: a layer that is made from the configuration has a weight for either."""
         if hasattr(self._parameter, "assign"):
@@ -89,9 +84,6 @@ class _Layer:
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """The shape of the inputs."""
         return inputs_shape
-
-    def _base_config(self) -> dict[str, Any]:
-        return super().get_config()  # type: ignore[misc]
 
 
 class EmbedGradient(_Layer):
@@ -157,7 +149,7 @@ class EmbedGradient(_Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
-        return self._base_config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
+        return super().get_config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
 
 
 def _not_three_inputs(got: str) -> ValueError:
@@ -198,7 +190,7 @@ class _GradientFactor(_Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        return self._base_config() | {"factor": self._parameter_config("factor")}
+        return super().get_config() | {"factor": self._parameter_config("factor")}
 
 
 class GradientReversal(_GradientFactor):
@@ -311,10 +303,9 @@ class GradientClip(_Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        limits = {"value": value, "norm": norm, "global_norm": global_norm}
-        clipped(self._api, tf.zeros([1]), **limits, axes=axes and -1)  # Checks the arguments.
         # "value", "norm" or "global_norm".
-        [(self._limit_argument, limit)] = [(name, limit) for name, limit in limits.items() if limit is not None]
+        self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axes)
+        to_limit(self._api, self._limit_argument, limit)
         self._axes = list(axes) if isinstance(axes, (list, tuple)) else axes
         self._set_parameter("limit", limit)
 
@@ -330,13 +321,12 @@ class GradientClip(_Layer):
 
     def call(self, inputs: Any) -> Any:
         """Returns the inputs."""
-        limits = dict.fromkeys(("value", "norm", "global_norm")) | {self._limit_argument: self._parameter}
-        return clipped(self._api, inputs, **limits, axes=self._axes)
+        return clipped(self._api, inputs, self._limit_argument, self._parameter, self._axes)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         limit = self._parameter_config(self._limit_argument)
-        return self._base_config() | {self._limit_argument: limit, "axes": self._axes}
+        return super().get_config() | {self._limit_argument: limit, "axes": self._axes}
 
 
 class WatchGradient(_Layer):
@@ -369,8 +359,6 @@ class WatchGradient(_Layer):
       inputs: A Tensor, or a nested structure of Tensors.
     """
 
-    name: str
-
     def __init__(
         self,
         *,
@@ -390,14 +378,13 @@ class WatchGradient(_Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        call = None if self._record is None else function_config(self._record)
-        return self._base_config() | {"check_numerics": self._check_numerics, "print": self._print, "call": call}
+        options = {"check_numerics": self._check_numerics, "print": self._print}
+        return super().get_config() | options | {"call": argument_config(self._record)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        call = config["call"]
-        return cls(**config | {"call": None if call is None else function_from_config(call)})
+        return cls(**config | {"call": argument_from_config(config["call"])})
 
 
 # Keras saves the names, and could not save the functions.
@@ -461,12 +448,10 @@ class StraightThrough(_Layer):
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
         functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
-        saved = {key: value if isinstance(value, str) else function_config(value) for key, value in functions.items()}
-        return self._base_config() | saved | {"slope": self._slope}
+        saved = {key: argument_config(value) for key, value in functions.items()}
+        return super().get_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        saved = {key: config[key] for key in ("function", "surrogate")}
-        functions = {k: value if isinstance(value, str) else function_from_config(value) for k, value in saved.items()}
-        return cls(**config | functions)
+        return cls(**config | {key: argument_from_config(config[key]) for key in ("function", "surrogate")})

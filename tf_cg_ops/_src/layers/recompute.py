@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.keras.registration import function_config, function_from_config
+from tf_cg_ops._src.keras import keras_internal
+from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 
@@ -88,7 +89,7 @@ class Recompute:
         self._keep = check_keep(keep, _API)
         # The layer casts its inputs itself.
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
-        self._register_call_context_args(*layer._call_context_args)  # type: ignore[attr-defined]
+        keras_internal.forward_arguments(self, layer)
 
     def _call_layer(self, args: Any, kwargs: Any) -> Any:
         return layer_call.recompute(_API, self._keep, self.layer, self, args, kwargs)
@@ -103,14 +104,13 @@ class Recompute:
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        keep = function_config(self._keep) if callable(self._keep) else list(self._keep)
-        return super().get_config() | {"keep": keep}  # type: ignore[misc]
+        keep = self._keep if callable(self._keep) else list(self._keep)
+        return super().get_config() | {"keep": argument_config(keep)}  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The layer of a configuration."""
-        keep = config.get("keep", ())
-        keep = function_from_config(keep) if isinstance(keep, dict) else keep
+        keep = argument_from_config(config.get("keep", ()))
         return super().from_config({**config, "keep": keep}, custom_objects)  # type: ignore[misc]
 
 

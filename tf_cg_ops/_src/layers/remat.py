@@ -7,7 +7,7 @@ from typing import Any
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory import recompute_grad
 
@@ -78,11 +78,13 @@ def disable_remat() -> None:
 
 def _core_of_keras(name: str) -> Any:
     """The module of Keras 3 that has the function which recomputes."""
-    core = importlib.import_module("tf_cg_ops._src.keras.keras3").core_of_backend(f"layers.{name}")
+    keras3 = importlib.import_module("tf_cg_ops._src.keras.keras3")
+    keras3.require_tensorflow(f"layers.{name}")
+    core = keras_internal.core_of_tensorflow_backend()
     if not callable(getattr(core, "remat", None)):
         raise RuntimeError(
             f"layers.{name}: this Keras has no recomputation; expected Keras 3.9 or later, got Keras "
-            f"{importlib.import_module('keras').__version__}. Use layers.Recompute."
+            f"{keras3.keras.__version__}. Use layers.Recompute."
         )
     return core
 
@@ -96,9 +98,9 @@ def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     if recompute_grad.is_recomputing():  # A layer around this one is recomputed, and this one with it.
         return function(*args, **kwargs)
     layer: Any = function.__self__ if isinstance(function, types.MethodType) else function
-    entry_layer = scopes.entry_layer()
-    if not hasattr(layer, "_flatten_layers"):
+    entry_layer = keras_internal.entry_layer()
+    if not keras_internal.is_layer(layer):
         layer = entry_layer
     elif entry_layer is None:  # A call of a layer by the user: Keras clears its losses in the trace alone.
-        layer._clear_losses()
+        keras_internal.clear_losses(layer)
     return layer_call.recompute(_API, (), function, layer, args, kwargs)

@@ -1,24 +1,23 @@
 """The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
 
-import collections
 import contextlib
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
+from tf_cg_ops._src.core.weak import WeakIdentityDict
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
-from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.loop_step import LoopStep
+from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
-from tf_cg_ops._src.rewrite import traces
-from tf_cg_ops._src.rewrite.traced_call import SharedCall, explained
+from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
 
 def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
@@ -45,7 +44,7 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
 
 
 @contextlib.contextmanager
-def whole_numbers_explained(api: str, argument: str, structure: Any) -> Iterator[None]:
+def explain_int_carry(api: str, argument: str, structure: Any) -> Iterator[None]:
     """Says why a step fails that computes with floats, if the first carry has an int such as `0`."""
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
@@ -130,23 +129,15 @@ def static_int(value: int | tf.Tensor) -> int | tf.Tensor:
 class Loop:
     """A step that is traced, and the loops that call it.
 
-    Args:
-      api: The name of the public function.
-      user_function: The user's function.
-      function: A step that calls it, from the leaves of the carry and of the inputs to the new leaves of the carry and
-        outputs.
-      carry: The specs of the leaves before the first step.
-      inputs: The specs of the leaves, stacked along their first dimension.
-      checkpoint: How to cut the loop into segments.
-      reverse: Whether the steps take the inputs from the last to the first.
-      keeps_going: Whether there is a next step, from the carry; None for always.
+    The step calls the user's function: from the leaves of the carry and of the inputs to the new leaves of the carry
+    and outputs. The inputs are stacked along their first dimension. For the rest, see `Segments`.
     """
 
     def __init__(
         self,
         api: str,
         user_function: Callable[..., Any],
-        function: Callable[..., list[tf.Tensor]],
+        step: Callable[..., list[tf.Tensor]],
         carry: Sequence[tf.TensorSpec],
         inputs: Sequence[Any],
         checkpoint: Checkpoint,
@@ -161,8 +152,8 @@ class Loop:
         self._reverse = reverse
         self._keeps_going = keeps_going
         specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
-        self._step = LoopStep(self._wording, function, specs)
-        self._traced = self._find_run(user_function) if tf.executing_eagerly() else None
+        self._step = LoopStep(self._wording, step, specs)
+        self._traced = self._find_traced(user_function) if tf.executing_eagerly() else None
 
     def __call__(
         self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
@@ -171,21 +162,18 @@ class Loop:
         arguments = carry, inputs, self._step.values(), num_steps
         return self._run(*arguments) if self._traced is None else self._traced(self._run, *arguments)
 
-    def _find_run(self, user_function: Callable[..., Any]) -> "_Run":
+    def _find_traced(self, user_function: Callable[..., Any]) -> "_TracedLoop":
         if not isinstance(user_function, types.FunctionType):
-            return _Run()
-
-        def fingerprint() -> Any:
-            return self._wording.api, self._checkpoint, self._reverse, self._num_carried, self._step.fingerprint()
-
-        return _runs.setdefault(user_function.__code__, _Runs).find(user_function, fingerprint)
+            return _TracedLoop()
+        same_code = _by_code.setdefault(user_function.__code__, _LoopsOfOneCode)
+        same_code.first = same_code.first or weakref.ref(user_function)
+        if same_code.first() is user_function:
+            return _TracedLoop()
+        options = self._wording.api, self._checkpoint, self._reverse, self._num_carried
+        return same_code.find((*options, self._step.fingerprint()))
 
     def _run(
-        self,
-        carry: list[tf.Tensor],
-        inputs: list[tf.Tensor],
-        values: list[tf.Tensor],
-        num_steps: int | tf.Tensor,
+        self, carry: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor], num_steps: int | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         num_carried = self._num_carried
 
@@ -195,7 +183,7 @@ class Loop:
 
         def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
             segment.__name__ = segment.__qualname__ = self._name  # For messages.
-            return lambda *args: recompute_grad.run(self._wording, (), segment, args, {})
+            return lambda *args: call_with_recomputation(self._wording, (), segment, args, {})
 
         segments = Segments(
             run_step,
@@ -216,29 +204,13 @@ def translated(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
 
 
-def made_once(api: str, key: Any, functions: Sequence[Callable[..., Any]], make: Callable[[], Any]) -> Any:
-    """`make()`: in eager mode the same one for the same key, which holds the length, and the same functions.
-
-    It is kept as long as the last one of the functions; it must refer to none of them.
-    """
-    if not tf.executing_eagerly():
-        return make()
-    *others, last = functions
-
-    def explained_make() -> Any:
-        with explained(api, last):
-            return make()
-
-    return traces.of(last).find(api, last, (key, others), explained_make, others)
-
-
-class _Run:
+class _TracedLoop:
     """A loop as a `tf.function`, which does not keep the object that it was traced for, with its variables."""
 
     def __init__(self) -> None:
         self._calling = threading.local()
         # TensorFlow counts the traces of all functions with one code, and a partial function has none.
-        self._call = SharedCall(tf.function(functools.partial(self._trace), autograph=False))
+        self._call = ThreadSafeFunction(tf.function(functools.partial(self._trace), autograph=False))
 
     def _trace(self, *arguments: Any) -> Any:
         return self._calling.run(*arguments)
@@ -252,32 +224,16 @@ class _Run:
             del self._calling.run
 
 
-class _Runs:
+class _LoopsOfOneCode:
     """The loops of functions that one piece of code made, such as a lambda in a training step.
 
     Such a function is new in each call. Its step is traced each time, and the loop, which takes most of the time, is
-    that of an earlier function whose step computes the same.
+    that of an earlier function whose step computes the same. The loop of the first function goes with it.
     """
 
-    _MOST = 4
-
     def __init__(self) -> None:
-        self._first: Any = None
-        self._by_fingerprint: collections.OrderedDict[Any, _Run] = collections.OrderedDict()
-        self._lock = threading.Lock()
-
-    def find(self, function: Callable[..., Any], fingerprint: Callable[[], Any]) -> _Run:
-        """The loop of a function. That of the first one with this code goes with it."""
-        with self._lock:
-            self._first = self._first or IdentityKey(function)
-            if self._first == IdentityKey(function):
-                return _Run()
-            key = fingerprint()
-            found = self._by_fingerprint.setdefault(key, _Run())
-            self._by_fingerprint.move_to_end(key)
-            if len(self._by_fingerprint) > self._MOST:
-                self._by_fingerprint.popitem(last=False)
-            return found
+        self.first: weakref.ref[Callable[..., Any]] | None = None
+        self.find = functools.lru_cache(maxsize=4)(lambda fingerprint: _TracedLoop())
 
 
-_runs = WeakIdentityDict()
+_by_code = WeakIdentityDict()

@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.random_numbers import STATELESS, Seeds
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
@@ -64,11 +66,11 @@ class ForwardPass:
         self._depth += 1
         try:
             if seed is None:
-                return control_flow.copy(copy, op, inputs)
+                return control_flow.copy(op, inputs, copy.call)
             if op.type in control_flow.LOOPS:
-                return control_flow.copy(copy, op, inputs, lambda iteration: self._seeds.inside(seed, iteration))
+                return control_flow.copy(op, inputs, copy.call, lambda iteration: self._seeds.inside(seed, iteration))
             with self._seeds.inside(seed):
-                return control_flow.copy(copy, op, inputs)
+                return control_flow.copy(op, inputs, copy.call)
         finally:
             self._depth -= 1
 
@@ -77,6 +79,11 @@ def gather(op: Any, value: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """The output of a ResourceGather as a function of the value of the variable."""
     batch_dims = op.get_attr("batch_dims")
     return tf.raw_ops.GatherV2(params=value, indices=indices, axis=batch_dims, batch_dims=batch_dims)
+
+
+def with_derivative_of(value: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    """A value that was computed or read before, with the derivative 1 with respect to what it comes from."""
+    return embed_gradient(value, tf.ones([], value.dtype), source) if tf_internal.is_trainable(value) else value
 
 
 def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf.Tensor]]:

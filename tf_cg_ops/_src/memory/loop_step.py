@@ -3,17 +3,17 @@
 Then every loop made of such steps can be computed again.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.core.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
-from tf_cg_ops._src.memory.forward_pass import gather
-from tf_cg_ops._src.rewrite import control_flow, fingerprint
+from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
+from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
@@ -45,11 +45,10 @@ class LoopStep:
             self._graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
         self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
         self._inputs = self._graph.inputs[: len(specs)]
-        self._captures, handles = captures_of(self._graph)
-        self._handles = [(inside, outside) for outside, inside in handles]
+        self._captures, self._handles = captures_of(self._graph)
         variables = {id(handle): v for v in watcher.watched_variables() for handle in handles_of(v)}
         self._variables: list[_Variable] = []
-        for outside, inside in handles:
+        for inside, outside in self._handles:
             uses = list(control_flow.uses_of(inside))
             if uses and all(_is_replaced(use, nested) for use, nested in uses):
                 self._variables.append(_Variable(outside, variables.get(id(outside)), [use for use, _ in uses]))
@@ -57,7 +56,7 @@ class LoopStep:
 
     def values(self) -> list[tf.Tensor]:
         """The values from outside, for the calls of one loop: captured Tensors and variables."""
-        return [outside for outside, _ in self._captures] + [variable.read() for variable in self._variables]
+        return [outside for _, outside in self._captures] + [variable.read() for variable in self._variables]
 
     def state(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Those of the values that the first step gets as its state."""
@@ -79,24 +78,23 @@ class LoopStep:
             value = read[handle]
             if handle in written:
                 # As the plain loop has it: the derivative goes to the variable, and not to what was assigned.
-                value = _with_derivative_of(value, written[handle])
+                value = with_derivative_of(written[handle], value)
             if op.type in _WRITES:
                 written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
             if op.type == "ResourceGather":
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        captured = [(inside, value) for (_, inside), value in zip(self._captures, values[:num_captures], strict=True)]
+        captured = [(inside, value) for (inside, _), value in zip(self._captures, values[:num_captures], strict=True)]
         copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *captured, *self._handles], replace)
-        copy.operations([op for op in self._graph.get_operations() if op.op_def.is_stateful])
-        return copy.tensors(self._graph.outputs), [written[id(variable.handle)] for variable in self._written]
+        return copy.outputs_of(self._graph), [written[id(variable.handle)] for variable in self._written]
 
     def fingerprint(self) -> Any:
         """Equal for steps that compute the same from their inputs and values, and write the same variables."""
         replaced = {id(variable.handle) for variable in self._variables if not variable.is_written}
         others = [id(outside) for _, outside in self._handles if id(outside) not in replaced]
-        inputs = [*self._inputs, *(inside for _, inside in self._captures), *(inside for inside, _ in self._handles)]
-        return fingerprint.of(self._graph, inputs, self._graph.outputs), tuple(others)
+        inputs = [*self._inputs, *(inside for inside, _ in (*self._captures, *self._handles))]
+        return _fingerprint(self._graph, inputs, self._graph.outputs), tuple(others)
 
     def assign(self, state: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Writes the variables after the loop."""
@@ -127,12 +125,6 @@ def _is_replaced(use: Any, nested: bool) -> bool:
     return use.type in _READS | _WRITES.keys() and not (nested and use.type in _WRITES)
 
 
-def _with_derivative_of(variable: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    if not tf_internal.is_trainable(variable):
-        return value
-    return embed_gradient(value, tf.ones([], value.dtype), variable)
-
-
 def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
     """The state of a `tf.random.Generator` after these samples, each of which has 256 places of the counter."""
     low = tf.bitcast(state[0], tf.uint64)
@@ -140,3 +132,35 @@ def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
     carry = tf.cast(new_low < low, tf.int64)
     counter = [tf.bitcast(new_low, tf.int64), state[1] + carry]
     return tf.concat([counter[: state.shape[0] - 1], state[-1:]], 0)
+
+
+def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
+    """A hash of the ops of a graph with their attributes, and of the functions that they call.
+
+    Two traces that compute the same from their inputs have the same one: the names of ops and functions do not count,
+    nor do the values of the inputs. A gradient that is a Python function has an attribute of its own in each trace,
+    which makes the fingerprint unique.
+    """
+    digest = hashlib.sha256()
+    given = {id(tensor) for tensor in inputs}
+    number_of = {id(op): number for number, op in enumerate(graph.get_operations())}
+
+    def places(tensors: Iterable[tf.Tensor]) -> list[tuple[int, int]]:
+        return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
+
+    for op in graph.get_operations():
+        waits = [number_of[id(other)] for other in op.control_inputs]
+        digest.update(repr((op.type, op.device, places(op.inputs), waits)).encode())
+        if any(id(output) in given for output in op.outputs):
+            digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())
+            continue
+        for name, attribute in sorted(op.node_def.attr.items()):
+            called = [function.name for function in calls.functions_in([attribute])]
+            digest.update(name.encode())
+            if not called:
+                digest.update(attribute.SerializeToString(deterministic=True))
+            for other in called:
+                body = tf_internal.graph_of_function(tf_internal.find_function(graph, other))
+                digest.update(_fingerprint(body, body.inputs, body.outputs))
+    digest.update(repr([places(inputs), places(outputs)]).encode())
+    return digest.digest()

@@ -13,20 +13,18 @@ def _shape_before(inputs: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat([inputs[0], tf.shape(inputs[1], inputs[0].dtype)], 0)
 
 
+def _of_shape(stateless_op: Callable[..., tf.Tensor]) -> Callable[[Any, list[tf.Tensor], tf.Tensor], tf.Tensor]:
+    return lambda op, inputs, seed: stateless_op(shape=inputs[0], seed=seed, dtype=op.get_attr("dtype"))
+
+
 # For each stateful op: its value as a function of its inputs and a seed.
 STATELESS: dict[str, Callable[[Any, list[tf.Tensor], tf.Tensor], tf.Tensor]] = {
-    "RandomUniform": lambda op, inputs, seed: tf.raw_ops.StatelessRandomUniform(
-        shape=inputs[0], seed=seed, dtype=op.get_attr("dtype")
-    ),
+    "RandomUniform": _of_shape(tf.raw_ops.StatelessRandomUniform),
     "RandomUniformInt": lambda op, inputs, seed: tf.raw_ops.StatelessRandomUniformInt(
         shape=inputs[0], seed=seed, minval=inputs[1], maxval=inputs[2]
     ),
-    "RandomStandardNormal": lambda op, inputs, seed: tf.raw_ops.StatelessRandomNormal(
-        shape=inputs[0], seed=seed, dtype=op.get_attr("dtype")
-    ),
-    "TruncatedNormal": lambda op, inputs, seed: tf.raw_ops.StatelessTruncatedNormal(
-        shape=inputs[0], seed=seed, dtype=op.get_attr("dtype")
-    ),
+    "RandomStandardNormal": _of_shape(tf.raw_ops.StatelessRandomNormal),
+    "TruncatedNormal": _of_shape(tf.raw_ops.StatelessTruncatedNormal),
     "RandomGamma": lambda op, inputs, seed: tf.raw_ops.StatelessRandomGammaV2(
         shape=_shape_before(inputs), seed=seed, alpha=inputs[1]
     ),

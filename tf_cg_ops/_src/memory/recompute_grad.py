@@ -12,11 +12,11 @@ from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
+from tf_cg_ops._src.memory.forward_pass import with_derivative_of
 from tf_cg_ops._src.memory.replay import Replay
 from tf_cg_ops._src.rewrite import traces
-from tf_cg_ops._src.rewrite.traced_call import TracedCall, explained
+from tf_cg_ops._src.rewrite.traced_call import TracedCall
 
 _WORDING = without_gradient_function("recompute_grad")
 
@@ -85,10 +85,10 @@ def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> C
     keep = check_keep(keep)
     if f is None:
         return functools.partial(recompute_grad, keep=keep)
-    return CustomGradient("recompute_grad", f, functools.partial(run, _WORDING, keep))
+    return CustomGradient("recompute_grad", f, functools.partial(call_with_recomputation, _WORDING, keep))
 
 
-def run(
+def call_with_recomputation(
     wording: Wording,
     keep: Keep,
     function: Callable[..., Any],
@@ -104,17 +104,25 @@ def run(
         return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        # In a graph an array is a constant.
-        inputs = traces.arrays_to_tensors((args, kwargs)) if tf.executing_eagerly() else (args, kwargs)
-        call = _RecomputedCall.of(wording, keep, function, inputs[0], inputs[1], traced_for or function)
+        inputs = traces.arrays_to_tensors((args, kwargs))
+        key = ("recompute_grad", keep, *inputs)
+        call = traces.find_or_make(
+            wording.api, function, key, lambda: _RecomputedCall(wording, keep, function, *inputs), owner=traced_for
+        )
         tensors = pytree.tensors_in(inputs)
         leaves = pytree.flatten_arguments(wording.api, function, args, kwargs).values
-        unreported = call.unreported_reads(leaves)
+        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
+        unreported = call.unreported_reads(passed)
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
 
         def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            return call.gradients(leaves, tensors, residuals, dys, variables)
+            gradients = call.gradients(tensors, residuals, dys, [*variables, *passed])
+            by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
+            by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
+            sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
+            by_capture = [gradients.take(source) for source in sources]
+            return (by_leaf, by_variable) if variables else by_leaf, by_capture
 
         captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
         return call.pack(outputs), GradFn(grad_fn, captures, call.variables)
@@ -134,12 +142,7 @@ class _RecomputedCall:
     """A function traced for arguments of one signature, and its gradient."""
 
     def __init__(
-        self,
-        wording: Wording,
-        keep: Keep,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        self, wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
         _thread.depth = getattr(_thread, "depth", 0) + 1
         try:
@@ -151,97 +154,62 @@ class _RecomputedCall:
         self.replay = Replay(wording, text.name_of(function), trace.graph, trace.inputs, keep)
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
-    def unreported_reads(self, leaves: Sequence[Any]) -> list[tuple[Any, tf.DType]]:
-        """The handle and dtype of each variable that was read, that is no argument, and that TensorFlow did not report.
+    def unreported_reads(self, passed: Sequence[tf.Variable]) -> list[tuple[Any, tf.DType]]:
+        """The handle and dtype of each variable that was read, but not passed, and that TensorFlow did not report.
 
         It reports no variable that is not trainable, but a tape may watch one.
         """
-        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
         reported = {id(handle) for variable in (*self.variables, *passed) for handle in handles_of(variable)}
         reads = {id(handle): (handle, dtype) for handle, dtype in self.replay.reads if tf_internal.is_trainable(dtype)}
         return [read for key, read in reads.items() if key not in reported]
 
     def gradients(
         self,
-        leaves: Sequence[Any],
         tensors: Sequence[tf.Tensor],
         residuals: Sequence[tf.Tensor],
         dys: Sequence[Any],
         variables: Sequence[tf.Variable],
-    ) -> Any:
-        """The answer of a `grad_fn` for these leaves of the arguments, and the gradients of all captures."""
+    ) -> "_Gradients":
+        """The gradients with respect to the Tensors, all captures, and the handles of variables that were read."""
         upstream = [
             tensor
             for gradient in dys
             for tensor in pytree.tensors_for_gradients(slices.to_dense(gradient))
             if tf_internal.is_trainable(tensor)
         ]
-        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
-        variable_of = {id(handle): variable for variable in (*variables, *passed) for handle in handles_of(variable)}
         # Derivatives of higher order go from a value that was read to its variable.
+        variable_of = {id(handle): variable for variable in variables for handle in handles_of(variable)}
         handles = self.replay.read_handles
         residuals = [
-            residual if handle is None else _read_of(variable_of.get(id(handle)), handle, residual)
+            residual if handle is None else _as_read(residual, handle, variable_of.get(id(handle)))
             for residual, handle in zip(residuals, handles, strict=True)
         ]
-        captures = self.replay.captures
-        values = [*tensors, *captures, *residuals]
+        values = [*tensors, *self.replay.captures, *residuals]
         if not tf.executing_eagerly() and values:
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
             values = list(library.custom_gradient_barrier(values, upstream))
-        num_inputs = len(tensors) + len(captures)
-        gradients = self.replay.backward(values[:num_inputs], values[num_inputs:], upstream)
-        unanswered = _Unanswered()
-        for source, gradient in zip((*tensors, *captures, *handles), gradients, strict=True):
-            unanswered.add(source, gradient)
-        by_leaf = [unanswered.take_leaf(leaf) for leaf in leaves]
-        by_variable = [unanswered.take(*handles_of(variable)) for variable in variables]
-        unreported = [handle for handle, _ in self.unreported_reads(leaves)]
-        by_capture = [unanswered.take(source) for source in (*self.differentiable_captures, *unreported)]
-        return (by_leaf, by_variable) if variables else by_leaf, by_capture
-
-    @classmethod
-    def of(
-        cls,
-        wording: Wording,
-        keep: Keep,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        traced_for: Callable[..., Any],
-    ) -> "_RecomputedCall":
-        """The trace for these arguments: a new one in a graph, the same for the same signature in eager mode."""
-        if not tf.executing_eagerly():
-            return cls(wording, keep, function, args, kwargs)
-
-        def make() -> "_RecomputedCall":
-            with explained(wording.api, function):
-                return cls(wording, keep, function, args, kwargs)
-
-        key = ("recompute_grad", keep, args, kwargs)
-        return traces.of(traced_for).find(wording.api, function, key, make)
+        return _Gradients([*tensors, *self.replay.captures, *handles], self.replay.backward(values, upstream))
 
 
-class _Unanswered:
-    """The gradients of Tensors and variables, each of which is the answer for one leaf.
+class _Gradients:
+    """Gradients by their Tensor or handle of a variable. Each is taken once.
 
     A Tensor or variable that is passed in several places has its whole gradient in the first one.
     """
 
-    def __init__(self) -> None:
-        self._gradients: dict[int, list[Any]] = {}
-
-    def add(self, source: Any, gradient: Any) -> None:
-        if gradient is not None:
-            self._gradients.setdefault(id(source), []).append(gradient)
+    def __init__(self, sources: Sequence[Any], gradients: Sequence[Any]) -> None:
+        self._left: dict[int, list[Any]] = {}
+        for source, gradient in zip(sources, gradients, strict=True):
+            if gradient is not None:
+                self._left.setdefault(id(source), []).append(gradient)
 
     def take(self, *sources: Any) -> Any:
         """The sum of the gradients with respect to these sources; None if there is none, or none is left."""
-        gradients = [gradient for source in sources for gradient in self._gradients.pop(id(source), [])]
-        if len(gradients) <= 1:
-            return gradients[0] if gradients else None
-        return tf.add_n([slices.to_dense(gradient) for gradient in gradients])
+        taken = [gradient for source in sources for gradient in self._left.pop(id(source), [])]
+        if len(taken) <= 1:
+            return taken[0] if taken else None
+        return tf.add_n([slices.to_dense(gradient) for gradient in taken])
 
     def take_leaf(self, leaf: Any) -> Any:
         """The gradient with respect to a leaf of the arguments."""
@@ -259,10 +227,9 @@ def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
-def _read_of(variable: tf.Variable | None, handle: Any, value: tf.Tensor) -> tf.Tensor:
+def _as_read(value: tf.Tensor, handle: Any, variable: tf.Variable | None) -> tf.Tensor:
     """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
-    is_recorded = not tf.executing_eagerly() or tf_internal.could_possibly_record()
-    if not is_recorded or not tf_internal.is_trainable(value):
+    if (tf.executing_eagerly() and not tf_internal.could_possibly_record()) or not tf_internal.is_trainable(value):
         return value
     read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)
-    return embed_gradient(value, tf.ones([], value.dtype), read)
+    return with_derivative_of(value, read)

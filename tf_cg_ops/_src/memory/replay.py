@@ -4,17 +4,16 @@ The gradient computes everything else again.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.embed_gradient.api import embed_gradient
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
-from tf_cg_ops._src.memory.forward_pass import ForwardPass
+from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
@@ -26,28 +25,20 @@ class Replay:
     """A traced function of some of the inputs of its graph; `forward` computes it and `backward` its gradient."""
 
     def __init__(
-        self,
-        wording: Wording,
-        name: str,
-        trace: Any,
-        arguments: Sequence[tf.Tensor],
-        keep: Keep = (),
+        self, wording: Wording, name: str, trace: Any, arguments: Sequence[tf.Tensor], keep: Keep = ()
     ) -> None:
         self._api = wording.api
         self._name = name
         self._keep = keep
-        self._trace = trace
-        captures, handles = captures_of(self._trace)
-        self.captures = [outside for outside, _ in captures]
-        self._inputs = [*arguments, *(inside for _, inside in captures)]
+        captures, handles = captures_of(trace)
+        self.captures = [outside for _, outside in captures]
+        self._inputs = [*arguments, *(inside for inside, _ in captures)]
         forward_pass = ForwardPass(wording)
         self._outputs: list[tf.Tensor] = []
 
         def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-            values = [*zip(self._inputs, inputs, strict=True), *((inside, outside) for outside, inside in handles)]
-            copy = GraphCopy(values, forward_pass)
-            copy.operations([op for op in self._trace.get_operations() if op.op_def.is_stateful])
-            self._outputs = [tf.identity(output) for output in copy.tensors(self._trace.outputs)]
+            copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *handles], forward_pass)
+            self._outputs = [tf.identity(output) for output in copy.outputs_of(trace)]
             self._forward_inputs = list(inputs)
             self._residuals, self._kept = self._find_residuals()
             return [*self._outputs, *self._residuals, *self._kept]
@@ -67,57 +58,56 @@ class Replay:
         results = self._forward(*tensors, *self.captures)
         return results[: len(self._outputs)], results[len(self._outputs) :]
 
-    def backward(self, tensors: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
+    def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
         """The gradients with respect to the arguments, the captures and the residuals; None where there is none."""
         with self._lock:  # In eager mode several threads share one trace.
             if self._backward is None:
                 self._trace_backward()
-        return self._backward(*tensors, *residuals, *dys)
+        return self._backward(*values, *dys)
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
         is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph(), self._api)
-        residuals: dict[int, tf.Tensor] = {}
-        kept: dict[int, tf.Tensor] = {}
+        residuals: list[tf.Tensor] = []
+        kept: list[tf.Tensor] = []
         inputs = set(map(id, self._forward_inputs))
-        seen: set[int] = set()
-        waiting = list(self._outputs)
-        while waiting:
-            tensor = waiting.pop()
-            op = tensor.op
-            if id(tensor) in seen or id(tensor) in inputs:
-                continue
-            seen.add(id(tensor))
-            if op.type in control_flow.TYPES:
-                self._refuse_stateful_ops(op)
-            elif _reads_state(op):
-                self._refuse_gradient(op)
-                residuals[id(tensor)] = tensor
-                continue
-            if tensor.dtype != tf.variant and is_kept(op):
-                kept[id(tensor)] = tensor
-            waiting.extend(op.inputs)
-        return list(residuals.values()), list(kept.values())
+
+        def look_behind(tensor: tf.Tensor) -> bool:
+            if id(tensor) in inputs:
+                return False
+            if tensor.op.type in control_flow.TYPES:
+                self._refuse_stateful_ops(tensor.op)
+            elif _reads_state(tensor.op):
+                self._refuse_gradient(tensor.op)
+                residuals.append(tensor)
+                return False
+            if tensor.dtype != tf.variant and is_kept(tensor.op):
+                kept.append(tensor)
+            return True
+
+        _visit(self._outputs, look_behind)
+        return residuals, kept
 
     def _refuse_stateful_ops(self, op: Any) -> None:
         """Raises an error if the outputs of a loop or branch depend on an op that cannot be computed again."""
+        nested: dict[int, Any] = {}
+
+        def look_behind(tensor: tf.Tensor) -> bool:
+            inner = tensor.op
+            if inner.type in control_flow.TYPES:
+                nested[id(inner)] = inner
+            elif _reads_state(inner):
+                raise NotImplementedError(
+                    f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient cannot "
+                    f"compute again; expected random ops and reads of variables that the loop does not write, got "
+                    f"'{inner.name}' of type {inner.type}. Run it before the loop and pass its results to the loop."
+                )
+            return True
+
         for function in control_flow.functions_of(op):
-            waiting, seen = list(function.outputs), set()
-            while waiting:
-                inner = waiting.pop().op
-                if id(inner) in seen:
-                    continue
-                seen.add(id(inner))
-                if inner.type in control_flow.TYPES:
-                    self._refuse_stateful_ops(inner)
-                elif _reads_state(inner):
-                    raise NotImplementedError(
-                        f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient "
-                        f"cannot compute again; expected random ops and reads of variables that the loop does not "
-                        f"write, got '{inner.name}' of type {inner.type}. Run it before the loop and pass its "
-                        "results to the loop."
-                    )
-                waiting.extend(inner.inputs)
+            _visit(function.outputs, look_behind)
+        for inner in nested.values():
+            self._refuse_stateful_ops(inner)
 
     def _refuse_gradient(self, op: Any) -> None:
         """Raises an error if a stateful op has a gradient of its own, which would be lost."""
@@ -147,7 +137,11 @@ class Replay:
                 if not any(id(output) in kept_values for output in op.outputs):
                     return None
                 computed = zip(op.outputs, copy.copy_op(op, inputs), strict=True)
-                return [_with_gradient_of(new, kept_values.get(id(old), new)) for old, new in computed]
+                # The gradient of a kept value goes to what computes it: the op is pruned, and with it the computation.
+                return [
+                    with_derivative_of(kept_values[id(old)], new) if id(old) in kept_values else new
+                    for old, new in computed
+                ]
 
             copy = GraphCopy([*zip(known, values, strict=True), *handles], use_kept_values, pure=True)
             outputs = copy.tensors(targets)
@@ -160,11 +154,15 @@ class Replay:
         self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
 
 
-def _with_gradient_of(computed: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """A kept value, whose gradient goes to what computes it: the op is pruned, and with it the computation."""
-    if computed is kept or not tf_internal.is_trainable(computed):
-        return kept
-    return embed_gradient(kept, tf.ones([], kept.dtype), computed)
+def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:
+    """Visits each tensor that the outputs depend on, as far as `look_behind` returns True."""
+    waiting, seen = list(outputs), set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            if look_behind(tensor):
+                waiting.extend(tensor.op.inputs)
 
 
 def _reads_state(op: Any) -> bool:

@@ -9,6 +9,7 @@ from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
+from tf_cg_ops._src.rewrite import traces
 
 _API = "scan"
 
@@ -105,8 +106,8 @@ def scan(
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     key = "scan", reverse, checkpoint, num_steps, init, xs
     f = checkpointed_loop.translated(f)
-    with checkpointed_loop.whole_numbers_explained(_API, "init", given):
-        loop = checkpointed_loop.made_once(_API, key, [f], lambda: _Scan(f, init, xs, reverse, checkpoint))
+    with checkpointed_loop.explain_int_carry(_API, "init", given):
+        loop = traces.find_or_make(_API, f, key, lambda: _Scan(f, init, xs, reverse, checkpoint))
     return loop(init, xs, num_steps)
 
 
@@ -164,31 +165,31 @@ def _dense_leaves(name: str, structure: Any) -> list[tf.Tensor]:
 
 def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor:
     leaves = _dense_leaves("xs", xs)
-    names = [name for name, leaf in zip(_names(xs), tf.nest.flatten(xs), strict=True) if leaf is not None]
+    all_names = pytree.leaf_names("xs", xs)
+    names = [name for name, leaf in zip(all_names, tf.nest.flatten(xs), strict=True) if leaf is not None]
+    sizes: dict[str, Any] = {}
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.shape.rank == 0:
             raise ValueError(
                 f"{_API}: {name} has no slices; expected a Tensor with a dimension for the steps, got a scalar. Stack "
                 "what the steps get, or let the function close over a value that is the same in each."
             )
-    if not leaves and length is None:
+        known_size = leaf.shape[0] if leaf.shape.rank else None
+        sizes[name] = tf.shape(leaf)[0] if known_size is None else known_size
+    if length is not None:
+        sizes["length"] = length
+    if not sizes:
         raise ValueError(
             f"{_API}: nothing tells the number of steps; expected xs or length, got neither. Pass length=."
         )
-    lengths = {name: leaf.shape[0] if leaf.shape.rank else None for name, leaf in zip(names, leaves, strict=True)}
-    if length is not None:
-        lengths["length"] = length if isinstance(length, int) else None
-    known = {name: size for name, size in lengths.items() if size is not None}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if len(set(known.values())) > 1 or any(size < 0 for size in known.values()):
-        sizes = ", ".join(f"{name}: {size}" for name, size in known.items())
+        got = ", ".join(f"{name}: {size}" for name, size in known.items())
         raise ValueError(
-            f"{_API}: the number of steps is not clear; expected one number for all, got {sizes}. Cut them to the same "
+            f"{_API}: the number of steps is not clear; expected one number for all, got {got}. Cut them to the same "
             "length."
         )
-    dynamic = {name: tf.shape(leaf)[0] for name, leaf in zip(names, leaves, strict=True) if lengths[name] is None}
-    if length is not None and not isinstance(length, int):
-        dynamic["length"] = length
-    number: Any = next(iter(known.values())) if known else next(iter(dynamic.values()))
+    number = next(iter((known or sizes).values()))
     checks = [
         tf.debugging.assert_equal(
             size,
@@ -196,16 +197,10 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
             f"{_API}: the number of steps is not clear; expected one number for all, got another for {name}. Cut them "
             "to the same length.",
         )
-        for name, size in dynamic.items()
-        if size is not number
+        for name, size in sizes.items()
+        if name not in known and size is not number
     ]
-    if not known:
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            return tf.identity(number)
-    return number
-
-
-def _names(xs: Any) -> list[str]:
-    names = tf.nest.flatten(pytree.paths("xs", xs))
-    leaves = tf.nest.flatten(xs)
-    return names if len(names) == len(leaves) else [f"xs[{i}]" for i in range(len(leaves))]
+    if known:
+        return number
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(number)

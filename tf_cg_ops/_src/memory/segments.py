@@ -5,6 +5,8 @@ the gradient keeps what sqrt(N) steps compute (Chen et al., 2016, arXiv:1604.061
 a number of carries for each loop.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,39 +72,26 @@ def _root(number: tf.Tensor, order: int) -> tf.Tensor:
     return tf.cast(root, number.dtype)
 
 
+@dataclasses.dataclass(frozen=True)
 class Segments:
-    """Runs steps in nested loops.
+    """Runs steps in nested loops."""
 
-    Args:
-      step: Computes a step. Only TensorFlow ops, of which the stateful ones can be computed again.
-      num_steps: The number of steps.
-      factors: How many steps each loop makes, the innermost first.
-      recompute: Decorates a function so that its gradient recomputes it.
-      output_specs: Those of what each step returns beside the carry.
-      keeps_going: Whether there is a next step, from the carry; None for always.
-      reverse: Whether the steps take the inputs from the last to the first.
-    """
+    step: Step  # Only TensorFlow ops, of which the stateful ones can be computed again.
+    num_steps: int | tf.Tensor
+    factors: Sequence[int | tf.Tensor]  # How many steps each loop makes, the innermost first.
+    recompute: Callable[[Callable[..., Any]], Callable[..., Any]]  # Decorates what the gradient recomputes.
+    output_specs: Sequence[tf.TensorSpec]  # Of what each step returns beside the carry.
+    keeps_going: Callable[[Values], tf.Tensor] | None  # Whether there is a next step, from the carry; None for always.
+    reverse: bool  # Whether the steps take the inputs from the last to the first.
 
-    def __init__(
-        self,
-        step: Step,
-        num_steps: int | tf.Tensor,
-        factors: Sequence[int | tf.Tensor],
-        recompute: Callable[[Callable[..., Any]], Callable[..., Any]],
-        output_specs: Sequence[tf.TensorSpec] = (),
-        keeps_going: Callable[[Values], tf.Tensor] | None = None,
-        reverse: bool = False,
-    ) -> None:
-        self._step = step
-        self._num_steps = num_steps
-        self._factors = list(factors)
-        self._recompute = recompute
-        self._output_specs = list(output_specs)
-        self._keeps_going = keeps_going
-        self._reverse = reverse
-        self._capacity = _product(self._factors)
-        # Whether there is a step for each place. A capacity that is known has known factors.
-        self._is_full = isinstance(num_steps, int) and num_steps == self._capacity
+    @functools.cached_property
+    def _capacity(self) -> Any:
+        return math.prod(self.factors)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there is a step for each place. A capacity that is known has known factors."""
+        return isinstance(self.num_steps, int) and self.num_steps == self._capacity
 
     def run(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
         """The carry after the last step, and the stacked outputs.
@@ -110,26 +99,26 @@ class Segments:
         Inputs are stacked along their first dimension. Each step gets all of the values.
         """
         folded = [self._fold(stacked) for stacked in inputs]
-        carry, outputs = self._loop(len(self._factors) - 1, tf.constant(0), carry, folded, values)
-        return carry, [self._unfold(stacked, spec) for stacked, spec in zip(outputs, self._output_specs, strict=True)]
+        carry, outputs = self._loop(len(self.factors) - 1, tf.constant(0), carry, folded, values)
+        return carry, [self._unfold(stacked, spec) for stacked, spec in zip(outputs, self.output_specs, strict=True)]
 
     def _fold(self, stacked: tf.Tensor) -> tf.Tensor:
         """One leading dimension for each loop, the outermost first, with zeros in the places without a step."""
         each = stacked.shape[1:]
         if not self._is_full:
-            missing = self._capacity - self._num_steps
+            missing = self._capacity - self.num_steps
             zeros = tf.zeros(_concat([missing], _shape_of(stacked)[1:]), stacked.dtype)
-            stacked = tf.concat([zeros, stacked] if self._reverse else [stacked, zeros], 0)
-        folded = tf.reshape(stacked, _concat(self._factors[::-1], _shape_of(stacked)[1:]))
-        folded.set_shape(self._static(self._factors).concatenate(each))
+            stacked = tf.concat([zeros, stacked] if self.reverse else [stacked, zeros], 0)
+        folded = tf.reshape(stacked, _concat(self.factors[::-1], _shape_of(stacked)[1:]))
+        folded.set_shape(self._static(self.factors).concatenate(each))
         return folded
 
     def _unfold(self, folded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-        stacked = tf.reshape(folded, _concat([self._capacity], _shape_of(folded)[len(self._factors) :]))
+        stacked = tf.reshape(folded, _concat([self._capacity], _shape_of(folded)[len(self.factors) :]))
         if not self._is_full:
-            missing = self._capacity - self._num_steps
-            stacked = stacked[missing:] if self._reverse else stacked[: self._num_steps]
-        stacked.set_shape(self._static([self._num_steps]).concatenate(spec.shape))
+            missing = self._capacity - self.num_steps
+            stacked = stacked[missing:] if self.reverse else stacked[: self.num_steps]
+        stacked.set_shape(self._static([self.num_steps]).concatenate(spec.shape))
         return stacked
 
     @staticmethod
@@ -141,32 +130,32 @@ class Segments:
         self, level: int, first: tf.Tensor, carry: Values, inputs: Values, values: Values
     ) -> tuple[Values, Values]:
         """The carry and the outputs of the steps from the first one on, with a dimension for each loop."""
-        length = self._factors[level]
-        steps_of_each = _product(self._factors[:level])
+        length = self.factors[level]
+        steps_of_each = math.prod(self.factors[:level])
         arrays = [
             tf.TensorArray(stacked.dtype, length, element_shape=stacked.shape[1:]).unstack(stacked)
             for stacked in inputs
         ]
-        inner = self._static(self._factors[:level])
+        inner = self._static(self.factors[:level])
         results = [
             tf.TensorArray(spec.dtype, length, element_shape=inner.concatenate(spec.shape))
-            for spec in self._output_specs
+            for spec in self.output_specs
         ]
 
         def goes_on(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
             # From the turn alone, which is the same for all examples of tf.vectorized_map.
             more = turn < length
             if not self._is_full:
-                more = tf.logical_and(more, first + turn * steps_of_each < self._num_steps)
-            return more if self._keeps_going is None else tf.logical_and(more, self._keeps_going(carry))
+                more = tf.logical_and(more, first + turn * steps_of_each < self.num_steps)
+            return more if self.keeps_going is None else tf.logical_and(more, self.keeps_going(carry))
 
         def body(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
-            place = length - 1 - turn if self._reverse else turn
+            place = length - 1 - turn if self.reverse else turn
             inputs = [array.read(place) for array in arrays]
             if level:
                 carry, outputs = self._segment(level - 1)(first + turn * steps_of_each, carry, inputs, values)
             else:
-                carry, outputs = self._step(carry, inputs, values)
+                carry, outputs = self.step(carry, inputs, values)
             results = [array.write(place, output) for array, output in zip(results, outputs, strict=True)]
             return turn + 1, carry, results
 
@@ -179,8 +168,8 @@ class Segments:
             maximum_iterations=length,
         )
         return carry, [
-            _stack(array, [*self._factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
-            for array, spec in zip(results, self._output_specs, strict=True)
+            _stack(array, [*self.factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
+            for array, spec in zip(results, self.output_specs, strict=True)
         ]
 
     def _segment(self, level: int) -> Callable[..., Any]:
@@ -188,14 +177,7 @@ class Segments:
         def segment(first: tf.Tensor, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
             return self._loop(level, first, carry, inputs, values)
 
-        return self._recompute(segment)
-
-
-def _product(factors: Sequence[int | tf.Tensor]) -> int | tf.Tensor:
-    product: Any = 1
-    for factor in factors:
-        product *= factor
-    return product
+        return self.recompute(segment)
 
 
 def _stack(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:

@@ -9,7 +9,7 @@ from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
-from tf_cg_ops._src.rewrite.traced_call import explained
+from tf_cg_ops._src.rewrite import traces
 
 _API = "while_loop"
 
@@ -80,10 +80,10 @@ def while_loop(
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Let scan stack the values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
-    key = "while_loop", checkpoint, num_steps, loop_vars
-    with checkpointed_loop.whole_numbers_explained(_API, "loop_vars", given):
-        loop = checkpointed_loop.made_once(
-            _API, key, [cond, body], lambda: _WhileLoop(cond, body, loop_vars, checkpoint)
+    key = "while_loop", cond, checkpoint, num_steps, loop_vars
+    with checkpointed_loop.explain_int_carry(_API, "loop_vars", given):
+        loop = traces.find_or_make(
+            _API, body, key, lambda: _WhileLoop(cond, body, loop_vars, checkpoint), others=[cond]
         )
     return loop(cond, loop_vars, num_steps)
 
@@ -121,7 +121,7 @@ class _WhileLoop:
 
 
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:
-    with explained(_API, cond):
+    with traces.explain_missing_numbers(_API, cond):
         value = tf.convert_to_tensor(cond(*loop_vars))
     if value.dtype != tf.bool or value.shape.num_elements() not in (1, None):
         raise TypeError(

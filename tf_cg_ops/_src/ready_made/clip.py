@@ -16,12 +16,7 @@ _API = "clip_gradient"
 
 @dispatch.takes_keras_tensors(_API)
 def clip_gradient(
-    x: Any,
-    *,
-    value: Any = None,
-    norm: Any = None,
-    global_norm: Any = None,
-    axes: int | Sequence[int] | None = None,
+    x: Any, *, value: Any = None, norm: Any = None, global_norm: Any = None, axes: int | Sequence[int] | None = None
 ) -> Any:
     """Returns `x`, and clips the gradient.
 
@@ -71,13 +66,12 @@ def clip_gradient(
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    return clipped(_API, x, value, norm, global_norm, axes)
+    return clipped(_API, x, *only_limit(_API, value, norm, global_norm, axes), axes)
 
 
 @tf_internal.autograph_artifact
-def clipped(api: str, x: Any, value: Any, norm: Any, global_norm: Any, axes: Any) -> Any:
-    """`clip_gradient`, with the name `api` in messages."""
-    mode, limit = only_limit(api, value, norm, global_norm, axes)
+def clipped(api: str, x: Any, mode: str, limit: Any, axes: Any) -> Any:
+    """`clip_gradient` by the limit of this name, with the name `api` in messages."""
     limit = to_limit(api, mode, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
     tensors = [convert.to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)]

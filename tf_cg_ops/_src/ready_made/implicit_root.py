@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.ready_made.implicit_system import check_options, implicit_function
+from tf_cg_ops._src.ready_made.equations import Problem
+from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
 
 
 @tf_internal.autograph_artifact
@@ -103,12 +104,10 @@ def implicit_root(
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and the shapes are known at run time
         only; the Jacobian is singular; or in a graph with `check_solution=True`, `y` is far from a root.
     """
-    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
-    options["check_solution"] = check_solution
-    check_options("implicit_root", residual, **options)
+    options = checked_options("implicit_root", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
-    return implicit_function("implicit_root", "residual", residual, residual, solve, **options)
+    return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
 
 
 @tf_internal.autograph_artifact
@@ -170,12 +169,10 @@ def implicit_fixed_point(
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
-    options["check_solution"] = check_solution
-    check_options(api, function, **options)
+    options = checked_options(api, function, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, function, **options)
-    return implicit_function(api, "function", function, function, solve, **options, is_fixed_point=True)
+    return implicit_function(Problem(api, "function", function, function, options, is_fixed_point=True), solve)
 
 
 @tf_internal.autograph_artifact
@@ -241,9 +238,7 @@ def implicit_minimum(
       tf.errors.InvalidArgumentError: Likewise.
     """
     api = "implicit_minimum"
-    options: dict[str, Any] = {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux}
-    options["check_solution"] = check_solution
-    check_options(api, objective, **options)
+    options = checked_options(api, objective, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_minimum, objective, **options)
 
@@ -262,7 +257,7 @@ def implicit_minimum(
         gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
         return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
 
-    return implicit_function(api, "objective", objective, gradient, solve, **options)
+    return implicit_function(Problem(api, "objective", objective, gradient, options), solve)
 
 
 def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:

@@ -8,66 +8,42 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.core.signature import bind, mismatched_signature, signature_of
-from tf_cg_ops._src.core.variables import as_variable, variables_behind
+from tf_cg_ops._src.core.variables import variables_behind
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.ready_made.equations import ADVICE, Equations, Problem
 from tf_cg_ops._src.ready_made.pullback import Pullback
 from tf_cg_ops._src.ready_made.solution_check import checked
 from tf_cg_ops._src.ready_made.unknowns import Unknowns
 
-# Takes the unknowns, in the structure of the solver's result, and the arguments; returns one equation for each unknown.
-Residual = Callable[..., Any]
-_ADVICE = "Return one equation for each unknown, in their structure and dtype."
 
-
-def implicit_function(
-    api: str,
-    noun: str,
-    user_function: Callable[..., Any],
-    residual: Residual,
-    solve: Callable[..., Any],
-    batched: bool,
-    linear_solve: Callable[..., Any] | None,
-    has_aux: bool,
-    check_solution: bool | None,
-    is_fixed_point: bool = False,
-) -> CustomGradient:
-    """The solver, with the derivative of a root of the residual, or of a fixed point.
-
-    `noun` is the word of the messages of `api` for `user_function`, of which the residual is made.
-    """
+def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGradient:
+    """The solver, with the derivative of a solution of the problem."""
+    api, has_aux = problem.api, problem.options["has_aux"]
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # Stopped: otherwise the tapes would keep everything that the solver computes.
         stopped_args, stopped_kwargs = pytree.map_tensors((list(args), kwargs), _stop)
-        subject = f"the {noun} '{text.name_of(user_function)}' of '{text.name_of(function)}'"
-        system = _System(api, noun, subject, residual, is_fixed_point, function, args, kwargs, linear_solve)
-        system.user_function, system.check_solution = user_function, check_solution
-        answer = _solved(api, noun, user_function, function, stopped_args, stopped_kwargs)
+        equations = Equations(problem, function, args, kwargs)
+        answer = _solved(problem, function, stopped_args, stopped_kwargs)
         root, aux = _without_aux(api, function, answer) if has_aux else (answer, None)
-        system.unknowns = Unknowns(api, text.name_of(function), root, batched)
-        y = tf.stop_gradient(system.unknowns.packed)
+        equations.unknowns = Unknowns(api, text.name_of(function), root, problem.options["batched"])
+        y = tf.stop_gradient(equations.unknowns.packed)
         read: list[tf.Variable] = []
         with tf_internal.VariableWatcher() as watcher, tf_internal.variable_accesses(read):
-            system.value_at(system.unknowns.leaves(y), _stop(system.inputs))
-        system.variables = [*watcher.watched_variables(), *_not_trainable(read, user_function)]
-        inputs = [*system.inputs, *(tf.convert_to_tensor(variable) for variable in system.variables)]
-        root = system.unknowns.unpack(_attach(system, y, inputs))
+            equations.value_at(equations.unknowns.leaves(y), _stop(equations.inputs))
+        equations.variables = [*watcher.watched_variables(), *_not_trainable(read, problem.user_function)]
+        inputs = [*equations.inputs, *(tf.convert_to_tensor(variable) for variable in equations.variables)]
+        root = equations.unknowns.unpack(_attach(equations, y, inputs))
         return (root, pytree.map_tensors(aux, _stop)) if has_aux else root
 
     return CustomGradient(api, solve, run)
 
 
-def _solved(
-    api: str,
-    noun: str,
-    user_function: Callable[..., Any],
-    solve: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
+def _solved(problem: Problem, solve: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The answer of the solver; TypeError if it does not take the arguments."""
+    api, noun, user_function = problem.api, problem.noun, problem.user_function
     try:
         # Compares them with the signature, unless all are Tensors passed by position.
         pytree.flatten_arguments(api, solve, args, kwargs)
@@ -97,8 +73,10 @@ def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any
     return [v for v in found if tf_internal.possible_gradient_types([tf.convert_to_tensor(v)])]
 
 
-def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any) -> None:
-    """Raises TypeError if one of them is none that an implicit function takes."""
+def checked_options(
+    api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
+) -> dict[str, Any]:
+    """The options of an implicit function; TypeError if one of them, or the function, is none that it takes."""
     for candidate in (function, *([] if linear_solve is None else [linear_solve])):
         if not callable(candidate):
             raise not_a_function(api, candidate)
@@ -109,6 +87,7 @@ def check_options(api: str, function: Any, batched: Any, linear_solve: Any, has_
             raise TypeError(
                 f"{api}: {name} is not a bool; expected True or False, got {text.describe(value)}. Pass a Python bool."
             )
+    return {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux, "check_solution": check_solution}
 
 
 def _without_aux(api: str, function: Callable[..., Any], answer: Any) -> tuple[Any, Any]:
@@ -124,8 +103,8 @@ def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tensor) for tensor in tensors]
 
 
-def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tensor:
-    """Returns `y` with its derivative with respect to the inputs of the system and the values of its variables."""
+def _attach(equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tensor:
+    """Returns `y` with its derivative with respect to the inputs of the equations and the values of their variables."""
 
     def with_grad_fn(inputs: list[tf.Tensor]) -> Any:
         def grad_fn(dy: tf.Tensor) -> list[Any]:
@@ -135,127 +114,78 @@ def _attach(system: "_System", y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.Tens
                 with tf_internal.stop_recording():
                     rule_inputs = [tf.identity(tensor) for tensor in inputs]
             # For the derivative of the next order, the root is again a function of the inputs.
-            return system.gradients(_attach(system, y, rule_inputs), dy, rule_inputs)
+            root, system_inputs = _attach(equations, y, rule_inputs), rule_inputs[: len(equations.inputs)]
+            if not tf.executing_eagerly() or tapes.new_tapes_record():
+                return _gradients(equations, root, dy, system_inputs)
+            # Forward mode lets no tape record here. A graph needs none.
+            traced = tf.function(
+                lambda *args: [slices.to_dense(g) for g in _gradients(equations, *args)], autograph=False
+            )
+            return traced.get_concrete_function(root, dy, system_inputs)(root, dy, system_inputs)
 
         return y, grad_fn
 
-    with_grad_fn.__qualname__ = system.function_name
-    return call_with_gradient(with_grad_fn, [inputs], {}, wording=system.wording)
+    with_grad_fn.__qualname__ = equations.function_name
+    wording = without_gradient_function(equations.api, differentiated=equations.noun)
+    return call_with_gradient(with_grad_fn, [inputs], {}, wording=wording)
 
 
-class _System:
-    """The residual of one call, and the linear system for its gradient. The unknowns are one Tensor here."""
+def _gradients(equations: Equations, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
+    """The gradients of the inputs of the equations and of their variables."""
+    unknowns, options = equations.unknowns, equations.problem.options
+    pullback = Pullback(equations, y, inputs)
+    if not tf.executing_eagerly() and not y.shape.is_fully_defined():
+        # The op checks the upstream gradient against the residual: it has the shape of the root, so its shape is the
+        # one that the message calls expected.
+        message = unknowns.wrong_shape(equations.subject, "{got}", "{expected}", ADVICE)
+        expected = tf.shape(pullback.value(), out_type=tf.int64)
+        dy = library.custom_gradient_check_shape(dy, expected, message=message)
+        y = library.custom_gradient_check_shape(y, expected, message=message)  # Its shape is that of each column.
+    if options["linear_solve"] is None:
+        u = _dense_solution(pullback.by_root, y, dy, options["batched"])
+    else:
+        u = _iterative_solution(equations, options["linear_solve"], pullback.by_root, dy)
+    check = options["check_solution"]
+    if check or (check is None and tf.executing_eagerly()):
+        u = checked(equations, pullback.value(), y, dy, u, inputs)
+    return pullback.by_inputs(-u)
 
-    unknowns: Unknowns
-    user_function: Callable[..., Any]
-    check_solution: bool | None
 
-    def __init__(
-        self,
-        api: str,
-        noun: str,
-        subject: str,
-        residual: Residual,
-        is_fixed_point: bool,
-        solve: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        linear_solve: Callable[..., Any] | None,
-    ) -> None:
-        self.api, self.function_name = api, text.name_of(solve)
-        self.wording = without_gradient_function(api, differentiated=noun)
-        self.variables: list[tf.Variable] = []
-        self.noun, self.subject, self.is_fixed_point = noun, subject, is_fixed_point
-        self._residual, self._linear_solve = residual, linear_solve
-        self._structure = (list(args), kwargs)
-        leaves = tf.nest.flatten(self._structure)
-        # A Variable among the arguments is an input by its value.
-        self._leaves = [leaf if as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
-        self._components = [pytree.tensors_for_gradients(leaf) for leaf in self._leaves]
-        self.inputs = [tensor for tensors in self._components for tensor in tensors]
+def _iterative_solution(
+    equations: Equations, linear_solve: Callable[..., Any], vjp: Callable[[tf.Tensor], tf.Tensor], dy: tf.Tensor
+) -> tf.Tensor:
+    """The solution u of (dr/dy)^H u = dy by the user's function, in the structure of the unknowns."""
+    pack, unpack = equations.unknowns.pack, equations.unknowns.unpack
+    name = f"the linear_solve for '{equations.function_name}'"
 
-    def value_at(self, unknowns: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The value of the user's function as one Tensor: the residual, or the next iterate of a fixed point.
+    def vjp_of_structure(u: Any) -> Any:
+        return unpack(vjp(pack(f"the argument of vjp in {name}", u, "Pass values in the structure of dy.")))
 
-        TypeError or ValueError if it does not have the structure, dtype and shapes of the unknowns.
-        """
-        leaves = pytree.replace_tensors(self._leaves, self._components, inputs)
-        args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
-        y = self.unknowns.structured(unknowns)
-        try:
-            value = self._residual(y, *args, **kwargs)
-        except TypeError as error:
-            signature = mismatched_signature(self.user_function, [y, *args], kwargs)
-            if signature is None:
-                raise
-            raise TypeError(
-                f"{self.api}: {self.subject} must take y and the arguments of '{self.function_name}', got "
-                f"{text.name_of(self.user_function)}{signature}."
-            ) from error
-        return self.unknowns.pack(self.subject, value, _ADVICE)
+    return pack(f"the result of {name}", linear_solve(vjp_of_structure, unpack(dy)), "Return u with vjp(u) = dy.")
 
-    def gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: Sequence[tf.Tensor]) -> list[Any]:
-        """The gradients of the system's inputs and of its variables; `inputs` may end with values of variables."""
-        system_inputs = list(inputs[: len(self.inputs)])
-        if not tf.executing_eagerly() or tapes.new_tapes_record():
-            return self._gradients(y, dy, system_inputs)
-        # Forward mode lets no tape record here. A graph needs none.
-        traced = tf.function(lambda *args: [slices.to_dense(g) for g in self._gradients(*args)], autograph=False)
-        return traced.get_concrete_function(y, dy, system_inputs)(y, dy, system_inputs)
 
-    def _gradients(self, y: tf.Tensor, dy: tf.Tensor, inputs: list[tf.Tensor]) -> list[Any]:
-        pullback = Pullback(self, y, inputs)
-        if not tf.executing_eagerly() and not y.shape.is_fully_defined():
-            # The op checks the upstream gradient against the residual: it has the shape of the root, so its shape is
-            # the one that the message calls expected.
-            message = self.unknowns.wrong_shape(self.subject, "{got}", "{expected}", _ADVICE)
-            expected = tf.shape(pullback.value(), out_type=tf.int64)
-            dy = library.custom_gradient_check_shape(dy, expected, message=message)
-            y = library.custom_gradient_check_shape(y, expected, message=message)  # Its shape is that of each column.
-        if self._linear_solve is None:
-            u = self._dense_solution(pullback.by_root, y, dy)
-        else:
-            u = self._iterative_solution(self._linear_solve, pullback.by_root, dy)
-        if self.check_solution or (self.check_solution is None and tf.executing_eagerly()):
-            u = checked(self, pullback.value(), y, dy, u, inputs)
-        return pullback.by_inputs(-u)
+def _dense_solution(vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor, batched: bool) -> tf.Tensor:
+    """The solution u of (dr/dy)^H u = dy by the Jacobian."""
+    # Python numbers if they are known: XLA needs constants, also in loops.
+    shape = y.shape.as_list() if y.shape.is_fully_defined() else tf.shape(y)
+    batch = shape[0] if batched else 1
+    size = (y.shape[1:] if batched else y.shape).num_elements()
+    if size is None:
+        size = tf.reduce_prod(shape[1:] if batched else shape)
 
-    def _iterative_solution(
-        self, linear_solve: Callable[..., Any], vjp: Callable[[tf.Tensor], tf.Tensor], dy: tf.Tensor
-    ) -> tf.Tensor:
-        """The same, by the user's function, which gets and returns the structure of the unknowns."""
-        pack, unpack = self.unknowns.pack, self.unknowns.unpack
-        name = f"the linear_solve for '{self.function_name}'"
+    def column(e: tf.Tensor) -> tf.Tensor:
+        """The same column of (dr/dy)^H for every example."""
+        u = tf.stop_gradient(tf.reshape(tf.tile(e[None], [batch, 1]), shape))
+        return tf.reshape(vjp(u), [batch, size])
 
-        def vjp_of_structure(u: Any) -> Any:
-            return unpack(vjp(pack(f"the argument of vjp in {name}", u, "Pass values in the structure of dy.")))
-
-        return pack(f"the result of {name}", linear_solve(vjp_of_structure, unpack(dy)), "Return u with vjp(u) = dy.")
-
-    def _dense_solution(self, vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        """The solution u of (dr/dy)^H u = dy."""
-        # Python numbers if they are known: XLA needs constants, also in loops.
-        shape = y.shape.as_list() if y.shape.is_fully_defined() else tf.shape(y)
-        batched = self.unknowns.batched
-        batch = shape[0] if batched else 1
-        size = (y.shape[1:] if batched else y.shape).num_elements()
-        if size is None:
-            size = tf.reduce_prod(shape[1:] if batched else shape)
-
-        def column(e: tf.Tensor) -> tf.Tensor:
-            """The same column of (dr/dy)^H for every example."""
-            u = tf.stop_gradient(tf.reshape(tf.tile(e[None], [batch, 1]), shape))
-            return tf.reshape(vjp(u), [batch, size])
-
-        unit = tf.eye(size, dtype=y.dtype)
-        if isinstance(size, int) and (size == 1 or (size > 1 and tf.executing_eagerly())):
-            # One column needs no vectorized_map, and in eager mode that would trace a function at each call.
-            columns = tf.stack([column(e) for e in tf.unstack(unit)])
-        else:
-            columns = tf.vectorized_map(column, unit)
-        matrix = tf.transpose(columns, [1, 2, 0])
-        right = tf.reshape(dy, [batch, size, 1])
-        if dy.dtype.size == 2:  # TensorFlow solves no systems in 16 bits.
-            solution = tf.linalg.solve(tf.cast(matrix, tf.float32), tf.cast(right, tf.float32))
-            return tf.reshape(tf.cast(solution, dy.dtype), shape)
-        return tf.reshape(tf.linalg.solve(matrix, right), shape)
+    unit = tf.eye(size, dtype=y.dtype)
+    if isinstance(size, int) and (size == 1 or (size > 1 and tf.executing_eagerly())):
+        # One column needs no vectorized_map, and in eager mode that would trace a function at each call.
+        columns = tf.stack([column(e) for e in tf.unstack(unit)])
+    else:
+        columns = tf.vectorized_map(column, unit)
+    # TensorFlow solves no systems in 16 bits.
+    computed_in = tf.float32 if dy.dtype.size == 2 else dy.dtype
+    matrix = tf.cast(tf.transpose(columns, [1, 2, 0]), computed_in)
+    solution = tf.linalg.solve(matrix, tf.cast(tf.reshape(dy, [batch, size, 1]), computed_in))
+    return tf.reshape(tf.cast(solution, dy.dtype), shape)

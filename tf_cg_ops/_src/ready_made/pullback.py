@@ -1,31 +1,15 @@
 """The partial derivatives of an implicit equation, as vector-Jacobian products."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.ready_made.unknowns import Unknowns
+from tf_cg_ops._src.ready_made.equations import Equations
 from tf_cg_ops._src.rewrite import control_flow
 
 # Ops that read nothing of a tensor but its shape and dtype.
 _READ_SHAPES = frozenset(["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
-
-
-class Equations(Protocol):
-    """One equation for each unknown: a residual that is zero, or a function that returns the unknowns."""
-
-    api: str
-    noun: str
-    subject: str
-    function_name: str
-    is_fixed_point: bool
-    unknowns: Unknowns
-    variables: list[tf.Variable]
-
-    def value_at(self, unknowns: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The value of the user's function, as one Tensor."""
 
 
 class Pullback:

@@ -99,13 +99,17 @@ def scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
     """`reverse_gradient` or `scale_gradient`, with the name `api` in messages."""
     [x] = convert.to_tensors(api, ["x"], [x])
     factor = convert.to_real(api, "factor", factor, x.dtype)
-    try:
-        fits = tf.broadcast_static_shape(factor.shape, x.shape).is_compatible_with(x.shape)
-    except ValueError:  # They do not broadcast at all.
-        fits = False
-    if not fits:
+    if not broadcasts_to(factor.shape, x.shape):
         raise ValueError(
             f"{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those "
             f"of {x.shape}, got {factor.shape}. Give it one number for all, or one for each element of x."
         )
     return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)
+
+
+def broadcasts_to(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
+    """Whether a Tensor of this shape can be broadcast to the wanted one, as far as both are known."""
+    try:
+        return tf.broadcast_static_shape(shape, wanted).is_compatible_with(wanted)
+    except ValueError:  # They do not broadcast at all.
+        return False

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.ready_made.pullback import Equations
+from tf_cg_ops._src.ready_made.equations import Equations
 
 # Relative errors of the unknowns, by one step of Newton's method: above the first, a look at the residual elsewhere
 # decides; above the second, they are no solution.

@@ -14,33 +14,18 @@ from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import registration
+from tf_cg_ops._src.ready_made.scale import broadcasts_to
 
 _API = "straight_through"
 
 
-def _identity_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
-    return tf.ones_like(x)
-
-
-def _hard_tanh_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
-    return tf.cast(slope * tf.abs(x) <= 1, x.dtype)
-
-
-def _sigmoid_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
-    # Not 1 - sigmoid(u), which rounds to zero.
-    return slope * tf.sigmoid(slope * x) * tf.sigmoid(-slope * x)
-
-
-def _fast_sigmoid_derivative(x: tf.Tensor, slope: float) -> tf.Tensor:
-    return 1 / tf.square(1 + slope * tf.abs(x))
-
-
 # The derivative of each built-in surrogate, a function of x and the slope.
 _DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
-    "identity": _identity_derivative,
-    "hard_tanh": _hard_tanh_derivative,
-    "sigmoid": _sigmoid_derivative,
-    "fast_sigmoid": _fast_sigmoid_derivative,
+    "identity": lambda x, slope: tf.ones_like(x),
+    "hard_tanh": lambda x, slope: tf.cast(slope * tf.abs(x) <= 1, x.dtype),
+    # Not 1 - sigmoid(u), which rounds to zero.
+    "sigmoid": lambda x, slope: slope * tf.sigmoid(slope * x) * tf.sigmoid(-slope * x),
+    "fast_sigmoid": lambda x, slope: 1 / tf.square(1 + slope * tf.abs(x)),
 }
 
 
@@ -163,23 +148,19 @@ def _user_derivative(
             f"{subject} does not take x alone; expected a function of one argument, got {signature}. Write it as a "
             "function of x."
         ) from error
-    if not tf.is_tensor(derivative) and not isinstance(derivative, (int, float, np.ndarray, np.generic)):
+    if isinstance(derivative, (int, float, np.ndarray, np.generic)):
+        derivative = tf.cast(derivative, x.dtype)
+    if not tf.is_tensor(derivative):
         raise TypeError(
             f"{subject} returned no derivative; expected a Tensor, got {text.describe(derivative)}. Return the "
             "derivative at x, in its shape and dtype."
         )
-    if not tf.is_tensor(derivative):
-        derivative = tf.cast(derivative, x.dtype)
     if derivative.dtype != x.dtype:
         raise ValueError(
             f"{subject} returned a derivative of the wrong dtype; expected {x.dtype.name}, the dtype of x, got "
             f"{derivative.dtype.name}. Cast it with tf.cast."
         )
-    try:
-        fits = tf.broadcast_static_shape(derivative.shape, x.shape).is_compatible_with(x.shape)
-    except ValueError:  # They do not broadcast at all.
-        fits = False
-    if not fits:
+    if not broadcasts_to(derivative.shape, x.shape):
         raise ValueError(
             f"{subject} returned a derivative of the wrong shape; expected {x.shape}, the shape of x, got "
             f"{derivative.shape}. Return one number for each element of x."

@@ -87,10 +87,7 @@ class Unknowns:
 
     def names(self) -> list[str]:
         """The name of each unknown, as the user's function has it: `y`, `y['a']`."""
-        if self._structure is None:
-            return ["y"]
-        names = tf.nest.flatten(pytree.paths("y", self._structure))
-        return names if len(names) == len(self._shapes) else [f"y[{i}]" for i in range(len(self._shapes))]
+        return ["y"] if self._structure is None else pytree.leaf_names("y", self._structure)
 
     def wrong_shape(self, subject: str, expected: Any, got: Any, advice: str, number: int = 0) -> str:
         """The message for values of another shape."""

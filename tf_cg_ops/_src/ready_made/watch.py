@@ -21,12 +21,7 @@ _Call = Callable[[np.ndarray], Any]
 
 @dispatch.takes_keras_tensors(_API)
 def watch_gradient(
-    x: Any,
-    name: str,
-    *,
-    check_numerics: bool = False,
-    print: bool = False,
-    call: _Call | None = None,
+    x: Any, name: str, *, check_numerics: bool = False, print: bool = False, call: _Call | None = None
 ) -> Any:
     """Returns `x`, and shows, checks or records the gradient that passes.
 

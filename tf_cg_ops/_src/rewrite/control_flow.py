@@ -1,16 +1,17 @@
-"""Calls, loops and conditionals of a traced graph, made again from the copied functions that they name."""
+"""Calls, loops and conditionals of a traced graph, made again from copies of the functions that they name."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.calls import CALLS, CONDITIONALS, LOOPS, TYPES
 
-if TYPE_CHECKING:
-    from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+# Copies the graph of a function into the default graph, for these inputs, and returns its outputs: `GraphCopy.call`.
+Call = Callable[[Any, Sequence[Any]], list[Any]]
 
 TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"])
 
@@ -20,11 +21,6 @@ def functions_of(op: Any) -> list[Any]:
     if op.type in CALLS:
         return [tf_internal.graph_of_function(tf_internal.find_function(op.graph, op.get_attr("f").name))]
     return tf_internal.control_flow_graphs(op)
-
-
-def inputs_of_functions(op: Any) -> list[Any]:
-    """The inputs of the op that its functions get."""
-    return list(op.inputs)[1:] if op.type in CONDITIONALS else list(op.inputs)
 
 
 def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
@@ -52,9 +48,9 @@ def uses_by(op: Any, position: int, nested: bool = False) -> Iterator[tuple[Any,
 
 
 def copy(
-    copy: "GraphCopy",
     op: Any,
     inputs: list[tf.Tensor],
+    call: Call,
     iteration_scope: Callable[[tf.Tensor], AbstractContextManager[None]] | None = None,
 ) -> Sequence[tf.Tensor]:
     """The outputs of the op in the default graph.
@@ -64,28 +60,18 @@ def copy(
     if op.type in CALLS:
         (body,) = functions_of(op)
         # TensorFlow adds outputs to the graph of a function that it has differentiated.
-        return _run(copy, body, inputs)[: len(op.outputs)]
+        return call(body, inputs)[: len(op.outputs)]
     if op.type in LOOPS:
-        return _copy_loop(copy, op, inputs, iteration_scope)
-    return _copy_conditional(copy, op, inputs)
+        return _copy_loop(op, inputs, call, iteration_scope)
 
+    def copied(branch: Any) -> Callable[[], list[Any]]:
+        # TensorFlow takes no branch without outputs.
+        return lambda: [tf.constant(0), *call(branch, inputs[1:])]
 
-def copy_compiled_call(copy: "GraphCopy", op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """The outputs of a call whose function XLA compiles: that of the copied function, compiled likewise."""
-    (body,) = functions_of(op)
-
-    def compiled(*inputs: tf.Tensor) -> list[Any]:
-        return _run(copy, body, inputs)[: len(op.outputs)]
-
-    return tf.function(compiled, autograph=False, jit_compile=True)(*inputs)
-
-
-def _run(copy: "GraphCopy", function: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Copies a function into the default graph, with its side effects."""
-    inside = copy.inside(zip(function.inputs, inputs, strict=True))
-    if not copy.pure:
-        inside.operations([op for op in function.get_operations() if op.op_def.is_stateful])
-    return inside.tensors(function.outputs)
+    branches = [copied(branch) for branch in functions_of(op)]
+    if "Case" in op.type:
+        return tf.switch_case(inputs[0], branches)[1:]
+    return tf.cond(inputs[0], *branches)[1:]
 
 
 def loop_invariant_inputs(body: Any) -> list[int]:
@@ -102,9 +88,9 @@ def _source(tensor: Any) -> Any:
 
 
 def _copy_loop(
-    copy: "GraphCopy",
     op: Any,
     inputs: list[tf.Tensor],
+    call: Call,
     iteration_scope: Callable[[tf.Tensor], AbstractContextManager[None]] | None,
 ) -> Sequence[tf.Tensor]:
     condition, body = functions_of(op)
@@ -116,10 +102,8 @@ def _copy_loop(
         values = list(inputs)  # Those that do not vary are captured.
         for i, value in zip(varying, loop_vars[len(counter) :], strict=True):
             values[i] = value
-        if iteration_scope is None:
-            return _run(copy, function, values)
-        with iteration_scope(loop_vars[0]):
-            return _run(copy, function, values)
+        with iteration_scope(loop_vars[0]) if iteration_scope else contextlib.nullcontext():
+            return call(function, values)
 
     def copied_body(*loop_vars: Any) -> list[Any]:
         outputs = run(body, loop_vars)
@@ -147,14 +131,3 @@ def _maximum_iterations(tensor: tf.Tensor) -> Any:
     if value is not None:
         return int(value) if value >= 0 else None  # TensorFlow has -1 for no maximum.
     return tf.where(tensor < 0, tf.int32.max, tensor)
-
-
-def _copy_conditional(copy: "GraphCopy", op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-    def copied(branch: Any) -> Callable[[], list[Any]]:
-        # TensorFlow takes no branch without outputs.
-        return lambda: [tf.constant(0), *_run(copy, branch, inputs[1:])]
-
-    branches = [copied(branch) for branch in functions_of(op)]
-    if "Case" in op.type:
-        return tf.switch_case(inputs[0], branches)[1:]
-    return tf.cond(inputs[0], *branches)[1:]

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.rewrite import control_flow
 
 # Returns the outputs that stand for those of an op, given its copied inputs; None to copy the op as it is.
@@ -40,9 +40,15 @@ class GraphCopy:
         self.pure = pure
         self._around = around
 
-    def inside(self, values: Iterable[tuple[Any, Any]]) -> "GraphCopy":
-        """The copy of a function that an op of this graph calls."""
-        return GraphCopy(values, self.replace, self.pure, self)
+    def outputs_of(self, graph: Any) -> list[Any]:
+        """Copies a whole graph, with its side effects unless the copy is pure, and returns its outputs."""
+        if not self.pure:
+            self.operations([op for op in graph.get_operations() if op.op_def.is_stateful])
+        return self.tensors(graph.outputs)
+
+    def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of the graph of a function that an op of this graph calls."""
+        return GraphCopy(zip(function.inputs, inputs, strict=True), self.replace, self.pure, self).outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
         """The graphs that are copied around the one that is copied here, from the inside to the outside."""
@@ -111,15 +117,14 @@ class GraphCopy:
     def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Copies one op without asking `replace`; returns its outputs."""
         if op.type in control_flow.TYPES:
-            return control_flow.copy(self, op, inputs)
+            return control_flow.copy(op, inputs, self.call)
         if op.type in control_flow.TYPES_OF_TENSORFLOW_1:
             raise _control_flow_of_tensorflow_1(op)
         graph = tf.compat.v1.get_default_graph()
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
-        for attribute in attributes.values():
-            for called in (attribute.func, *attribute.list.func):
-                if called.name and tf_internal.find_function(graph, called.name) is None:
-                    tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
+        for called in calls.functions_in(attributes.values()):
+            if tf_internal.find_function(graph, called.name) is None:
+                tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
         with tf.device(op.device) if op.device else contextlib.nullcontext():
             new = tf_internal.create_op(graph, op.type, inputs, attributes)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
@@ -131,17 +136,17 @@ class GraphCopy:
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-    """Pairs (outside, inside) of the values that a traced graph captures, and of the handles of resources.
+    """Pairs (inside, outside) of the values that a traced graph captures, and of the handles of resources.
 
     Constants are copied with the graph, but for those of floats: they may have gradients.
     """
+    captures = [(inside, outside) for outside, inside in graph.captures]
     values = [
-        (outside, inside)
-        for outside, inside in graph.captures
+        (inside, outside)
+        for inside, outside in captures
         if inside.dtype != tf.resource and (inside.op.type != "Const" or tf_internal.is_trainable(inside))
     ]
-    handles = [(outside, inside) for outside, inside in graph.captures if inside.dtype == tf.resource]
-    return values, handles
+    return values, [(inside, outside) for inside, outside in captures if inside.dtype == tf.resource]
 
 
 def _control_flow_of_tensorflow_1(op: Any) -> NotImplementedError:

@@ -12,8 +12,8 @@ from tf_cg_ops._src.rewrite import control_flow, traces
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
-from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import SharedCall, TracedCall, explained
+from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
+from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall
 
 _API = "override_gradients"
 _WORDING = without_gradient_function(_API)
@@ -81,35 +81,20 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
             f"{_API}: f cannot be called; expected a function, a model, or a function of a loaded SavedModel such as "
             f"loaded.signatures['serving_default'], got {text.describe_type(f)}."
         )
-    return CustomGradient(_API, f, _Override(f, table).call)
 
-
-class _Override:
-    """Calls a function, or methods made of it, with the rules of one table."""
-
-    def __init__(self, f: Callable[..., Any], table: RuleTable) -> None:
-        self._f = f
-        self._table = table
-        self._traces = traces.Traces()
-
-    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The value of a function, some of whose ops have other gradients."""
-        if not tf.executing_eagerly():
-            call = _OverriddenCall(self._table, function, args, kwargs)
-        else:
-            args, kwargs = traces.arrays_to_tensors((args, kwargs))
-            call = self._traced(function, args, kwargs)
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = traces.arrays_to_tensors((args, kwargs))
+        call = traces.find_or_make(
+            _API,
+            function,
+            (table, args, kwargs),
+            lambda: _OverriddenCall(table, function, args, kwargs),
+            # The traces of a method live as long as its object, the others as long as the result.
+            owner=table if function is f else function,
+        )
         return call.pack(call.compute(*pytree.tensors_in((args, kwargs))))
 
-    def _traced(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "_OverriddenCall":
-        """In eager mode the same trace for the same signature."""
-
-        def make() -> "_OverriddenCall":
-            with explained(_API, function):
-                return _OverriddenCall(self._table, function, args, kwargs)
-
-        found = self._traces if function is self._f else traces.of(function)
-        return found.find(_API, function, (self._table, args, kwargs), make)
+    return CustomGradient(_API, f, run)
 
 
 class _OverriddenCall:
@@ -125,38 +110,29 @@ class _OverriddenCall:
     ) -> None:
         matching = table.matching()
 
+        def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
+            outputs = _copied(copy, op, inputs)
+            rule = matching.rule_for(op) if op.inputs and op.outputs else None
+            return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
+
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
             trace = TracedCall(function, args, kwargs)
             self.pack = trace.pack
             captures = [(inside, outside) for outside, inside in trace.graph.captures]
-            copy = GraphCopy([*zip(trace.inputs, tensors, strict=True), *captures], _Overriding(matching))
-            copy.operations([op for op in trace.graph.get_operations() if op.op_def.is_stateful])
-            return [tf.identity(output) for output in copy.tensors(trace.graph.outputs)]
+            copy = GraphCopy([*zip(trace.inputs, tensors, strict=True), *captures], replace)
+            return [tf.identity(output) for output in copy.outputs_of(trace.graph)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = SharedCall(tf.function(flat_function, autograph=False).get_concrete_function(*specs))
+        self.compute = ThreadSafeFunction(tf.function(flat_function, autograph=False).get_concrete_function(*specs))
         matching.check_all_matched(f"'{text.name_of(function)}'")
 
 
-class _Overriding:
-    """Puts rules behind ops while a graph is copied."""
-
-    def __init__(self, matching: Matching) -> None:
-        self._matching = matching
-
-    def __call__(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
-        outputs = self._copied(copy, op, inputs)
-        rule = self._matching.rule_for(op) if op.inputs and op.outputs else None
-        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
-
-    def _copied(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        if op.type in control_flow.CALLS and _is_compiled(op):
-            return control_flow.copy_compiled_call(copy, op, inputs)
-        with_python_gradient = copy_with_python_gradient(_WORDING, copy, op, inputs)
-        return copy.copy_op(op, inputs) if with_python_gradient is None else with_python_gradient
-
-
-def _is_compiled(op: Any) -> bool:
-    """Whether a called function has jit_compile=True."""
-    attribute = op.node_def.attr.get("_XlaMustCompile")
-    return attribute is not None and attribute.b
+def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    compiled = op.node_def.attr.get("_XlaMustCompile") if op.type in control_flow.CALLS else None
+    if compiled is not None and compiled.b:  # The copied function is compiled likewise.
+        call = tf.function(
+            lambda *inputs: control_flow.copy(op, list(inputs), copy.call), autograph=False, jit_compile=True
+        )
+        return call(*inputs)
+    outputs = copy_with_python_gradient(_WORDING, copy, op, inputs)
+    return copy.copy_op(op, inputs) if outputs is None else outputs

@@ -1,14 +1,12 @@
 """A call as a graph: the function traced with the Tensors of its arguments as flat inputs."""
 
-import contextlib
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import pytree, tf_internal
 
 
 class TracedCall:
@@ -28,12 +26,10 @@ class TracedCall:
         self._value: Any = None
 
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            remaining = list(tensors)
-            args, kwargs = pytree.map_tensors(arguments, lambda old: [remaining.pop(0) for _ in old])
+            args, kwargs = pytree.map_tensors(arguments, lambda _: tensors)
             with autograph:
                 value = function(*args, **kwargs)
-            flat = [pytree.to_output(leaf) for leaf in tf.nest.flatten(value)]
-            self._value = tf.nest.pack_sequence_as(value, flat)
+            self._value = tf.nest.map_structure(pytree.to_output, value)
             return pytree.tensors_in(self._value)
 
         with tf_internal.VariableWatcher() as watcher:
@@ -46,7 +42,7 @@ class TracedCall:
         return pytree.map_tensors(self._value, lambda _: outputs)
 
 
-class SharedCall:
+class ThreadSafeFunction:
     """Calls a `tf.function` that several threads share in eager mode.
 
     TensorFlow builds the gradient of a call in the first one that is recorded, without a lock: this one waits its turn.
@@ -67,21 +63,3 @@ class SharedCall:
             results = self._function(*args)
         self._built.add(key)
         return results
-
-
-@contextlib.contextmanager
-def explained(api: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
-    try:
-        yield
-    except (TypeError, AttributeError, NotImplementedError) as error:
-        # Such as "unsupported format string passed to SymbolicTensor.__format__".
-        is_explained = str(error).startswith(f"{api}: ")  # Of a function that this one calls.
-        if is_explained or not re.search("symbolic", str(error), re.IGNORECASE):
-            raise
-        reason = str(error).splitlines()[0].partition(". ")[0]
-        raise TypeError(
-            f"{api}: '{text.name_of(function)}' needs the numbers in a Tensor, which has none while the function is "
-            f"traced into a graph ({type(error).__name__}: {reason}). Compute with TensorFlow ops; decorate it with "
-            "tf.function if it branches on a Tensor, or use numpy_function if it computes in Python."
-        ) from error

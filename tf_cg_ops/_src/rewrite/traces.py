@@ -4,10 +4,12 @@ A `tf.function` without ops stands for each function that is traced here. It com
 of earlier calls, locks, and warns when it retraces too often.
 """
 
+import contextlib
+import re
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.variables import as_variable, read_from_outside
 from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
-from tf_cg_ops._src.keras import scopes
+from tf_cg_ops._src.keras import keras_internal
 
 # The attribute of a graph that holds the slot of its signature.
 _SLOT = "_tf_cg_ops_slot"
@@ -24,68 +26,70 @@ _SLOT = "_tf_cg_ops_slot"
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = (str, bytes, np.str_, np.bytes_, type(None), tf.DType, tf.TensorShape, range, type(Ellipsis))
 
-_of_functions = WeakIdentityDict()
-_of_methods = WeakIdentityDict()  # By the object, then by its function.
+_by_owner = WeakIdentityDict()
+_by_object = WeakIdentityDict()  # For methods: by the object, then by its function.
 _lock = threading.RLock()
 
 
-def of(function: Callable[..., Any]) -> "Traces":
-    """The traces of a function; of a method, for its object. They live as long as both, and must not refer to them."""
+def find_or_make(
+    api: str,
+    function: Callable[..., Any],
+    key: Any,
+    make: Callable[[], Any],
+    *,
+    others: Sequence[Callable[..., Any]] = (),
+    owner: Any = None,
+) -> Any:
+    """`make()`, which traces the function: in eager mode, what it returned for the same signature.
+
+    The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
+    Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the
+    function, or one of the others, finds outside. Objects count by identity. When one of them dies, what was made for
+    it goes, too. Everything is kept as long as the owner, by default the function, and must not refer to it.
+    """
+    if not tf.executing_eagerly():
+        return make()
     with _lock:
-        if isinstance(function, types.MethodType):
-            return _of_methods.setdefault(function.__self__, WeakIdentityDict).setdefault(function.__func__, Traces)
-        return _of_functions.setdefault(function, Traces)
+        traces = _traces_of(function if owner is None else owner)
+    # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
+    outside = [value for each in (function, *others) for value in read_from_outside(each)]
+    slot = traces.slot_for(api, function, key, outside)
+    with slot.lock:
+        made = traces.made.get(slot)
+        if made is None:
+            with explain_missing_numbers(api, function):
+                made = traces.made[slot] = make()
+        return made
 
 
-class Traces:
-    """Keeps what was made of one function, for each signature of its arguments."""
+def _traces_of(owner: Any) -> "_Traces":
+    if isinstance(owner, types.MethodType):
+        return _by_object.setdefault(owner.__self__, WeakIdentityDict).setdefault(owner.__func__, _Traces)
+    return _by_owner.setdefault(owner, _Traces)
 
-    def __init__(self) -> None:
-        self._signatures = tf.function(_keep_slot, autograph=False)
-        # Here and not in the graph, which takes two collections of garbage to go.
-        self._made: dict[_Slot, Any] = {}
 
-    def find(
-        self,
-        api: str,
-        function: Callable[..., Any],
-        key: Any,
-        make: Callable[[], Any],
-        others: Sequence[Callable[..., Any]] = (),
-    ) -> Any:
-        """`make()`, or what it returned for the same signature.
-
-        The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
-        Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the
-        function, or one of the others, finds outside. Objects count by identity. When one of them dies, what was made
-        for it goes, too.
-        """
-        slot = _Slot(self)
-        arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
-        # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
-        found_outside = [value for each in (function, *others) for value in read_from_outside(each)]
-        outside = [IdentityKey(value, slot.empty) for value in found_outside]
-        scope = _Static((*(_key(value, slot) for value in _scope()), *outside), slot)
-        graph = self._signatures.get_concrete_function(scope, arguments).graph
-        found = getattr(graph, _SLOT)
-        # get_concrete_function warns of nothing: only a call does.
-        if found is slot:
-            tf_internal.frequent_tracing.called_with_tracing(self, f"{api} of '{text.name_of(function)}'", False)
-        else:
-            tf_internal.frequent_tracing.called_without_tracing(self)
-        with found.lock:
-            made = self._made.get(found)
-            if made is None:
-                made = self._made[found] = make()
-            return made
-
-    def drop(self, slot: "_Slot") -> None:
-        """Drops what was made for a signature: an object of it has died."""
-        self._made.pop(slot, None)
+@contextlib.contextmanager
+def explain_missing_numbers(api: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
+    try:
+        yield
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        # Such as "unsupported format string passed to SymbolicTensor.__format__".
+        is_explained = str(error).startswith(f"{api}: ")  # Of a function that this one calls.
+        if is_explained or not re.search("symbolic", str(error), re.IGNORECASE):
+            raise
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise TypeError(
+            f"{api}: '{text.name_of(function)}' needs the numbers in a Tensor, which has none while the function is "
+            f"traced into a graph ({type(error).__name__}: {reason}). Compute with TensorFlow ops; decorate it with "
+            "tf.function if it branches on a Tensor, or use numpy_function if it computes in Python."
+        ) from error
 
 
 def arrays_to_tensors(structure: Any) -> Any:
-    """The structure with Tensors for its NumPy arrays and numbers, which are inputs of a trace as in a tf.function."""
+    """In eager mode, the structure with Tensors for its arrays and numbers of NumPy: inputs, as in a tf.function."""
+    if not tf.executing_eagerly():  # In a graph an array is a constant.
+        return structure
     return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf) if _is_array(leaf) else leaf, structure)
 
 
@@ -93,18 +97,42 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc"
 
 
+class _Traces:
+    """Keeps what was made for one function, for each signature of its arguments."""
+
+    def __init__(self) -> None:
+        self._signatures = tf.function(_keep_slot, autograph=False)
+        # By the slot. Here and not in the graph, which takes two collections of garbage to go.
+        self.made: dict[_Slot, Any] = {}
+
+    def slot_for(self, api: str, function: Callable[..., Any], key: Any, outside: Sequence[Any]) -> "_Slot":
+        """The slot of a signature: a new one, or that of an earlier call."""
+        slot = _Slot(self)
+        arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
+        identities = [IdentityKey(value, slot.empty) for value in outside]
+        scope = _Static((*(_key(value, slot) for value in _scope()), *identities), slot)
+        graph = self._signatures.get_concrete_function(scope, arguments).graph
+        found = getattr(graph, _SLOT)
+        # get_concrete_function warns of nothing: only a call does.
+        if found is slot:
+            tf_internal.frequent_tracing.called_with_tracing(self, f"{api} of '{text.name_of(function)}'", False)
+        else:
+            tf_internal.frequent_tracing.called_without_tracing(self)
+        return found
+
+
 class _Slot:
     """Stands for a signature, on the graph that tf.function finds for it."""
 
-    def __init__(self, traces: Traces) -> None:
+    def __init__(self, traces: _Traces) -> None:
         self.lock = threading.RLock()
         self._traces = weakref.ref(traces)
 
     def empty(self, _: Any) -> None:
-        """Called when an object of the signature has died."""
+        """Called when an object of the signature has died: drops what was made for it."""
         traces = self._traces()
         if traces is not None:
-            traces.drop(self)
+            traces.made.pop(self, None)
 
 
 def _keep_slot(scope: "_Static", arguments: Any) -> None:
@@ -164,4 +192,4 @@ def _scope() -> tuple[Any, ...]:
     if tf.distribute.has_strategy():  # Each replica has its own variables.
         strategy, context = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
         replica = None if context is None else int(context.replica_id_in_sync_group)
-    return *scopes.of_trace(), tuple(scopes.forwarded_arguments()), strategy, replica
+    return *keras_internal.state_of_call(), strategy, replica
