@@ -98,7 +98,7 @@ CALLS = {
     "recompute_grad": lambda x: cg.recompute_grad(tf.sin)(x),
     "override_gradients": lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.guided})(x),
     **{
-        f"rules.{name}": lambda x, rule=getattr(cg.rules, name): cg.override_gradients(tf.nn.relu, {"Relu": rule})(x)
+        f"rules.{name}": lambda x, name=name: cg.override_gradients(tf.nn.relu, {"Relu": getattr(cg.rules, name)})(x)
         for name in cg.rules.__all__
     },
     "rules.clip": lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip(norm=1.0)})(x),

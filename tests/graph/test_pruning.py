@@ -192,9 +192,10 @@ ONE_THREAD = """
 import json, sys
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tests.graph.test_pruning import COUNTS, X, around_function, start_counting
 
 tf.config.threading.set_inter_op_parallelism_threads(2)  # With one, as on one core, TensorFlow waits for itself.
+from tests.graph.test_pruning import COUNTS, X, around_function, start_counting
+
 x, answers = tf.constant(X), {}
 for around in sys.argv[1:]:
     start_counting()

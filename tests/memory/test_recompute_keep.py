@@ -1,20 +1,15 @@
 """recompute_grad with values that are kept instead of computed again."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import RUNS as MODES
+
 pytestmark = pytest.mark.core
 
-MODES = {
-    "eager": lambda run: run,
-    "traced": functools.partial(tf.function, autograph=False),
-    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
-}
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 KEEP = {
     "names": ["inner"],
@@ -55,8 +50,11 @@ def test_kept_values_are_not_computed_again(kind, mode):
     assert len(counted) == (2 if kind in ("names", "nothing") else 1)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("keep", [["a"], ["a", "b"], lambda op: op.type in ("MatMul", "Sin")])
+@pytest.mark.parametrize(
+    ("keep", "mode"),
+    [(["a"], "jit"), (["a", "b"], "traced"), (lambda op: op.type in ("MatMul", "Sin"), "eager")],
+    ids=["a name", "names", "a predicate"],
+)
 def test_derivatives_of_two_orders_are_those_of_the_function(keep, mode):
     w = tf.Variable([[1.0, 2.0], [3.0, -1.0]])
     x = tf.constant([[0.5, -0.5]])

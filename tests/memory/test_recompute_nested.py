@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import MODES
+from ..support.modes import RUNS as MODES
 
 X, DY = tf.constant([1.0, 2.0, -0.5]), tf.constant([1.0, 10.0, -3.0])
 

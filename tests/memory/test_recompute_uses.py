@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import MODES
+from ..support.modes import RUNS as MODES
 
 pytestmark = pytest.mark.core
 

@@ -276,7 +276,7 @@ def traces_of_calls(name, traced, plans, as_keyword, seeds, new_seed):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-@random_arguments(20)
+@random_arguments(10)
 def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
     numbers = traces_of_calls(name, False, plans, as_keyword, seeds=[0, 0, 1], new_seed=2)
     # New Tensors and arrays do not trace anew; other objects may.
@@ -285,6 +285,6 @@ def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-@random_arguments(4)
+@random_arguments(2)
 def test_traced_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
     assert traces_of_calls(name, True, plans, as_keyword, seeds=[0], new_seed=1) == [1, 1]
