@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 
+from ..support.mode_table import fills
 from ..support.processes import run_script
 from ..support.sources import ROOT
 from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
@@ -63,12 +64,7 @@ def saved_model(tmp_path_factory):
     return folder, tensors
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="c_api")
-@pytest.mark.mode_table(feature="custom_gradient", mode="c_api")
-@pytest.mark.mode_table(feature="custom_vjp", mode="c_api")
-@pytest.mark.mode_table(feature="custom_jvp", mode="c_api")
-@pytest.mark.mode_table(feature="recompute_grad", mode="c_api")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="c_api")
+@fills("c_api", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model

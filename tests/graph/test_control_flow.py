@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES, assert_orders
+from ..support.modes import MODES, assert_orders, vjp
 from ..support.pointwise import CONTROLS, DY, POINTWISE, Jet, X
 from ..support.processes import run_python
 from ..support.sources import ROOT
@@ -159,10 +159,7 @@ def test_values_and_gradients_inside_of_a_data_pipeline(name):
     case = POINTWISE[name]
 
     def value_and_gradient(x, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = case.function(x)
-        return value, tape.gradient(value, x, output_gradients=dy)
+        return vjp(lambda: case.function(x), x, dy)
 
     xs = np.stack([X, 2 * X, -X, X - 0.3])
     dys = np.stack([DY, DY[::-1], 3 * DY, -DY])
@@ -214,9 +211,6 @@ def test_python_inside_of_a_decorated_function_is_translated_only_on_request(dec
 
     @tf.function
     def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = decorator(tf.autograph.to_graph(absolute))(x)
-        return y, tape.gradient(y, x, output_gradients=dy)
+        return vjp(lambda: decorator(tf.autograph.to_graph(absolute))(x), x, dy)
 
     np.testing.assert_array_equal(run(x), [[-1.0, 2.0], [7.0, 70.0]])

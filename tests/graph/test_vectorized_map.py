@@ -10,6 +10,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support import reference
+from ..support.modes import vjp
 from ..support.tensors import random_array
 
 N = 3
@@ -184,10 +185,9 @@ def test_sizes_that_are_unknown_while_tracing(rng):
     def run(x, gx, dy):
         def one(member):
             x, dy = member
-            with tf.GradientTape() as tape:
-                tape.watch([x, gx])
-                h = cg.embed_gradient(dy, gx[None], x, axis=[1], fx_gx_manually_stopped=True)
-            return tape.gradient(h, [x, gx], output_gradients=dy)
+            return vjp(lambda: cg.embed_gradient(dy, gx[None], x, axis=[1], fx_gx_manually_stopped=True), [x, gx], dy)[
+                1
+            ]
 
         return tf.vectorized_map(one, (x, dy), fallback_to_while_loop=False)
 
@@ -292,10 +292,7 @@ def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(s
     """A function of all of x: by the axis; or without one, where gx has no more elements than x."""
 
     def gradient(x, gx, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            h = cg.embed_gradient(tf.reduce_sum(x), gx, x, axis)
-        return tape.gradient(h, x, output_gradients=dy)
+        return vjp(lambda: cg.embed_gradient(tf.reduce_sum(x), gx, x, axis), x, dy)[1]
 
     @tf.function(input_signature=[tf.TensorSpec([2, None]), tf.TensorSpec([None]), tf.TensorSpec([2])], autograph=False)
     def run(xs, gx, dys):
@@ -319,10 +316,7 @@ def test_recomputation_under_vectorized_map_has_the_right_gradient(rng):
 
     def gradients(elements):
         x, dy = elements
-        with tf.GradientTape() as tape:
-            tape.watch([x, weights])
-            y = cg.recompute_grad(lambda x, w: tf.tanh(x * w))(x, weights)
-        return tape.gradient(y, [x, weights], output_gradients=dy)
+        return vjp(lambda: cg.recompute_grad(lambda x, w: tf.tanh(x * w))(x, weights), [x, weights], dy)[1]
 
     weights = tf.constant(w)
     elements = (tf.constant(xs), tf.constant(dys))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.mode_table import fills
 from ..support.processes import run_python
 from ..support.without_python import BUILT_IN_FAILURES, CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, X
 
@@ -56,12 +57,9 @@ def answers(tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_gradient", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_vjp", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_jvp", mode="v1_loader")
-@pytest.mark.mode_table(feature="recompute_grad", mode="v1_loader")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="v1_loader")
+@fills(
+    "v1_loader", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_is_the_custom_one(answers, name):
     assert not isinstance(answers[name], str), answers[name]

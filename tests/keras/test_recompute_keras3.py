@@ -17,7 +17,7 @@ def plain(layer):
 
 
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method:UserWarning")
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("mode", ["int8", "float8"])
 def test_quantized_layers(mode):
     results = []
     for wrap in (plain, cg.layers.Recompute):

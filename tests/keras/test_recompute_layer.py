@@ -10,10 +10,11 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.rewrite import traced_call
 
 from ..support.keras_models import MODES, assert_equal, layers_of, train, value_and_gradients, variables_of
+from ..support.modes import vjp
 from ..support.observed import num_eager_tensors
+from ..support.tensors import pairs
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 STEPS = np.random.default_rng(1).normal(size=[2, 5, 3]).astype(np.float32)
@@ -31,6 +32,19 @@ def block(library):
     return library.Sequential([layers.Dense(4, activation="gelu"), layers.BatchNormalization(), *dropout])
 
 
+def self_attention(library):
+    class SelfAttention(library.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            random = {"dropout": 0.3, "seed": 3} if library is keras else {}
+            self.attention = library.layers.MultiHeadAttention(2, 4, **random)
+
+        def call(self, x, training=None):
+            return self.attention(x, x, training=training)
+
+    return SelfAttention()
+
+
 # For each name the layer and its input.
 LAYERS = {
     "dense": (lambda k: k.layers.Dense(4, "swish", kernel_regularizer="l2", activity_regularizer="l1"), X),
@@ -38,11 +52,12 @@ LAYERS = {
     "block": (block, X),
     "functional": (functional, X),
     "gru": (lambda k: k.layers.GRU(4, return_sequences=True), STEPS),
+    "attention": (self_attention, STEPS),
+    "convolution": (lambda k: k.Sequential([k.layers.Conv1D(4, 3), k.layers.BatchNormalization()]), STEPS),
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "mode"), pairs(LAYERS, MODES))
 def test_training_is_that_of_the_layer(name, mode, library):
     make, x = LAYERS[name]
     results = []
@@ -52,37 +67,14 @@ def test_training_is_that_of_the_layer(name, mode, library):
     assert_equal(*results)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_dropout_has_one_mask_for_the_value_and_the_gradient(mode):
-    layer = cg.layers.Recompute(keras.layers.Dropout(0.5))
-    x = tf.ones([1000])
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x, training=True)
-        return y, tape.gradient(y, x)
-
-    run = MODES[mode](step)
-    masks = []
-    for _ in range(3):
-        y, dx = run()
-        np.testing.assert_array_equal(y, dx)
-        masks.append(y.numpy())
-    assert 0 < np.mean(masks[0] == 0) < 1
-    assert not np.array_equal(masks[0], masks[1])
-    assert not np.array_equal(masks[1], masks[2])
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_is_that_of_the_layer(policy, library):
-    library.mixed_precision.set_global_policy(policy)
+def test_mixed_precision_is_that_of_the_layer(library):
+    library.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         layer = library.layers.Dense(4, activation="tanh")
         recomputed = layers_of(library).Recompute(layer)
         found, expected = value_and_gradients(recomputed, X), value_and_gradients(layer, X)
         assert_equal(found, expected, 1e-2, 1e-2)
-        assert found[0].dtype == tf.as_dtype(policy.removeprefix("mixed_")).as_numpy_dtype
+        assert found[0].dtype == tf.bfloat16.as_numpy_dtype
         assert tf.as_dtype(recomputed(library.Input([3])).dtype) == tf.as_dtype(found[0].dtype)
     finally:
         library.mixed_precision.set_global_policy("float32")
@@ -221,20 +213,9 @@ def test_second_derivatives_are_those_of_the_layer(library):
     assert_equal(*results)
 
 
-@pytest.fixture
-def traces(monkeypatch):
-    """One entry for each trace."""
-    found, make = [], traced_call.TracedCall.__init__
-
-    def count(self, *args):
-        found.append(self)
-        make(self, *args)
-
-    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
-    return found
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("policy", "library"), [("float32", "tf_keras"), ("mixed_bfloat16", "keras")], indirect=["library"]
+)
 def test_eager_mode_traces_once_for_each_signature(traces, policy, library):
     library.mixed_precision.set_global_policy(policy)
     try:
@@ -280,12 +261,8 @@ def test_intermediate_values_are_not_kept(library):
     assert kept_by(layers_of(library).Recompute(layer)) <= 2
 
 
-@pytest.mark.parametrize(
-    ("keep", "number"), [((), 2), (["exponential"], 2), (lambda op: op.type == "PyFuncStateless", 1)]
-)
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(mode, keep, number, library):
-    """A name after a function keeps the name's value, not that of the function."""
+@pytest.mark.parametrize(("keep", "number"), [((), 2), (lambda op: op.type == "PyFuncStateless", 1)])
+def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(keep, number, library):
     counted = []
 
     def count(x):
@@ -295,42 +272,33 @@ def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(mode, keep, num
     class Exponential(library.layers.Layer):
         def call(self, x):
             value = tf.numpy_function(count, [tf.stop_gradient(x)], tf.float32, stateful=False)
-            value = cg.embed_gradient(tf.ensure_shape(value, x.shape), value, x)
-            return tf.sin(cg.checkpoint_name(value, "exponential"))
+            return tf.sin(cg.embed_gradient(tf.ensure_shape(value, x.shape), value, x))
 
     layer = layers_of(library).Recompute(Exponential(), keep=keep)
 
     def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-        return y, tape.gradient(y, x, output_gradients=tf.cos(x))
+        return vjp(lambda: layer(x), x, tf.cos(x))
 
-    run = MODES[mode](step)
-    run(tf.constant(X))
+    step(tf.constant(X))
     counted.clear()
-    _, dx = run(tf.constant(X))
+    _, dx = step(tf.constant(X))
     assert len(counted) == number
     np.testing.assert_allclose(dx, np.cos(X) * np.cos(np.exp(X)) * np.exp(X), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("value", "got"), [(lambda x: x, "the function '<lambda>'"), (3, "an int"), ("dense", "a str")]
-)
-def test_a_value_that_is_no_layer(value, got, library):
-    package = library.__name__
-    with pytest.raises(TypeError) as error:
-        layers_of(library).Recompute(value)
-    assert str(error.value) == (
-        f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. Use "
-        "tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
-    )
-
-
-def test_a_layer_of_the_other_keras(library):
-    other = tf_keras if library is keras else keras
-    with pytest.raises(TypeError, match=f"of {library.__name__}, got a Dense of {other.__name__}. Use"):
-        layers_of(library).Recompute(other.layers.Dense(1))
+def test_a_value_that_is_no_layer(library):
+    package, other = library.__name__, tf_keras if library is keras else keras
+    for value, got in [
+        (lambda x: x, "the function '<lambda>'"),
+        (3, "an int"),
+        (other.layers.Dense(1), f"a Dense of {other.__name__}"),
+    ]:
+        with pytest.raises(TypeError) as error:
+            layers_of(library).Recompute(value)
+        assert str(error.value) == (
+            f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. "
+            "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+        )
 
 
 def test_keep_refuses_other_values_and_missing_names(library):

@@ -52,7 +52,7 @@ MODES = pytest.mark.parametrize("run", [lambda f: f, tf.function], ids=["eager",
 
 
 @MODES
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_a_variable_that_was_passed_is_read_as_the_function_reads_it(library, policy, run):
     seen = []
     layer = layers_of(library, seen)[0](dtype=policy)

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
+from ..support.modes import vjp
 from ..support.observed import num_eager_tensors
 from ..support.processes import run_python
 from ..support.tensors import pairs
@@ -64,10 +65,7 @@ NOT_IN_XLA = {"gamma", "poisson", "shuffle"}
 
 
 def value_and_gradient(function, x, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return y, tape.gradient(y, x, output_gradients=dy)
+    return vjp(lambda: function(x), x, dy)
 
 
 @pytest.mark.parametrize(("name", "mode"), pairs(RANDOM, MODES))
@@ -224,10 +222,7 @@ def test_variables_that_a_loop_reads(mode):
         return in_a_loop(lambda y: tf.sin(y * v) + tf.gather(table, [1])[0])(x)
 
     def run(function):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        dx, dv, dtable = tape.gradient(y, [x, v, table], output_gradients=dy)
+        y, (dx, dv, dtable) = vjp(lambda: function(x), [x, v, table], dy)
         return y, dx, dv, tf.convert_to_tensor(dtable)
 
     plain = run(function)
@@ -240,9 +235,11 @@ def test_an_embedding_keeps_sliced_gradients(mode):
     table = tf.Variable(tf.reshape(tf.range(6.0), [3, 2]))
 
     def run():
-        with tf.GradientTape() as tape:
-            y = cg.recompute_grad(lambda i: tf.sin(tf.nn.embedding_lookup(table, i)))(tf.constant([2, 0, 2]))
-        dtable = tape.gradient(y, table, output_gradients=tf.constant([[1.0, 10.0]] * 3))
+        _, dtable = vjp(
+            lambda: cg.recompute_grad(lambda i: tf.sin(tf.nn.embedding_lookup(table, i)))(tf.constant([2, 0, 2])),
+            table,
+            tf.constant([[1.0, 10.0]] * 3),
+        )
         assert isinstance(dtable, tf.IndexedSlices)
         return tf.convert_to_tensor(dtable)
 

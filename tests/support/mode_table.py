@@ -108,6 +108,17 @@ _MARK = "mode_table"
 _SOURCE = pytest.Config.ArgsSource
 
 
+def fills(mode, *features):
+    """Marks a test with cells of one row."""
+
+    def mark(test):
+        for feature in features:
+            test = pytest.mark.mode_table(feature=feature, mode=mode)(test)
+        return test
+
+    return mark
+
+
 class ModeTable:
     """The plugin: it collects the outcome of every marked test.
 

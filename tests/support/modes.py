@@ -86,6 +86,14 @@ def assert_orders(actual, expected):
         np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
 
 
+def vjp(compute, sources, dy=None):
+    """The value of `compute()`, and its gradients with respect to the sources for the upstream `dy`."""
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        value = compute()
+    return value, tape.gradient(value, sources, output_gradients=dy)
+
+
 def tape_vjp(function, args, dy):
     """The value of `function(*args)` and its gradients for the upstream `dy`; None where there is no path."""
     with tf.GradientTape() as tape:
