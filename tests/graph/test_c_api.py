@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tf_cg_ops as cg
 
 from ..support.mode_table import fills
+from ..support.modes import assert_all_close
 from ..support.processes import run_script
 from ..support.sources import ROOT
 from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
@@ -70,8 +71,7 @@ def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model
     found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
     assert not isinstance(found, str), found
-    for actual, expected in zip(found.values(), SAVED[name].by_hand(), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+    assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SAVED_FAILURES)

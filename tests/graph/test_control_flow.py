@@ -153,26 +153,6 @@ def test_control_flow_of_tensorflow_1(tmp_path):
         assert found["built_in"][control][2:] in ([], [[0.0, 0.0, 0.0]])
 
 
-@pytest.mark.parametrize("name", ["given", "custom_gradient", "recompute_grad"])
-def test_values_and_gradients_inside_of_a_data_pipeline(name):
-    """A dataset's function is a graph of its own, which runs in threads of the pipeline."""
-    case = POINTWISE[name]
-
-    def value_and_gradient(x, dy):
-        return vjp(lambda: case.function(x), x, dy)
-
-    xs = np.stack([X, 2 * X, -X, X - 0.3])
-    dys = np.stack([DY, DY[::-1], 3 * DY, -DY])
-    dataset = tf.data.Dataset.from_tensor_slices((xs, dys)).map(value_and_gradient, num_parallel_calls=2).batch(4)
-    ((values, gradients),) = dataset.as_numpy_iterator()
-    expected = case(Jet(xs)).orders(dys)
-    assert_orders([values, gradients], expected[:2])
-
-    # The same elements, differentiated outside of the pipeline, which passes numbers and no gradients.
-    plain = tf.data.Dataset.from_tensor_slices(xs).map(case.function).batch(4)
-    assert_orders([next(iter(plain)).numpy()], expected[:1])
-
-
 @pytest.mark.parametrize("name", ["given", "run_time_axis", "custom_gradient"])
 def test_a_loop_over_a_dataset_inside_of_a_function(name):
     """AutoGraph turns a training loop into a reduction of the dataset by a graph that holds the tape."""

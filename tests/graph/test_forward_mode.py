@@ -1,6 +1,5 @@
 """Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, against NumPy."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,7 @@ import tf_cg_ops as cg
 
 from ..support.functions import WEIGHT, with_variable
 from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
-from ..support.processes import run_python
 from ..support.reference import widen
-from ..support.sources import ROOT
 from ..support.tensors import assert_gradient_close, pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -216,38 +213,3 @@ def test_the_tangent_of_a_variable_that_is_read(where):
         return accumulator.jvp(value)
 
     np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), 100.0 * X * DY)
-
-
-RELOAD = """
-import json, sys, warnings
-warnings.simplefilter("error")
-import tensorflow as tf
-import tf_cg_ops
-from tests.graph.test_forward_mode import DY, SECOND, X, jvp
-
-model = tf.saved_model.load(sys.argv[1])
-found = {}
-x, dy, t = tf.constant(X), tf.constant(DY), tf.constant(2.0 - X)
-for name in sys.argv[2:]:
-    f = getattr(model, name)
-    first = [jvp(f, x, t), tf.function(jvp)(f, x, t)]
-    second = [SECOND["forward over reverse"](f, x, dy, t), tf.function(SECOND["forward over forward"])(f, x, dy, t)]
-    found[name] = [u.numpy().tolist() for u in first + second]
-print(json.dumps(found))
-"""
-
-
-RELOADED = ["given", "run_time_axis", "custom_gradient", "recompute_grad"]
-
-
-def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):
-    model = tf.Module()
-    for name in RELOADED:
-        setattr(model, name, tf.function(POINTWISE[name].function, input_signature=[tf.TensorSpec([3], tf.float64)]))
-    tf.saved_model.save(model, tmp_path / "model")
-    result = run_python(RELOAD, tmp_path / "model", *RELOADED, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    found = json.loads(result.stdout.splitlines()[-1])
-    for name in RELOADED:
-        case, tangent = POINTWISE[name], 2.0 - X
-        first, second = case.slope(X) * tangent, case.curvature(X) * DY * tangent
-        np.testing.assert_allclose(found[name], [first, first, second, second], rtol=1e-12, atol=1e-12)

@@ -121,36 +121,6 @@ def test_a_frozen_graph_has_the_values_and_the_gradients_in_a_fresh_process(plac
     assert run_python(RUN, tmp_path, found, cwd=tmp_path).stdout == "right\n"
 
 
-WRITES = """
-import sys
-import tensorflow as tf
-import tf_cg_ops as cg
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2 as freeze
-
-module = tf.Module()
-module.count = tf.Variable(1.0)
-
-def rule(dy):
-    module.count.assign_add(1.0)
-    return dy * module.count
-
-f = cg.custom_gradient(lambda x: (tf.sin(x), rule))
-module.f = tf.function(lambda x: f(x) * module.count, input_signature=[tf.TensorSpec([])])
-tf.saved_model.save(module, sys.argv[1], signatures=module.f)
-cg.saved_model.strip(sys.argv[1], sys.argv[1] + "_stripped")
-for folder in sys.argv[1] + "_stripped", sys.argv[1]:
-    loaded = tf.saved_model.load(folder)
-    frozen = freeze(loaded.signatures["serving_default"])
-    print(float(frozen(tf.constant(0.0))[0]))
-"""
-
-
-def test_a_rule_that_writes_a_variable_is_frozen_after_stripping_alone(tmp_path):
-    result = run_python(WRITES, tmp_path / "model", cwd=tmp_path, check=False)
-    assert result.stdout == "0.0\n", result.stderr
-    assert "expected resource" in result.stderr
-
-
 class Reading(tf.Module):
     def __init__(self):
         super().__init__()

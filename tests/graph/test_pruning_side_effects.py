@@ -11,7 +11,6 @@ from tf_cg_ops._src.core import library
 
 from ..support.observed import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
-from ..support.sources import ROOT
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])
@@ -69,10 +68,6 @@ def behind_a_rule(x):
     return cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * slope))(x)
 
 
-def behind_a_chain(x):
-    return cg.embed_gradient(fx=tf.sin(x), gx=counted(behind_gx(x)), x=x)
-
-
 EFFECTS = [
     behind_gx,
     before_gx,
@@ -80,7 +75,6 @@ EFFECTS = [
     in_a_branch_behind_gx,
     in_a_loop_behind_gx,
     behind_a_rule,
-    behind_a_chain,
 ]
 
 
@@ -120,24 +114,6 @@ def test_an_effect_that_comes_before_the_value_anyway_costs_no_op(tmp_path):
     ops = ops_that_ran(tmp_path, function, tf.constant(X))
     assert "RandomStandardNormal" in ops
     assert not (OURS | {"PyFuncStateless", "Cos", "Identity", "IdentityN"}) & set(ops)
-
-
-def draws():
-    """The bits of three calls with random numbers."""
-    tf.random.set_seed(7)
-
-    @tf.function
-    def function(x):
-        h = cg.embed_gradient(fx=tf.sin(x), gx=tf.random.uniform([3], dtype=tf.float64), x=x)
-        return h + tf.random.uniform([3], dtype=tf.float64)
-
-    return [one.hex() for one in bits([function(X) for _ in range(3)])]
-
-
-def test_random_numbers_are_drawn_as_before(tmp_path):
-    code = "from tests.graph.test_pruning_side_effects import draws\nprint(draws())"
-    result = run_python(code, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT), DISABLE: "1"})
-    assert result.stdout.splitlines()[-1] == str(draws())
 
 
 def test_a_variable_is_read_before_it_is_assigned():
@@ -241,24 +217,6 @@ def test_control_outputs_of_a_function_stay(name):
         start_counting()
         np.testing.assert_allclose(session.run("PartitionedCall:0", {"Placeholder:0": X}), np.sin(X), rtol=1e-15)
         assert COUNTS["gx"] == (1 if name == "PyFuncStateless" else 0)
-
-
-def test_functions_keep_their_ops_for_gradients_and_for_saving(tmp_path):
-    traced = tf.function(embedded, input_signature=[tf.TensorSpec([3], tf.float64)])
-    traced(X)
-    assert "CustomGradientEmbed" in {op.type for op in traced.get_concrete_function().graph.get_operations()}
-    model = tf.Module()
-    model.f = traced
-    tf.saved_model.save(model, tmp_path / "model")
-    loaded, x = tf.saved_model.load(tmp_path / "model"), tf.constant(X)
-    start_counting()
-    for _ in range(2):
-        loaded.f(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loaded.f(x)
-        np.testing.assert_allclose(tape.gradient(y, x), np.cos(X), rtol=1e-15)
-    assert COUNTS["gx"] == 2
 
 
 LOOP = """

@@ -25,6 +25,7 @@ from ..support.keras_models import (
     with_tangent,
 )
 from ..support.mode_table import fills
+from ..support.modes import assert_all_close
 from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import pairs
@@ -117,8 +118,7 @@ def test_a_functional_model_has_value_and_gradient_of_the_function(name, library
     loaded = library.models.load_model(tmp_path / "model.keras")
     for each in (model, loaded, library.models.clone_model(model)):
         assert_same(value_and_gradients(each, features()), expected)
-    for actual, wanted in zip(value_and_gradients(tf.function(loaded), features()), expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+    assert_all_close(value_and_gradients(tf.function(loaded), features()), expected, rtol=1e-5, atol=1e-6)
 
 
 def deep_model(library):
@@ -243,8 +243,7 @@ def test_a_fresh_process_loads_the_model(library, tmp_path):
     arguments = (library.__name__, tmp_path / "model.keras", tmp_path / "gradients.npz")
     run_python(FRESH, *arguments, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     with np.load(tmp_path / "gradients.npz") as gradients:
-        for actual, expected in zip(gradients.values(), weight_gradients(model), strict=True):
-            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+        assert_all_close(gradients.values(), weight_gradients(model), rtol=1e-5, atol=1e-6)
 
 
 SERVED = """

@@ -1,7 +1,6 @@
 """`grad_fn` runs in the scopes of Keras that the function ran in, for a gradient taken anywhere."""
 
 import importlib
-import threading
 
 import numpy as np
 import pytest
@@ -103,30 +102,3 @@ def test_the_scope_around_the_gradient_is_there_again_after_an_exception():
     with backend.AutocastScope("bfloat16") as _, keras.StatelessScope():
         assert scopes.current() is not None
     assert scopes.current() == before
-
-
-def test_scopes_are_those_of_the_thread():
-    from keras.src import backend
-
-    found = []
-    with backend.AutocastScope("float16"):
-        thread = threading.Thread(target=lambda: found.append(scopes.current()))
-        thread.start()
-        thread.join()
-        assert scopes.current()[0].dtype == "float16"
-    assert found == [None]
-
-
-def test_the_places_where_the_kerases_keep_their_scopes(library):
-    """The names of Keras that scopes.py knows."""
-    module, name, attributes = scopes._KERAS3 if library.__name__ == "keras" else scopes._KERAS2
-    state = getattr(importlib.import_module(module), name)
-    seen = []
-
-    class Probe(library.layers.Layer):
-        def call(self, x):
-            seen.append({attribute: getattr(state, attribute, None) for attribute in attributes})
-            return x
-
-    Probe(dtype="mixed_float16")(tf.constant(X))
-    assert seen[-1][attributes[0]] is not None

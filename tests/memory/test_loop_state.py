@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
+from ..support.modes import assert_all_close
 from ..support.tensors import pairs
 
 NUM_STEPS = 10
@@ -140,8 +141,7 @@ def test_a_keras_cell_trains_as_in_a_plain_loop(mode, checkpoint):
         results.append((losses, [np.asarray(variable) for variable in cell.variables]))
     (plain_losses, plain), (losses, variables) = results
     np.testing.assert_allclose(losses, plain_losses, rtol=2e-4)
-    for a, b in zip(variables, plain, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5)
+    assert_all_close(variables, plain, rtol=2e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)

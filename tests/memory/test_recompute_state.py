@@ -213,23 +213,6 @@ def test_a_variable_is_read_as_it_was_and_written_once(mode):
     assert total.numpy() == 3.0
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_variables_that_a_loop_reads(mode):
-    v, x, dy = tf.Variable([2.0, 3.0]), tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
-    table = tf.Variable([[1.0, 1.0], [0.5, 2.0]])
-
-    def function(x):
-        return in_a_loop(lambda y: tf.sin(y * v) + tf.gather(table, [1])[0])(x)
-
-    def run(function):
-        y, (dx, dv, dtable) = vjp(lambda: function(x), [x, v, table], dy)
-        return y, dx, dv, tf.convert_to_tensor(dtable)
-
-    plain = run(function)
-    for found, expected in zip(MODES[mode](lambda: run(cg.recompute_grad(function)))(), plain, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_an_embedding_keeps_sliced_gradients(mode):
     table = tf.Variable(tf.reshape(tf.range(6.0), [3, 2]))

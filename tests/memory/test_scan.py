@@ -1,7 +1,6 @@
 """scan: its values and gradients are those of the loop in float64 NumPy, in every mode and for every segmentation."""
 
 import collections
-import functools
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import derivative
+from ..support.modes import assert_all_close, derivative
 from ..support.processes import run_python
 from ..support.tensors import pairs
 
@@ -54,8 +53,7 @@ def scan_gradients(num_steps, w, *, wrap=lambda run: run, reverse=False, **optio
 
 
 def assert_close(got, expected):
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
@@ -163,21 +161,6 @@ def test_composite_carries():
     np.testing.assert_allclose(tape.gradient(total, xs), 864.0 / np.array([2.0, 3.0, 4.0]))
 
 
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.complex64])
-def test_dtypes(dtype):
-    xs = tf.cast(tf.constant([1.0, 2.0, 3.0, 4.0, 5.0]), dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(xs)
-        last, ys = cg.scan(lambda carry, x: (carry + x * x, x), tf.zeros([], dtype), xs)
-    assert last.dtype == ys.dtype == dtype
-    dy = tf.constant(2.0, dtype) if not dtype.is_complex else tf.constant(2.0 + 1.0j, dtype)
-    gradient = tape.gradient(last, xs, output_gradients=dy)
-    assert gradient.dtype == dtype
-    np.testing.assert_allclose(
-        tf.cast(gradient, tf.complex128), (2.0 * np.arange(1, 6)) * tf.cast(dy, tf.complex128).numpy(), rtol=1e-2
-    )
-
-
 @pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "log"), ("jit", "sqrt"), ("traced", None)])
 def test_second_order(mode, checkpoint):
     @MODES[mode]
@@ -212,57 +195,6 @@ def test_forward_mode(checkpoint):
     np.testing.assert_allclose(accumulator.jvp(last), 11 * x**10 * tangent, rtol=1e-10)
     t = np.arange(1, 11)[:, None]
     np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "scan",
-    [
-        lambda x: cg.scan(lambda carry, _: (carry * x, carry * x), x, length=10),
-        lambda x: tf.scan(lambda carry, _: carry * x, tf.zeros([10]), initializer=x),
-    ],
-)
-def test_tensorflow_has_no_tangents_of_outputs_of_loops_inside_of_a_function(scan):
-    @tf.function
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, x) as accumulator:
-            results = scan(x)
-        return accumulator.jvp(results)
-
-    with pytest.raises(TypeError, match="variant"):
-        run(tf.constant([0.9, 1.1]))
-
-
-# In more modes and segments, while_loop is tested: TensorFlow takes long to vectorize these.
-@pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "sqrt"), ("eager", None)])
-def test_vectorized_map(mode, checkpoint):
-    xs = tf.constant(XS[:10])
-
-    def value(arguments):
-        return cg.scan(lambda c, x: (tf.tanh(c * x), c * c), *arguments, checkpoint=checkpoint)
-
-    def gradient(init):
-        with tf.GradientTape() as tape:
-            tape.watch([init, xs])
-            last, ys = value((init, xs))
-        return tape.gradient([last, ys], [init, xs], output_gradients=[tf.constant(DC), tf.constant(DYS[:10])])
-
-    for function, arguments in (
-        (value, (tf.constant(RNG.normal(size=[4, 3])), tf.constant(RNG.normal(size=[4, 10, 3])))),
-        (gradient, tf.constant(RNG.normal(size=[4, 3]))),
-    ):
-        run = MODES[mode](lambda: tf.vectorized_map(function, arguments, fallback_to_while_loop=False))  # noqa: B023
-        examples = zip(*arguments, strict=True) if isinstance(arguments, tuple) else list(arguments)
-        expected = [tf.stack(parts) for parts in zip(*map(function, examples), strict=True)]
-        assert_close(run(), expected)
-
-
-def test_jacobians():
-    x = tf.constant(XS[:5, 0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        ys = cg.scan(lambda c, t: (c * t, c * t), tf.constant(1.0, tf.float64), x)[1]
-    products = np.cumprod(x)
-    np.testing.assert_allclose(tape.jacobian(ys, x), np.tril(products[:, None] / x.numpy()), rtol=1e-10)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -528,50 +460,6 @@ def test_numbers_of_steps_that_differ_at_run_time():
         run(tf.ones([3]), tf.ones([4]))
 
 
-XS4 = tf.constant([0.3, 0.5, 0.2, 0.4])
-
-
-def loops_in_loops(x):
-    """Two loops of TensorFlow, one in the other."""
-    rows = tf.reshape(x, [2, 2])
-
-    def inner(carry, row):
-        return tf.while_loop(
-            lambda i, c: i < 2, lambda i, c: (i + 1, c * tf.sin(row[i]) + row[i]), (0, carry), maximum_iterations=2
-        )[1]
-
-    return tf.while_loop(lambda i, c: i < 2, lambda i, c: (i + 1, inner(c, rows[i])), (0, 1.0), maximum_iterations=2)[1]
-
-
-def scanned(checkpoint):
-    return lambda x: cg.scan(lambda carry, x: (carry * tf.sin(x) + x, None), 1.0, x, checkpoint=checkpoint)[0]
-
-
-def derivatives(function, order):
-    """The derivatives of a function of a vector, each weighted by numbers that are not equal."""
-    for _ in range(order):
-        function = functools.partial(lambda f, x: tf.reduce_sum(derivative(f)(x) * [1.0, 2.0, 3.0, -1.0]), function)
-    return function
-
-
-def test_higher_derivatives_under_xla():
-    """XLA differentiates a loop in a loop once less often than one loop: segments are loops in a loop."""
-    for checkpoint, order in ((2, 2), (None, 3)):
-        found, expected = derivatives(scanned(checkpoint), order), derivatives(loops_in_loops, order)
-        np.testing.assert_allclose(MODES["jit"](found)(XS4), expected(XS4), rtol=1e-5)
-    for function in (scanned(2), loops_in_loops):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="EmptyTensorList must be a compile-time constant"):
-            MODES["jit"](derivatives(function, 3))(XS4)
-
-
-@pytest.mark.parametrize("function", [scanned("sqrt"), loops_in_loops], ids=["scan", "built-in"])
-def test_a_compiled_loop_has_no_gradient_for_a_tape_around_it(function):
-    with tf.GradientTape() as tape:
-        tape.watch(XS4)
-        with pytest.raises(tf.errors.UnimplementedError, match="TensorList crossing the XLA/TF boundary"):
-            MODES["jit"](function)(XS4)
-
-
 def test_a_length_that_is_a_tensor():
     run = tf.function(lambda x, length: cg.scan(lambda carry, _: (carry * x, carry), 1.0, length=length))
     last, ys = run(tf.constant(2.0), tf.constant(5))
@@ -580,6 +468,7 @@ def test_a_length_that_is_a_tensor():
 
 
 def test_the_loops_over_segments_do_not_run_ahead():
-    run = tf.function(derivative(scanned("log"))).get_concrete_function(tf.TensorSpec([100]))
-    loops = [op for op in run.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    gradient = derivative(lambda x: cg.scan(lambda carry, x: (tf.sin(carry) + x, None), 1.0, x, checkpoint="log")[0])
+    graph = tf.function(gradient).get_concrete_function(tf.TensorSpec([100])).graph
+    loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
     assert [op.get_attr("parallel_iterations") for op in loops] == [1, 1]  # The loop and its gradient.

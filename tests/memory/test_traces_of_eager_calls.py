@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import assert_all_close
 from ..support.tensors import pairs
 
 X = tf.constant([0.5, -1.0, 2.0], tf.float64)
@@ -43,8 +44,7 @@ def vjp(function, *args, sources=(X,), dy=DY):
 
 def assert_equal(found, expected):
     assert len(found) == len(expected)
-    for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
+    assert_all_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def by_hand(w):

@@ -19,6 +19,8 @@ from hypothesis import strategies
 
 import tf_cg_ops as cg
 
+from ..support.modes import assert_all_close
+
 X, DY = tf.constant([0.5, -1.0, 2.0], tf.float64), tf.constant([1.0, 10.0, -3.0], tf.float64)
 Pair = collections.namedtuple("Pair", ["first", "second"])
 
@@ -220,8 +222,7 @@ def assert_agreement(wrapped, function, traces, pool, plans, as_keyword, traced)
     expected = run(function, args, kwargs, pool.sources(), traced)
     before = len(traces)
     found = run(wrapped, args, kwargs, pool.sources(), traced)
-    for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)
+    assert_all_close(found, expected, rtol=1e-9, atol=1e-12)
     return len(traces) - before
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
+from ..support.modes import assert_all_close
 from ..support.processes import run_python
 from ..support.tensors import pairs
 
@@ -27,8 +28,7 @@ def reference(x, w, dy, num_steps):
 
 
 def assert_close(got, expected):
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(["sqrt", "log", 1, 4, 100, None], MODES))

@@ -81,9 +81,14 @@ MODES = {
 }
 
 
-def assert_orders(actual, expected):
+def assert_all_close(actual, expected, rtol=1e-7, atol=0.0):
+    """Of all pairs of arrays in two lists."""
     for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(a, e, rtol=rtol, atol=atol)
+
+
+def assert_orders(actual, expected):
+    assert_all_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def vjp(compute, sources, dy=None):
