@@ -174,16 +174,6 @@ def test_second_order(order, name, where):
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_tensorflow_has_no_gradient_of_a_tangent_around_a_function():
-    """Not of its own operations either: what forward mode adds to the function is on no tape."""
-    tangent = tf.constant(2.0 - X)
-    for function in (tf.square, POINTWISE["given"].function, POINTWISE["custom_gradient"].function):
-        x = tf.constant(X)
-        np.testing.assert_array_equal(
-            SECOND["reverse over forward"](tf.function(function), x, tf.constant(DY), tangent), 0
-        )
-
-
 def test_a_recomputation_has_no_second_tangent_in_eager_mode():
     """The inner accumulator says None, and the outer one is right."""
     function = cg.recompute_grad(lambda x: tf.sin(x) * x)

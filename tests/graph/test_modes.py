@@ -9,7 +9,6 @@ import pytest
 from ..support import functions
 from ..support.functions import CASES, EMBED_CASES, READY_MADE
 from ..support.modes import GRAPH_MODES, MODES, assert_orders
-from ..support.processes import run_python
 
 pytestmark = pytest.mark.core
 
@@ -35,14 +34,12 @@ IN_EVERY_MODE = [
 LEFT_OUT = [("cond", mode) for mode in ("vectorized_map", "jacobians", "forward_mode")]
 
 # Not with a variable of eager mode in a TensorFlow 1 graph (custom_gradient/test_variables.py has one of that graph), and
-# not with a clipped gradient, which is no linear function of the upstream, in modes that suppose that it is. In the last
-# pair TensorFlow drops an error of its own, or what it calls next raises it; the last test shows that error.
+# not with a clipped gradient, which is no linear function of the upstream, in modes that suppose that it is.
 IMPOSSIBLE = [
     *LEFT_OUT,
     ("with_variable", "tf1"),
     *[("clip_gradient", mode) for mode in ("jacobians", "forward_mode", "forward_mode_eager")],
-    ("while_loop", "forward_mode"),
-    *[(function, mode) for function in ("scan", "map_fn") for mode in ("jacobians", "forward_mode")],
+    *[(function, mode) for function in ("scan", "map_fn", "while_loop") for mode in ("jacobians", "forward_mode")],
 ]
 
 
@@ -84,41 +81,3 @@ def test_pairs_left_out_fail_with_built_in_ops_too(function, mode, monkeypatch):
     monkeypatch.setattr(functions, "square", lambda x: 10.0 * x**2)
     with pytest.raises((ValueError, TypeError)):
         ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
-
-
-DROPPED = """
-import tensorflow as tf
-from tensorflow.python.ops import array_ops
-
-ones_like, errors = array_ops.ones_like, []
-
-def noting(tensor, *args, **kwargs):
-    try:
-        return ones_like(tensor, *args, **kwargs)
-    except TypeError as error:
-        errors.append(f"{tensor.dtype.name}: {error}")
-        raise
-
-array_ops.ones_like = noting
-
-@tf.function
-def run(x, t):
-    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, x**2), (0, x), maximum_iterations=2)[1]
-        dx = tape.gradient(y, x)
-    return accumulator.jvp(dx)
-
-try:
-    assert run(tf.constant([2.0]), tf.ones([1])).numpy() == [48.0]
-except Exception as error:
-    assert "returned a result with an exception set" in str(error), error
-print(errors[0])
-"""
-
-
-@pytest.mark.mode_table(feature="while_loop", mode="forward_mode", outcome="left out")
-def test_an_error_that_tensorflow_drops_in_forward_mode_over_the_gradient_of_a_loop(tmp_path):
-    """With built-in ops: either the number is right, or the error comes up as a SystemError of what is called next."""
-    assert "variant: `dtype`" in run_python(DROPPED, cwd=tmp_path).stdout

@@ -345,12 +345,12 @@ def test_each_of_many_gradients_after_many_effects(tmp_path):
     """Each value would wait for each effect: there are too many to make them all wait, and then ops stay."""
 
     def function(x):
-        slope = tf.add_n([tf.random.uniform([3], dtype=tf.float64) for _ in range(500)])
-        return tf.add_n([cg.embed_gradient(fx=x * i, gx=slope * i, x=x) for i in range(500)])
+        slope = tf.add_n([tf.random.uniform([3], dtype=tf.float64) for _ in range(350)])
+        return tf.add_n([cg.embed_gradient(fx=x * i, gx=slope * i, x=x) for i in range(350)])
 
     ops = ops_that_ran(tmp_path, function, tf.constant(X))
-    assert ops["RandomUniform"] == 500
-    assert 0 < ops["CustomGradientEmbed"] < 450
+    assert ops["RandomUniform"] == 350
+    assert 0 < ops["CustomGradientEmbed"] < 320
 
 
 def test_pruning_is_independent_of_the_length_of_a_chain():

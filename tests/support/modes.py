@@ -5,6 +5,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from .processes import run_python
+
 # Ways to run a function of Tensors.
 RUNS = {
     "eager": lambda function: function,
@@ -283,6 +285,32 @@ GRAPH_MODES = {
     "forward_mode_eager": forward_mode_eager,
     "dataset_map": dataset_map,
 }
+
+
+_VJP = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+model = tf.saved_model.load(sys.argv[1])
+arguments, dy = ([tf.constant(value) for value in np.load(path).values()] for path in sys.argv[2:4])
+sources = [x for x in arguments if x.dtype.is_floating] + [model.v]
+with tf.GradientTape() as tape:
+    tape.watch(sources)
+    values = tf.nest.flatten(model.f(*arguments))
+np.savez(sys.argv[4], *values, *map(tf.convert_to_tensor, tape.gradient(values, sources, output_gradients=dy)), model.v)
+"""
+
+
+def vjp_in_a_fresh_process(model, arguments, dy, folder):
+    """The values of `model.f`, saved and loaded; its gradients with respect to the arguments and to `model.v`; and that."""
+    tf.saved_model.save(model, folder / "model")
+    paths = [folder / f"{name}.npz" for name in ("arguments", "dy", "results")]
+    np.savez(paths[0], *arguments)
+    np.savez(paths[1], *dy)
+    run_python(_VJP, folder / "model", *paths, cwd=folder)
+    with np.load(paths[2]) as results:
+        return list(results.values())
 
 
 tf1 = tf.compat.v1
