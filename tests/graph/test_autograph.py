@@ -109,7 +109,7 @@ def translated(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("function", public_functions())
+@pytest.mark.parametrize("function", list(public_functions()))
 def test_every_public_function_is_marked(function):
     assert api.is_autograph_artifact(function)
 

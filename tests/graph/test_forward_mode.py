@@ -14,8 +14,6 @@ from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
 from ..support.reference import widen
 from ..support.tensors import assert_gradient_close, pairs, random_array
 
-pytestmark = pytest.mark.core
-
 
 def jvp(function, x, tangent):
     with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:

@@ -12,8 +12,6 @@ from tf_cg_ops._src.core import library
 from ..support.modes import vjp
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 
-pytestmark = pytest.mark.core
-
 
 def jit(function):
     return tf.function(function, jit_compile=True, autograph=False)

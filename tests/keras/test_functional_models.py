@@ -30,8 +30,6 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
-
 # What the model below holds.
 IN_THE_DEEP_MODEL = [
     "embed_gradient",
@@ -104,6 +102,7 @@ def model_of(library, call):
     return library.Model(x, call(x))
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize(("name", "library"), pairs(CALLS, KERASES), indirect=["library"])
@@ -135,6 +134,7 @@ def weight_gradients(model):
     return value_and_gradients(lambda x: model([x, tf.constant(features(1))]), features(), model.trainable_variables)
 
 
+@pytest.mark.core
 def test_models_of_layers_and_calls(library, tmp_path):
     model = deep_model(library)
     expected = weight_gradients(model)
@@ -172,6 +172,7 @@ def test_the_same_function_twice_in_a_model(library, tmp_path):
     assert_same(value_and_gradients(library.models.load_model(tmp_path / "model.keras"), features()), expected)
 
 
+@pytest.mark.core
 @fills("keras_jit", *IN_THE_DEEP_MODEL)
 def test_fitting_under_xla_is_gradient_descent():
     model, other = deep_model(keras), deep_model(keras)
@@ -194,6 +195,7 @@ def test_fitting_under_xla_is_gradient_descent():
         assert tolerance < 0.1 * way
 
 
+@pytest.mark.core
 @fills("mixed_precision", *IN_THE_DEEP_MODEL)
 @pytest.mark.parametrize(
     ("policy", "library"), [("mixed_float16", "keras"), ("mixed_bfloat16", "tf_keras")], indirect=["library"]
@@ -236,6 +238,7 @@ np.savez(sys.argv[3], *weight_gradients(model))
 """
 
 
+@pytest.mark.core
 @fills("keras_fresh", *IN_THE_DEEP_MODEL)
 def test_a_fresh_process_loads_the_model(library, tmp_path):
     model = deep_model(library)
@@ -262,6 +265,7 @@ np.savez(sys.argv[3], value, tape.gradient(value, x, output_gradients=upstream))
 """
 
 
+@pytest.mark.core
 @fills("keras_export", *IN_THE_DEEP_MODEL)
 def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
     model = deep_model(keras)

@@ -18,8 +18,6 @@ from ..support.modes import vjp
 from ..support.processes import run_python
 from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
-
 
 def assert_close(actual, value, gradient):
     np.testing.assert_allclose(actual[0], value, rtol=1e-6)
@@ -28,6 +26,7 @@ def assert_close(actual, value, gradient):
     np.testing.assert_allclose(actual[1], gradient, rtol=1e-5)
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="eager")
 @pytest.mark.mode_table(feature="name", mode="traced")
 @pytest.mark.mode_table(feature="name", mode="jit")
@@ -41,6 +40,7 @@ def test_layers_called_by_themselves_and_in_functions(name, library):
         assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", LAYERS)
@@ -81,6 +81,7 @@ EMBEDDINGS = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
 @pytest.mark.parametrize("name", EMBEDDINGS)
@@ -181,6 +182,7 @@ np.savez(path, *gradients)
 """
 
 
+@pytest.mark.core
 @fills("keras_fresh", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
 @fills("keras_export", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
 def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):

@@ -10,8 +10,6 @@ from ..support.modes import RUNS as MODES
 from ..support.modes import vjp
 from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
-
 X = tf.constant([1.0, 2.0])
 COUNTER, GENERATOR = tf.Variable([0.0, 0.0]), tf.random.Generator.from_seed(1)
 

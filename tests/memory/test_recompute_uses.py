@@ -11,8 +11,6 @@ import tf_cg_ops as cg
 from ..support.modes import RUNS as MODES
 from ..support.modes import vjp
 
-pytestmark = pytest.mark.core
-
 X, DY = tf.constant([0.3, 0.4]), tf.constant([1.0, 10.0])
 
 

@@ -55,6 +55,7 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
 def test_values_and_gradients(checkpoint, mode):
     for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
@@ -298,6 +299,7 @@ def test_a_session_of_tensorflow_1():
     assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
 
 
+@pytest.mark.core
 def test_a_saved_model_in_a_fresh_process(tmp_path):
     model = tf.Module()
     model.v = tf.Variable(W)

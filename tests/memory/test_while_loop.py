@@ -30,6 +30,7 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(["sqrt", "log", 1, 4, 100, None], MODES))
 def test_loops_that_end_anywhere(checkpoint, mode):
     w = tf.Variable(W)

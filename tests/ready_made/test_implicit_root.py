@@ -25,12 +25,11 @@ from ..support.roots import (
 from ..support.sources import ROOT
 from ..support.tensors import random_array
 
-pytestmark = pytest.mark.core
-
 CASES = {"coupled": (coupled, coupled_by_hand), "batched": (cubic, cubic_by_hand)}
 ALL_MODES = {**MODES, **GRAPH_MODES}
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="implicit_root", mode="mode")
 @pytest.mark.parametrize(
     ("case", "mode"),
@@ -58,6 +57,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="implicit_root", mode="reloaded")
 def test_first_and_second_order_after_a_reload_in_a_fresh_process(tmp_path):
     model = tf.Module()

@@ -22,6 +22,7 @@ def systems(rng, dtype, size=25):
     return matrix, matrix @ matrix.conj().T, random_array(rng, [size], dtype)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("dtype", "mode"), pairs(TOLERANCE, MODES))
 def test_gmres(dtype, mode, rng):
     """With restarts, and in eager mode with more directions than unknowns."""
@@ -35,6 +36,7 @@ def test_gmres(dtype, mode, rng):
     assert np.linalg.norm(matrix @ u - right) <= 20 * TOLERANCE[dtype] * np.linalg.norm(right)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("mode", "dtype"), [("eager", tf.float32), ("traced", tf.float64), ("jit", tf.float32)])
 def test_cg(mode, dtype, rng):
     _, matrix, right = systems(rng, dtype)

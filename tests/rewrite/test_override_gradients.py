@@ -12,8 +12,6 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from ..support.modes import vjp
 from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
-
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
 
 
@@ -55,6 +53,7 @@ PLACES = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("place", "mode"), pairs(PLACES, ["eager", "traced"]))
 def test_ops_are_found_in_each_place(place, mode):
     function, times = PLACES[place]
@@ -101,6 +100,7 @@ FORMS = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("form", FORMS)
 def test_variables_are_shared_and_have_gradients(form):
     model = Doubled()
@@ -281,6 +281,7 @@ def test_a_structure_of_arguments_and_results():
     np.testing.assert_allclose(y["ragged"].flat_values, np.cos([1.0, 2.0, 3.0]))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("library", "mode"), [(keras, "traced"), (tf_keras, "eager"), (keras, "jit")])
 def test_keras_models(library, mode):
     library.utils.set_random_seed(2)

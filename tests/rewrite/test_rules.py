@@ -32,6 +32,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("activation", "mode"), pairs(ACTIVATIONS, ["eager", "traced", "jit"]))
 def test_rules_of_saliency_maps(activation, mode):
     function, derivative = ACTIVATIONS[activation]
