@@ -154,30 +154,6 @@ def test_jacobians_are_those_of_gx_and_need_no_loop(name, rng):
     assert loops_in(run.get_concrete_function(*tensors)) == []
 
 
-def test_hessians_over_several_inputs_are_symmetric(rng):
-    """fx = 0 and gx = (a * b, a * b / 2 + b): each mixed second derivative counts once for each gx that carries it."""
-    a, b = random_array(rng, [3]), random_array(rng, [3])
-
-    @tf.function
-    def run(ab):
-        with tf.GradientTape() as outer:
-            outer.watch(ab)
-            with tf.GradientTape() as inner:
-                inner.watch(ab)
-                a, b = tf.unstack(ab)
-                h = cg.embed_gradient(tf.zeros_like(a), [a * b, a * b / 2 + b], [a, b], fx_gx_manually_stopped=True)
-            gradient = inner.gradient(h, ab, output_gradients=tf.constant([1.0, 10.0, 100.0], tf.float64))
-        return outer.jacobian(gradient, ab)
-
-    ab = tf.constant(np.stack([a, b]))
-    hessian = run(ab).numpy().reshape(6, 6)
-    dy = np.array([1.0, 10.0, 100.0])
-    mixed = np.diag(dy * (a + b / 2))  # d(ab)/db in the first gx, d(ab/2 + b)/da in the second.
-    expected = np.block([[np.diag(dy * 2 * b), mixed], [mixed, np.diag(dy * 2 * (a / 2 + 1))]])
-    np.testing.assert_allclose(hessian, expected, rtol=1e-12)
-    assert loops_in(run.get_concrete_function(ab)) == []
-
-
 def test_sizes_that_are_unknown_while_tracing(rng):
     x, gx, dy = random_array(rng, [N, 2, 4]), random_array(rng, [4]), random_array(rng, [N, 2])
 

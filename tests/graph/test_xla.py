@@ -34,25 +34,6 @@ def test_a_hessian(rng):
     np.testing.assert_allclose(run(tf.constant(x), tf.constant(w)), np.diag(-np.sin(x) + 2 * w), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_second_order_equals_that_without_xla(rng, dtype):
-    x, gx, dy, du = (tf.constant(random_array(rng, [4], dtype)) for _ in range(4))
-
-    def run(x, gx, dy, du):
-        with tf.GradientTape() as outer:
-            outer.watch([x, gx, dy])
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                h = cg.embed_gradient(tf.zeros_like(x), gx * x, x, fx_gx_manually_stopped=True)
-            gradient = inner.gradient(h, x, output_gradients=dy)
-        return outer.gradient(gradient, [x, gx, dy], output_gradients=du)
-
-    wide = np.complex128 if dtype.is_complex else np.float64
-    for compiled, expected in zip(jit(run)(x, gx, dy, du), run(x, gx, dy, du), strict=True):
-        assert np.count_nonzero(expected) == 4
-        assert_gradient_close(compiled, expected.numpy().astype(wide), dtype, scale=8.0)
-
-
 @pytest.mark.parametrize(("dtype", "wrt"), pairs(DTYPES, ["fx", "gx", "x"]))
 def test_the_kernel_equals_that_of_the_cpu(dtype, wrt, rng):
     """Over two dimensions that are summed up and one that is broadcast, to each of the three operands."""

@@ -12,7 +12,6 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.keras_models import MODES, assert_equal, layers_of, train, value_and_gradients, variables_of
-from ..support.modes import vjp
 from ..support.observed import num_eager_tensors
 from ..support.tensors import pairs
 
@@ -199,20 +198,6 @@ def test_a_layer_that_is_not_trained_does_not_change(library):
     assert (len(layer.trainable_weights), len(layer.non_trainable_weights)) == (0, 4)
 
 
-def test_second_derivatives_are_those_of_the_layer(library):
-    dense, x = library.layers.Dense(3, activation="tanh"), tf.constant(X)
-    results = []
-    for layer in (dense, layers_of(library).Recompute(dense)):
-        with tf.GradientTape() as second:
-            second.watch(x)
-            with tf.GradientTape() as first:
-                first.watch(x)
-                y = tf.reduce_sum(layer(x) ** 2)
-            dx = tf.reduce_sum(tf.sin(first.gradient(y, x)))
-        results.append([tensor.numpy() for tensor in second.gradient(dx, [x, *variables_of(dense)[:1]])])
-    assert_equal(*results)
-
-
 @pytest.mark.parametrize(
     ("policy", "library"), [("float32", "tf_keras"), ("mixed_bfloat16", "keras")], indirect=["library"]
 )
@@ -259,31 +244,6 @@ def test_intermediate_values_are_not_kept(library):
     layer = library.Sequential([library.layers.Dense(3, activation="sigmoid") for _ in range(8)])
     assert kept_by(layer) >= 8
     assert kept_by(layers_of(library).Recompute(layer)) <= 2
-
-
-@pytest.mark.parametrize(("keep", "number"), [((), 2), (lambda op: op.type == "PyFuncStateless", 1)])
-def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(keep, number, library):
-    counted = []
-
-    def count(x):
-        counted.append(1)
-        return np.exp(x)
-
-    class Exponential(library.layers.Layer):
-        def call(self, x):
-            value = tf.numpy_function(count, [tf.stop_gradient(x)], tf.float32, stateful=False)
-            return tf.sin(cg.embed_gradient(tf.ensure_shape(value, x.shape), value, x))
-
-    layer = layers_of(library).Recompute(Exponential(), keep=keep)
-
-    def step(x):
-        return vjp(lambda: layer(x), x, tf.cos(x))
-
-    step(tf.constant(X))
-    counted.clear()
-    _, dx = step(tf.constant(X))
-    assert len(counted) == number
-    np.testing.assert_allclose(dx, np.cos(X) * np.cos(np.exp(X)) * np.exp(X), rtol=1e-4, atol=1e-6)
 
 
 def test_a_value_that_is_no_layer(library):

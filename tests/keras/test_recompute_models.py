@@ -104,30 +104,6 @@ def test_a_mask_that_the_layer_makes(library):
     np.testing.assert_array_equal(y._keras_mask, [[True, True, False, False]])
 
 
-def test_losses_of_calls_are_counted_once(library):
-    class Penalized(library.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.dense = library.layers.Dense(3)
-
-        def build(self, shape):
-            self.dense.build(shape)
-            self.built = True
-
-        def call(self, x):
-            h = self.dense(x)
-            self.add_loss(0.1 * tf.reduce_sum(h**2))
-            return h
-
-    losses = []
-    for wrap in (plain, layers_of(library).Recompute):
-        library.utils.set_random_seed(2)
-        model = library.Sequential([wrap(Penalized()), library.layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=False)
-        losses.append(model.fit(X, TARGET, epochs=3, shuffle=False, verbose=0).history["loss"])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-
-
 def test_configurations_make_equal_layers(library):
     Recompute = layers_of(library).Recompute
     for keep in ((), ["scores"], products):

@@ -56,17 +56,6 @@ def test_scopes_in_scopes(remat, traces):
     assert found == [1, 1, 2, 2]
 
 
-def test_a_mask_that_a_model_makes(remat):
-    with keras.RematScope("full"):
-        model = keras.Sequential([keras.layers.Embedding(5, 3, mask_zero=True)])
-    with tf.GradientTape() as tape:
-        y = model(tf.constant([[1, 2, 0, 0]]))
-        loss = tf.reduce_sum(y * tf.reshape(tf.range(12.0), y.shape))
-    np.testing.assert_array_equal(y._keras_mask, [[True, True, False, False]])
-    dense = tf.convert_to_tensor(tape.gradient(loss, model.weights[0].value))
-    np.testing.assert_array_equal(dense[1:3], np.arange(6.0).reshape(2, 3))
-
-
 def test_functions_and_layers_that_keras_remat_decorates(remat):
     doubled = keras.remat(lambda x, scale=1.0: tf.sin(x) * scale)
     dense = keras.layers.Dense(2, activity_regularizer="l2")

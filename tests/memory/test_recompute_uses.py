@@ -101,21 +101,3 @@ def test_a_function_with_variables_in_a_loop_of_another_one(mode):
         gradients_of(recomputed, mode, [X, variable], X), gradients_of(loop, mode, [X, variable], X), strict=True
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_variable_that_changes_between_the_passes_is_read_as_it_was(mode):
-    variable = tf.Variable([0.5, -1.0])
-    recomputed = cg.recompute_grad(lambda x: cg.recompute_grad(lambda x: tf.sin(x * variable))(x))
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = recomputed(X)
-        variable.assign(tf.zeros([2]))
-        return tape.gradient(y, [X, variable], output_gradients=DY)
-
-    weights = variable.numpy()
-    dx, dv = MODES[mode](step)()
-    np.testing.assert_allclose(dx, DY * np.cos(X * weights) * weights, rtol=1e-5)
-    np.testing.assert_allclose(dv, DY * np.cos(X * weights) * X, rtol=1e-5)

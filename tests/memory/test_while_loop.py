@@ -90,36 +90,6 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     assert len(run.pretty_printed_concrete_signatures().split("\n\n")) == 1
 
 
-@pytest.mark.parametrize("mode", ["traced", "jit"])
-def test_second_order(mode):
-    @MODES[mode]
-    def run(x):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                (_, y) = cg.while_loop(lambda i, y: i < 7, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), 10)
-            dx = inner.gradient(y, x)
-        return y, dx, outer.gradient(dx, x, output_gradients=tf.constant([1.0, 10.0]))
-
-    y, dx, second = run(tf.constant([2.0, 3.0]))
-    np.testing.assert_allclose(y, [2.0**7, 3.0**7])
-    np.testing.assert_allclose(dx, [7 * 2.0**6, 7 * 3.0**6])
-    np.testing.assert_allclose(second, [42 * 2.0**5, 420 * 3.0**5])
-
-
-@pytest.mark.parametrize(("mode", "checkpoint"), [("eager", "sqrt"), ("traced", "log"), ("eager", None)])
-def test_forward_mode(mode, checkpoint):
-    @MODES[mode]
-    def run(x, tangent):
-        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), 10, checkpoint)
-        return accumulator.jvp(y)
-
-    x, tangent = tf.constant([1.1, 0.9]), tf.constant([1.0, 10.0])
-    np.testing.assert_allclose(run(x, tangent), 11 * x**10 * tangent, rtol=1e-5)
-
-
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_vectorized_map_and_jacobians(mode):
     def gradient(x):
