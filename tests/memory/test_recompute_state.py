@@ -106,14 +106,21 @@ def test_forward_mode_has_the_random_numbers_of_the_value(mode):
 
 
 def test_the_random_numbers_are_not_kept():
-    """Beside the input and the value, the forward pass keeps a seed."""
-    function, x = cg.recompute_grad(lambda x: tf.nn.dropout(tf.sin(x), 0.5)), tf.ones([1237])
+    """Beside the input and the value, the forward pass keeps seeds."""
+
+    @cg.recompute_grad
+    def function(x):
+        for _ in range(8):
+            x = tf.nn.dropout(tf.sin(x), 0.1)
+        return x
+
+    x = tf.ones([1237])
     function(x)
     before = num_eager_tensors([1237])
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = function(x)
-    assert num_eager_tensors([1237]) == before + 1
+    assert num_eager_tensors([1237]) - before <= 2
     assert tape.gradient(y, x) is not None
 
 

@@ -57,12 +57,15 @@ def test_a_condition_on_the_values(mode):
         traces.append(1)
         return y * y
 
+    def cond(y):
+        return tf.reduce_max(y) < 1000.0
+
     @MODES[mode]
     def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             # A single loop variable need not be in a tuple.
-            (y,) = cg.while_loop(lambda y: tf.reduce_max(y) < 1000.0, body, [x], 50)
+            (y,) = cg.while_loop(cond, body, [x], 50)
         return y, tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0]))
 
     num_traces = set()
@@ -172,3 +175,7 @@ def test_errors(case):
     arguments, error, message = ERRORS[case]
     with pytest.raises(error, match=f"while_loop: .*{message}"):
         cg.while_loop(*arguments)
+
+
+def test_no_iterations_at_all():
+    assert cg.while_loop(lambda x: True, lambda x: (2 * x,), (tf.constant(3.0),), 0) == (3.0,)
