@@ -23,7 +23,6 @@ LOST = ("graph/test_harmless.py", "graph/test_without_python.py")
 INFERENCE = (
     "graph/test_pruning.py",
     "graph/test_pruning_side_effects.py",
-    "graph/test_pruning_order.py",
     "graph/test_pruning_malformed.py",
 )
 

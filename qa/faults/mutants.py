@@ -141,8 +141,7 @@ RECOMPUTE = (
 RECOMPUTE_LAYERS = (
     "keras/test_recompute_layer.py",
     "keras/test_recompute_models.py",
-    "keras/test_recompute_saving.py",
-    "keras/test_recompute_keras3.py",
+    "keras/test_recompute_models.py",
     "keras/test_remat.py",
 )
 # The files of tests for each module, or for all modules of a folder.
@@ -211,7 +210,7 @@ TESTS = {
     ),
     "_src/rewrite/override_gradients.py": OVERRIDE,
     "_src/rewrite/overridden_op.py": (*OVERRIDE, "saved_model/test_override.py"),
-    "_src/rewrite/graph_copy.py": ("rewrite/test_graph_copy.py", *OVERRIDE, *RECOMPUTE),
+    "_src/rewrite/graph_copy.py": (*OVERRIDE, *RECOMPUTE),
     "_src/rewrite/python_gradients.py": (*LOOPS, "memory/test_recompute_captures.py"),
     "_src/rewrite/rule_table.py": (*OVERRIDE, "saved_model/test_override.py"),
     "rules.py": OVERRIDE,

@@ -200,3 +200,21 @@ def test_fit_is_that_of_the_plain_model_in_every_scope(mode, names, remat, trace
 def test_fit_with_masks_loops_and_attention(mode, name, remat):
     expected = fitted(sequences, STEPS, None, mode)
     assert_equal(fitted(sequences, STEPS, SCOPES[name], mode), expected, 1e-3, 1e-4)
+
+
+def test_keras_alone_is_wrong_or_fails(monkeypatch):
+    """Otherwise nobody needs enable_remat."""
+    # A tf.scan that fails, in any test of this process, leaves its device in TensorFlow's outermost scope of variables,
+    # which tf.recompute_grad enters.
+    monkeypatch.setattr(tf.compat.v1.get_variable_scope(), "_caching_device", None)
+    with keras.RematScope("full"):
+        dropout, dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+    x = tf.ones([1000])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = dropout(x, training=True)
+    assert np.any(y != tape.gradient(y, x))
+    model = keras.Sequential([dense])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="supports keywords arguments only when eager"):
+        model.fit(X, TARGET, verbose=0)
