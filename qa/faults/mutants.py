@@ -141,7 +141,6 @@ RECOMPUTE = (
 RECOMPUTE_LAYERS = (
     "keras/test_recompute_layer.py",
     "keras/test_recompute_models.py",
-    "keras/test_recompute_models.py",
     "keras/test_remat.py",
 )
 # The files of tests for each module, or for all modules of a folder.
