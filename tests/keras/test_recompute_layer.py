@@ -52,7 +52,6 @@ LAYERS = {
     "functional": (functional, X),
     "gru": (lambda k: k.layers.GRU(4, return_sequences=True), STEPS),
     "attention": (self_attention, STEPS),
-    "convolution": (lambda k: k.Sequential([k.layers.Conv1D(4, 3), k.layers.BatchNormalization()]), STEPS),
 }
 
 
