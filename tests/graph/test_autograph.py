@@ -9,6 +9,8 @@ from tensorflow.python.autograph.impl import api  # Only a test may look inside.
 
 import tf_cg_ops as cg
 
+from ..support.modes import derivative
+
 MODULES = [
     cg,
     cg.compat.bayesflow,
@@ -22,20 +24,11 @@ MODULES = [
 ]
 
 
-def public_names():
-    """The public functions and the layers; values and errors are made by them."""
+def public_functions():
     for module in MODULES:
         for name in getattr(module, "__all__", None) or ["custom_gradient", "get_lib"]:
-            value = getattr(module, name, None)
-            if isinstance(value, types.FunctionType) or (module is cg.layers and isinstance(value, type)):
-                yield f"{module.__name__}.{name}".removeprefix("tf_cg_ops.")
-
-
-def resolve(name):
-    found = cg
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+            if isinstance(value := getattr(module, name, None), types.FunctionType):
+                yield pytest.param(value, id=f"{module.__name__}.{name}")
 
 
 def users_own(x):
@@ -78,71 +71,27 @@ def with_rule(decorated):
     return decorated
 
 
-LAYERS = {
-    "GradientReversal": cg.layers.GradientReversal(),
-    "GradientScale": cg.layers.GradientScale(0.5),
-    "GradientClip": cg.layers.GradientClip(norm=1.0),
-    "StraightThrough": cg.layers.StraightThrough(tf.sign),
-    "EmbedGradient": cg.layers.EmbedGradient(),
-    "WatchGradient": cg.layers.WatchGradient(check_numerics=True),
-    "Recompute": cg.layers.Recompute(cg.layers.GradientReversal()),
-}
-
-# A function for each public name, which a tf.function calls. A decorator is applied inside of it.
+# What returns another function, which a tf.function calls. It is made inside of it.
 CALLS = {
-    "clip_gradient": [lambda x: cg.clip_gradient(x, norm=1.0)],
-    "custom_gradient": [lambda x: cg.custom_gradient(with_grad_fn)(x), lambda x: cg.custom_gradient()(with_grad_fn)(x)],
-    "custom_jvp": [
-        lambda x: with_rule(cg.custom_jvp(half_sine))(x),
-        lambda x: with_rule(cg.custom_jvp()(half_sine))(x),
-    ],
-    "custom_vjp": [lambda x: cg.custom_vjp(with_residuals, backward)(x)],
-    "embed_gradient": [lambda x: cg.embed_gradient(x, x, x), lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x)],
-    "numpy_function": [lambda x: cg.numpy_function(half_of)(x)],
-    "grad_pass_through": [lambda x: cg.grad_pass_through(tf.round)(x)],
-    "implicit_root": [
-        lambda x: cg.implicit_root(residual, tf.identity)(x),
-        lambda x: cg.implicit_root(residual)(tf.identity)(x),
-    ],
-    "implicit_fixed_point": [lambda x: cg.implicit_fixed_point(lambda y, x: x, tf.identity)(x)],
-    "implicit_minimum": [lambda x: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), tf.identity)(x)],
-    "linear.cg": [lambda x: cg.linear.cg(lambda u: 2.0 * u, x)],
-    "linear.gmres": [lambda x: cg.linear.gmres(lambda u: 2.0 * u, x)],
-    "checkpoint_name": [lambda x: cg.checkpoint_name(x, "x")],
-    "recompute_grad": [lambda x: cg.recompute_grad(tf.sin)(x)],
-    "override_gradients": [lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.guided})(x)],
-    **{
-        f"rules.{name}": [lambda x, rule=rule: cg.override_gradients(tf.nn.relu, {"Relu": rule})(x)]
-        for name, rule in [(name, getattr(cg.rules, name)) for name in cg.rules.__all__ if name != "clip"]
-    },
-    "rules.clip": [lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip(norm=1.0)})(x)],
-    "reverse_gradient": [lambda x: cg.reverse_gradient(x)],
-    "scale_gradient": [lambda x: cg.scale_gradient(x, 0.5)],
-    "scan": [lambda x: cg.scan(lambda carry, _: (tf.sin(carry), None), x, length=3)[0]],
-    "while_loop": [lambda x: cg.while_loop(lambda x: True, lambda x: (tf.sin(x),), (x,), 3)[0]],
-    "straight_through": [
-        lambda x: cg.straight_through(tf.round)(x),
-        lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),
-        lambda x: cg.straight_through(tf.round, identity)(x),
-    ],
-    "watch_gradient": [lambda x: cg.watch_gradient(x, "x", check_numerics=True)],
-    "compat.bayesflow.custom_gradient": [lambda x: cg.compat.bayesflow.custom_gradient(x, x, x)],
-    "compat.tfp_math.custom_gradient": [lambda x: cg.compat.tfp_math.custom_gradient(x, x, x)],
-    "sysconfig.get_lib": [lambda x: tf.strings.length(cg.sysconfig.get_lib()) * tf.cast(x, tf.int32)],
-    "layers.EmbedGradient": [lambda x: LAYERS["EmbedGradient"]([x, x, x])],
-    **{
-        f"layers.{name}": [lambda x, layer=layer: layer(x)] for name, layer in LAYERS.items() if name != "EmbedGradient"
-    },
-}
-# They run models and functions of their own, and are marked all the same.
-NOT_FOR_GRAPHS = {
-    "layers.disable_remat",
-    "layers.enable_remat",
-    "saved_model.adopt",
-    "saved_model.inspect",
-    "saved_model.override",
-    "saved_model.strip",
-    "testing.check_gradient",
+    "custom_gradient": lambda x: cg.custom_gradient(with_grad_fn)(x),
+    "custom_jvp": lambda x: with_rule(cg.custom_jvp(half_sine))(x),
+    "custom_vjp": lambda x: cg.custom_vjp(with_residuals, backward)(x),
+    "embed_gradient": lambda x: cg.embed_gradient(x, lambda: 2.0 * x, x),
+    "numpy_function": lambda x: cg.numpy_function(half_of)(x),
+    "grad_pass_through": lambda x: cg.grad_pass_through(tf.round)(x),
+    "implicit_root": lambda x: cg.implicit_root(residual)(tf.identity)(x),
+    "implicit_minimum": lambda x: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), tf.identity)(x),
+    "linear.gmres": lambda x: cg.linear.gmres(lambda u: 2.0 * u, x),
+    "recompute_grad": lambda x: cg.recompute_grad(tf.sin)(x),
+    "override_gradients": lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.guided})(x),
+    "rules.clip": lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip(norm=1.0)})(x),
+    "scan": lambda x: cg.scan(lambda carry, _: (tf.sin(carry), None), x, length=3)[0],
+    "while_loop": lambda x: cg.while_loop(lambda x: True, lambda x: (tf.sin(x),), (x,), 3)[0],
+    "straight_through": lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),
+    "watch_gradient": lambda x: cg.watch_gradient(x, "x", check_numerics=True),
+    "layers.GradientClip": cg.layers.GradientClip(norm=1.0),
+    "layers.StraightThrough": cg.layers.StraightThrough(tf.sign),
+    "layers.Recompute": cg.layers.Recompute(cg.layers.GradientReversal()),
 }
 
 
@@ -160,30 +109,16 @@ def translated(monkeypatch):
     return found
 
 
-def test_every_public_name_is_listed():
-    assert set(public_names()) == set(CALLS) | NOT_FOR_GRAPHS
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_every_public_function_is_marked(function):
+    assert api.is_autograph_artifact(function)
 
 
-@pytest.mark.parametrize("name", [name for name in public_names() if not name.startswith("layers.")])
-def test_every_public_function_is_marked(name):
-    assert api.is_autograph_artifact(resolve(name))
-
-
-@pytest.mark.parametrize(("name", "number"), [(name, i) for name, calls in CALLS.items() for i in range(len(calls))])
-def test_nothing_of_the_library_is_translated(name, number, translated):
-    function = CALLS[name][number]
-
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_of_the_library_is_translated(name, translated):
     def value(x):
-        return users_own(function(tf.cast(x, tf.float32)))
+        return users_own(CALLS[name](x))
 
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
-
-    if name != "sysconfig.get_lib":
-        tf.function(value).get_concrete_function(tf.TensorSpec([2]))
-        assert any(entry.endswith(".users_own") for entry in translated)
-    tf.function(gradient).get_concrete_function(tf.TensorSpec([2]))
+    tf.function(derivative(value)).get_concrete_function(tf.TensorSpec([2]))
+    assert any(entry.endswith(".users_own") for entry in translated)
     assert [entry for entry in translated if entry.startswith("tf_cg_ops")] == []

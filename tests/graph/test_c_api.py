@@ -1,7 +1,6 @@
 """The C program of examples/c_api, compiled and run: its output, and errors for unsupported gradients."""
 
 import os
-import re
 import subprocess
 import sys
 
@@ -12,6 +11,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 
+from ..support.mode_table import fills
+from ..support.modes import assert_all_close
 from ..support.processes import run_script
 from ..support.sources import ROOT
 from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
@@ -45,9 +46,9 @@ def run(program, *arguments, library=None):
     return {name: np.array(numbers.split(), float) for name, numbers in lines}
 
 
-# In a SavedModel, where the ops are in functions.
-SAVED = {name: CASES[name] for name in CASES if CASES[name].num_inputs == 1 and len(CASES[name].by_hand()) == 2}
-SAVED_FAILURES = {name: case for name, (case, _) in FAILURES.items()}
+# In a SavedModel, where the ops are in functions. test_without_python.py has many more, without C.
+SAVED = {name: CASES[name] for name in ("embed", "rule", "vjp", "jvp", "recompute", "pass_through", "unrolled")}
+SAVED_FAILURES = {name: FAILURES[name][0] for name in ("untraceable", "while_loop")}
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +65,13 @@ def saved_model(tmp_path_factory):
     return folder, tensors
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="c_api")
-@pytest.mark.mode_table(feature="custom_gradient", mode="c_api")
-@pytest.mark.mode_table(feature="custom_vjp", mode="c_api")
-@pytest.mark.mode_table(feature="custom_jvp", mode="c_api")
-@pytest.mark.mode_table(feature="recompute_grad", mode="c_api")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="c_api")
+@fills("c_api", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through")
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model
     found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
     assert not isinstance(found, str), found
-    for actual, expected in zip(found.values(), SAVED[name].by_hand(), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+    assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SAVED_FAILURES)
@@ -110,11 +105,6 @@ def untraceable(x):
 
 # In the graph itself, with the gradient by hand.
 IN_THE_GRAPH = {
-    "embed": (lambda x: embed(x**2, f64([5.0, 7.0, 11.0]), x), DY * [5.0, 7.0, 11.0]),
-    "embed_stopped_by_hand": (
-        lambda x: embed(x**3, x, x**2, fx_gx_manually_stopped=True),
-        DY * (3 * X**2 + X * 2 * X),
-    ),
     # More than eight inputs: TensorFlow keeps the edges of such a node in another order.
     "embed_six_pairs": (
         lambda x: embed(tf.sign(x), [i + 1.0 for i in range(6)], [x * ten for ten in TENS]),
@@ -152,13 +142,6 @@ def test_an_op_in_the_graph_itself(program, tmp_path, name):
     np.testing.assert_allclose(found["gradient"], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["embed", "rule"])
-def test_second_order_of_an_op_in_the_graph_is_an_error(program, tmp_path, name):
-    path = save_graph(IN_THE_GRAPH[name][0], tmp_path / "graph.pb")
-    found = run(program, path, "x", "y", X, DY, DY2)
-    assert "gradient: TF_AddGradients: No gradient defined for op: SymbolicGradient." in found
-
-
 def test_gradient_ops_in_the_graph_itself(program, tmp_path):
     """A gradient that Python made, differentiated once more: CustomGradientEmbedGrad, and the shape check of a rule."""
 
@@ -181,7 +164,6 @@ def test_missing_files_and_tensors_are_errors(program, tmp_path):
     graph = save_graph(spike, tmp_path / "graph.pb")
     for text, arguments, library in [
         ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),
-        ("Could not find SavedModel .pb", [tmp_path, "x", "y", X, DY], None),
         ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
         ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
         ("expected comma-separated numbers, got '1,two'", [graph, "x", "y", "1,two", DY], None),
@@ -198,8 +180,3 @@ def test_the_model_of_the_example(program, tmp_path):
         found = run(program, *arguments, library=library)
         np.testing.assert_allclose(found["value"], value, rtol=1e-6)
         np.testing.assert_allclose(found["gradient"], gradient, rtol=1e-6)
-
-
-def test_the_readme_of_the_example_names_its_files():
-    for name in re.findall(r"`([\w.]+\.(?:c|py))`", (EXAMPLE / "README.md").read_text()):
-        assert (EXAMPLE / name).exists(), name

@@ -1,6 +1,5 @@
 """Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, against NumPy."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +9,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.functions import CASES, WEIGHT
+from ..support.functions import WEIGHT, with_variable
 from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
-from ..support.processes import run_python
 from ..support.reference import widen
-from ..support.sources import ROOT
-from ..support.tensors import assert_gradient_close, random_array
-
-pytestmark = pytest.mark.core
+from ..support.tensors import assert_gradient_close, pairs, random_array
 
 
 def jvp(function, x, tangent):
@@ -74,8 +69,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(("row", "where"), pairs(ROWS, WHERE))
 def test_tangents_are_those_of_the_row(row, where, rng):
     fx, gx, x, t = (random_array(rng, shape) for shape in (row.fx, row.gx, row.x, row.x))
     actual = WHERE[where](lambda x: cg.embed_gradient(fx, gx, x, row.axis), tf.constant(x), tf.constant(t))
@@ -109,8 +103,7 @@ def test_tangents_of_all_inputs_that_have_a_gradient_add_up(where, rng):
     np.testing.assert_allclose(WHERE[where](function, inputs, tangents), np.exp(a) * ta + by_pairs, rtol=1e-13)
 
 
-@pytest.mark.parametrize("where", ["eager", "around"])
-def test_tangents_agree_with_gradients_for_every_dtype(where, dtype, rng):
+def test_tangents_agree_with_gradients_for_every_dtype(dtype, rng):
     """sum(conj(dy) * jvp) == sum(conj(vjp) * t); TensorFlow's tangent of a holomorphic function is its derivative."""
     gx, x, t = (random_array(rng, [3, 4], dtype) for _ in range(3))
     dy = random_array(rng, [3], dtype)
@@ -118,7 +111,7 @@ def test_tangents_agree_with_gradients_for_every_dtype(where, dtype, rng):
     def function(x):
         return cg.embed_gradient(dy, gx, x, axis=-1)
 
-    tangent = WHERE[where](function, tf.constant(x), tf.constant(t))
+    tangent = jvp(function, tf.constant(x), tf.constant(t))
     by_hand = np.sum(widen(gx) * widen(t), -1)
     assert tangent.dtype == dtype
     assert_gradient_close(tangent, by_hand, dtype, scale=10.0)
@@ -130,7 +123,7 @@ def test_tangents_agree_with_gradients_for_every_dtype(where, dtype, rng):
     left = np.sum(np.conj(widen(dy)) * by_hand)
     assert_gradient_close(np.sum(np.conj(widen(dx.numpy())) * widen(t)), left, dtype, scale=20.0)
     if dtype.is_complex:  # The same convention as that of TensorFlow's own operations.
-        product = WHERE[where](lambda x: tf.reduce_sum(gx * x, -1), x, tf.constant(t))
+        product = jvp(lambda x: tf.reduce_sum(gx * x, -1), x, tf.constant(t))
         assert_gradient_close(tangent, product, dtype, scale=10.0)
 
 
@@ -159,15 +152,17 @@ def second_order(order, case, where):
     return (tf.function(run) if where == "inside" else run)(tf.constant(X)), case.curvature(X) * DY * (2.0 - X)
 
 
-NAMES = [name for name in POINTWISE if name != "grad_pass_through"]  # Its gradient has no derivative at all.
 # In eager mode, an accumulator inside of another one gets no tangent of a recomputation: a test below shows it.
-WITH_SECOND_TANGENTS = [name for name in NAMES if name != "recompute_grad"]
+# (graph/test_modes.py has forward over reverse mode, inside of a function and in eager mode, for all functions.)
 SECOND_ORDERS = [
-    *[("forward over reverse", name, where) for name in NAMES for where in ("eager", "inside", "around")],
-    *[("reverse over forward", name, "inside") for name in NAMES],
-    *[("reverse over forward", name, "eager") for name in NAMES],
+    *[
+        ("forward over reverse", name, "around")
+        for name in ("given", "custom_gradient", "custom_jvp", "recompute_grad")
+    ],
+    *[("reverse over forward", name, "inside") for name in ("given", "custom_vjp", "recompute_grad")],
+    *[("reverse over forward", name, "eager") for name in ("stopped", "custom_gradient", "custom_jvp")],
     *[("forward over forward", name, "around") for name in ("given", "custom_gradient", "recompute_grad")],
-    *[("forward over forward", name, "eager") for name in WITH_SECOND_TANGENTS],
+    *[("forward over forward", name, "eager") for name in ("run_time_axis", "custom_gradient", "custom_jvp")],
 ]
 
 
@@ -175,16 +170,6 @@ SECOND_ORDERS = [
 def test_second_order(order, name, where):
     actual, expected = second_order(order, POINTWISE[name], where)
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_tensorflow_has_no_gradient_of_a_tangent_around_a_function():
-    """Not of its own operations either: what forward mode adds to the function is on no tape."""
-    tangent = tf.constant(2.0 - X)
-    for function in (tf.square, POINTWISE["given"].function, POINTWISE["custom_gradient"].function):
-        x = tf.constant(X)
-        np.testing.assert_array_equal(
-            SECOND["reverse over forward"](tf.function(function), x, tf.constant(DY), tangent), 0
-        )
 
 
 def test_a_recomputation_has_no_second_tangent_in_eager_mode():
@@ -198,88 +183,21 @@ def test_a_recomputation_has_no_second_tangent_in_eager_mode():
     np.testing.assert_allclose(outer.jvp(value), (np.cos(X) * X + np.sin(X)) * DY, rtol=1e-12)
 
 
-def test_a_recomputation_has_a_tangent():
-    """That of TensorFlow refuses."""
-    with pytest.raises(NotImplementedError):
-        jvp(tf.recompute_grad(lambda x: tf.sin(x) * x), tf.constant(X), tf.constant(DY))
-    tangent = jvp(cg.recompute_grad(lambda x: tf.sin(x) * x), tf.constant(X), tf.constant(DY))
-    np.testing.assert_allclose(tangent, (np.cos(X) * X + np.sin(X)) * DY, rtol=1e-12)
-
-
-@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("control", ["while_loop", "cond", "switch_case", "nested_functions"])
 def test_tangents_through_control_flow(control):
     function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
     expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
     np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [
-        *[(n, w) for n in ("calling_function", "nested_functions") for w in ("eager", "inside", "around")],
-        *[(n, w) for n in ("recompute_grad", "grad_pass_through") for w in ("inside", "around")],
-        ("grad_pass_through", "eager"),
-    ],
-)
-def test_tangents_of_decorated_functions(name, where):
-    """Those that custom_gradient/test_modes.py has not got."""
-    actual = jvp_where(CASES[name].function, where)
-    np.testing.assert_allclose(actual, CASES[name].by_hand(X, DY)[1], rtol=1e-12)
-
-
-def jvp_where(function, where):
-    return WHERE[where](function, tf.constant(X), tf.constant(DY))
-
-
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_the_tangent_of_a_variable_that_is_read(where):
     """By the gradient of the variable: dw = 100 x dy."""
+    function = tf.function(with_variable) if where == "around" else with_variable
 
     def run():
-        function = (
-            tf.function(CASES["with_variable"].function) if where == "around" else CASES["with_variable"].function
-        )
         with tf.autodiff.ForwardAccumulator(WEIGHT, tf.constant(DY)) as accumulator:
             value = function(tf.constant(X))
         return accumulator.jvp(value)
 
     np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), 100.0 * X * DY)
-
-
-RELOAD = """
-import json, sys, warnings
-warnings.simplefilter("error")
-import tensorflow as tf
-import tf_cg_ops
-from tests.graph.test_forward_mode import DY, SECOND, X, jvp
-
-model = tf.saved_model.load(sys.argv[1])
-found = {}
-x, dy, t = tf.constant(X), tf.constant(DY), tf.constant(2.0 - X)
-for name in sys.argv[2:]:
-    f = getattr(model, name)
-    first = [jvp(f, x, t), tf.function(jvp)(f, x, t)]
-    second = [] if name == "grad_pass_through" else [
-        SECOND["forward over reverse"](f, x, dy, t),
-        tf.function(SECOND["forward over forward"])(f, x, dy, t),
-    ]
-    found[name] = [u.numpy().tolist() for u in first + second]
-print(json.dumps(found))
-"""
-
-
-RELOADED = ["given", "static_axis", "run_time_axis", "custom_gradient", "recompute_grad", "grad_pass_through"]
-
-
-def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):
-    model = tf.Module()
-    for name in RELOADED:
-        setattr(model, name, tf.function(POINTWISE[name].function, input_signature=[tf.TensorSpec([3], tf.float64)]))
-    tf.saved_model.save(model, tmp_path / "model")
-    result = run_python(RELOAD, tmp_path / "model", *RELOADED, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    found = json.loads(result.stdout.splitlines()[-1])
-    for name in RELOADED:
-        case, tangent = POINTWISE[name], 2.0 - X
-        first, second = case.slope(X) * tangent, case.curvature(X) * DY * tangent
-        expected = [first, first] + [second, second] * (name != "grad_pass_through")
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)

@@ -8,7 +8,6 @@ functions that call themselves: TensorFlow differentiates them without end.
 import json
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
@@ -53,10 +52,8 @@ def attempt(name, graph_def, function=None):
         ANSWERS[name] = gradient(graph_def, function)
     except Exception as error:
         ANSWERS[name] = type(error).__name__ + ": " + str(error)[:400]
-"""
 
 # Changes of one node at a time: of each node of each function.
-NODES = """
 def change_inputs(text):
     def change(function, node):
         for i in range(len(node.input)):
@@ -100,6 +97,7 @@ def read_itself(function, node):
     for i in range(len(node.input)):
         node.input[i] = node.name + ":" + "yzo"[i % 3] + ":0"
 
+WRONG_SHAPES = {"s": b"[3]", "i": 3, "list": tf1.AttrValue.ListValue(s=[b"x"])}
 CHANGES = {
     "drop attributes": drop_attributes,
     "other types": change_types,
@@ -113,10 +111,16 @@ CHANGES = {
     "drop a node": lambda function, node: function.node_def.remove(node),
     "a node twice": lambda function, node: function.node_def.append(copy.deepcopy(node)),
     "no name": lambda function, node: setattr(node, "name", ""),
+    # TensorFlow finds the fault when it optimises the gradient, goes on without, and has called the function without end.
+    "device": lambda function, node: setattr(node, "device", "While"),
     "the name of an argument": lambda function, node: setattr(node, "name", function.signature.input_arg[0].name),
 } | {f"op {op}": change_op(op) for op in ("Unheard", "ReadVariableOp", "NoOp", "PartitionedCall", "CustomGradientRule",
                                           "CustomGradientCheckShape", "CustomGradientEmbedGrad", "Merge")} | {
-    f"input {text!r}": change_inputs(text) for text in ("", ":", "::", "a", "a:b", "a:b:c", "a:b:0", "x:7", "^", "^a")
+    f"input {text!r}": change_inputs(text) for text in ("", ":", "a", "a:b:c", "a:b:0", "x:7", "^")
+} | {
+    f"_output_shapes as {kind}": lambda function, node, value=tf1.AttrValue(**{kind: value}):
+        node.attr["_output_shapes"].CopyFrom(value)
+    for kind, value in WRONG_SHAPES.items()
 }
 attempt("unchanged", copied())
 for change in CHANGES:
@@ -125,23 +129,6 @@ for change in CHANGES:
             graph = copied()
             changed = graph.library.function[f]
             CHANGES[change](changed, changed.node_def[n])
-            attempt(f"{change}: {function.signature.name} {node.name}", graph)
-print(json.dumps(ANSWERS))
-"""
-
-# TensorFlow finds the fault when it optimises the gradient: it continues without, and has called it without end.
-OPTIMISED = """
-WRONG_SHAPES = {"s": b"[3]", "i": 3, "list": tf1.AttrValue.ListValue(s=[b"x"])}
-CHANGES = {"device": lambda node: setattr(node, "device", "While")} | {
-    f"_output_shapes as {kind}": lambda node, value=tf1.AttrValue(**{kind: value}): node.attr["_output_shapes"].CopyFrom(value)
-    for kind, value in WRONG_SHAPES.items()
-}
-attempt("unchanged", copied())
-for change in CHANGES:
-    for f, function in enumerate(SAVED.library.function):
-        for n, node in enumerate(function.node_def):
-            graph = copied()
-            CHANGES[change](graph.library.function[f].node_def[n])
             attempt(f"{change}: {function.signature.name} {node.name}", graph)
 print(json.dumps(ANSWERS))
 """
@@ -173,32 +160,16 @@ def by_hand():
     return DY * (np.cos(X) * inner + X**2 * (4 * X + np.cos(X)))
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("malformed") / "graph.pb"
-    path.write_bytes(small_model().SerializeToString())
-    return path
-
-
-def answers(code, saved):
-    result = run_python(RUN + code, saved, cg.sysconfig.get_lib(), X.tolist(), DY.tolist(), cwd=saved.parent)
-    return json.loads(result.stdout.splitlines()[-1])
-
-
-def test_a_changed_node_gives_an_error_or_the_right_gradient(saved):
-    found = answers(NODES, saved)
-    assert len(found) > 400
+def test_a_changed_node_gives_an_error_or_the_right_gradient(tmp_path):
+    (tmp_path / "graph.pb").write_bytes(small_model().SerializeToString())
+    result = run_python(RUN, tmp_path / "graph.pb", cg.sysconfig.get_lib(), X.tolist(), DY.tolist(), cwd=tmp_path)
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert len(found) > 300
     assert not isinstance(found["unchanged"], str), found["unchanged"]
     for name, answer in found.items():
         if not isinstance(answer, str):
             np.testing.assert_allclose(answer, by_hand(), err_msg=name)
-
-
-def test_malformed_gradients_in_optimised_graphs_end(saved):
-    found = answers(OPTIMISED, saved)
-    assert not isinstance(found["unchanged"], str), found["unchanged"]
     errors = [name for name, answer in found.items() if isinstance(answer, str)]
-    assert {name.split(":")[0] for name in errors} == {"device"}  # Of what is differentiated, the rule among it.
-    assert any("custom_gradient_rule_of_spike" in name for name in errors)
-    for name in found.keys() - errors:
-        np.testing.assert_allclose(found[name], by_hand(), err_msg=name)
+    assert not [name for name in errors if name.startswith("_output_shapes")]
+    # Of what is differentiated, the rule among it.
+    assert any(name.startswith("device: ") and "custom_gradient_rule_of_spike" in name for name in errors)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import derivative
 from ..support.observed import COUNTS, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 from ..support.processes import run_python
 from ..support.sources import ROOT
@@ -84,30 +85,20 @@ AROUND = {
     "gx_from_outside": (gx_from_outside, 2, 1),
 }
 FUNCTIONS = {"embed_gradient": embedded, "custom_gradient": decorated, "two_results": two_results}
-every_case = pytest.mark.parametrize(
-    ("function", "around"),
-    [(FUNCTIONS["embed_gradient"], around) for around in AROUND]
-    + [
-        (function, around)
-        for function in (decorated, two_results)
-        for around in ("alone", "cond", "while_loop", "chain")
-    ],
-)
+CASES = [("embed_gradient", around) for around in AROUND]
+CASES += [(name, around) for name in ("custom_gradient", "two_results") for around in ("cond", "while_loop", "chain")]
+every_case = pytest.mark.parametrize(("name", "around"), CASES)
 
 
-def around_function(function, around):
-    return lambda x: AROUND[around][0](function, x)
+def around_function(name, around):
+    return lambda x: AROUND[around][0](FUNCTIONS[name], x)
 
 
-def run_traced(function, around):
+def run_traced(name, around):
     """The bits of the value, and how often something was computed for gradients."""
     start_counting()
-    value = tf.function(around_function(function, around))(X)
-    return text_of_bits(value), COUNTS["gx"]
-
-
-def text_of_bits(tensors):
-    return [one.hex() for one in bits(tensors)]
+    value = tf.function(around_function(name, around))(tf.constant(X))
+    return bits(value)[0].hex(), COUNTS["gx"]
 
 
 # In a process without the pass: the variable is read once.
@@ -116,15 +107,7 @@ import json, pathlib, sys
 import tensorflow as tf
 from tests.graph import test_pruning as tests
 
-tf1, answers = tf.compat.v1, {}
-for name, function in tests.FUNCTIONS.items():
-    for around in tests.AROUND:
-        answers[f"{name} {around}"] = tests.run_traced(function, around)
-for is_v2 in (False, True):
-    (tf1.enable_control_flow_v2 if is_v2 else tf1.disable_control_flow_v2)()
-    for name in tests.FUNCTIONS:
-        for around in tests.IN_SESSIONS:
-            answers[f"{name} {around} {is_v2}"] = tests.run_in_a_session(name, around, with_gradient=False)[:2]
+answers = {f"{name} {around}": tests.run_traced(name, around) for name, around in tests.CASES}
 ops = tests.ops_that_ran(pathlib.Path(sys.argv[1]), tests.embedded, tf.constant(tests.X))
 print(json.dumps({**answers, "ops": sorted(ops)}))
 """
@@ -139,18 +122,6 @@ def without_the_pass(tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def name_of(function):
-    return next(name for name, one in FUNCTIONS.items() if one is function)
-
-
-@every_case
-def test_nothing_is_computed_for_gradients(function, around, without_the_pass):
-    value, count = run_traced(function, around)
-    assert count == 0
-    # Without the pass it is, and the value has the same bits.
-    assert without_the_pass[f"{name_of(function)} {around}"] == [value, AROUND[around][1]]
-
-
 def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
     """The longer path is read first; there the op stays."""
     called = calling(embedded)
@@ -162,31 +133,23 @@ def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
 
 
 @every_case
-def test_gx_is_computed_once_when_a_gradient_is_taken(function, around):
-    wrapped, (_, _, times) = around_function(function, around), AROUND[around]
-
-    def gradient(function, x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
-
-    x = tf.constant(X)
-    start_counting()
-    inside = tf.function(lambda x: gradient(wrapped, x))(x)
-    assert COUNTS["gx"] == times
-    traced = tf.function(wrapped)
-    start_counting()
-    traced(x)
-    assert not COUNTS
-    outside = gradient(traced, x)
-    assert COUNTS["gx"] == times
-    np.testing.assert_allclose(inside, outside, rtol=1e-15)
+def test_gx_is_computed_once_for_a_gradient_and_never_for_a_value(name, around, without_the_pass):
+    wrapped, (_, times_without, times) = around_function(name, around), AROUND[around]
+    value, count = run_traced(name, around)
+    assert count == 0
+    # Without the pass it is computed, and the value has the same bits.
+    assert without_the_pass[f"{name} {around}"] == [value, times_without]
+    gradients = []
+    for gradient in (tf.function(derivative(wrapped)), derivative(tf.function(wrapped))):
+        start_counting()
+        gradients.append(gradient(tf.constant(X)))
+        assert COUNTS["gx"] == times
+    np.testing.assert_allclose(*gradients, rtol=1e-15)
 
 
 @every_case
-def test_no_op_is_left(function, around, tmp_path):
-    ops = ops_that_ran(tmp_path, around_function(function, around), tf.constant(X))
+def test_no_op_is_left(name, around, tmp_path):
+    ops = ops_that_ran(tmp_path, around_function(name, around), tf.constant(X))
     assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
 
 
@@ -226,82 +189,77 @@ def test_a_variable_that_is_no_truth_value_counts_as_not_set(tmp_path):
 
 
 ONE_THREAD = """
-import sys
+import json, sys
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tests.graph.test_pruning import AROUND, COUNTS, X, around_function, embedded
 
 tf.config.threading.set_inter_op_parallelism_threads(2)  # With one, as on one core, TensorFlow waits for itself.
-around, x = sys.argv[1], tf.constant(X)
-with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-    traced = tf.function(around_function(embedded, around))
-    [op] = [op for op in traced.get_concrete_function(x).graph.get_operations() if op.type.endswith(("If", "Case", "While"))]
-    assert "_lower_using_switch_merge" not in op.node_def.attr
-    print(traced(x).numpy().tolist(), COUNTS["gx"], sep=";")
+from tests.graph.test_pruning import COUNTS, X, around_function, start_counting
+
+x, answers = tf.constant(X), {}
+for around in sys.argv[1:]:
+    start_counting()
+    with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+        traced = tf.function(around_function("embed_gradient", around))
+        [op] = [op for op in traced.get_concrete_function(x).graph.get_operations() if op.type.endswith(("If", "Case", "While"))]
+        assert "_lower_using_switch_merge" not in op.node_def.attr
+        answers[around] = [traced(x).numpy().tolist(), COUNTS["gx"]]
+print(json.dumps(answers))
 """
 
 
-@pytest.mark.parametrize("around", ["cond", "switch_case", "while_loop", "cond_in_a_loop"])
-def test_loops_and_conditionals_that_stay_functions(around, tmp_path):
+def test_loops_and_conditionals_that_stay_functions(tmp_path):
     """As they do for the executor of one thread."""
-    for disable, times in [("0", 0), ("1", AROUND[around][1])]:
+    arounds = ["cond", "switch_case", "while_loop", "cond_in_a_loop"]
+    for disable, column in [("0", None), ("1", 1)]:
         environment = {"PYTHONPATH": str(ROOT), DISABLE: disable}
-        result = run_python(ONE_THREAD, around, cwd=tmp_path, environment=environment)
-        value, count = result.stdout.splitlines()[-1].split(";")
-        assert int(count) == times
-        np.testing.assert_allclose(json.loads(value), around_function(tf.sin, around)(tf.constant(X)), rtol=1e-15)
+        result = run_python(ONE_THREAD, *arounds, cwd=tmp_path, environment=environment)
+        for around, (value, count) in json.loads(result.stdout.splitlines()[-1]).items():
+            assert count == (AROUND[around][column] if column else 0)
+            np.testing.assert_allclose(value, AROUND[around][0](tf.sin, tf.constant(X)), rtol=1e-15)
 
 
 # In the control flow of TensorFlow 1, ops stay whose gradient-only inputs alone wait for a Switch or a Merge, as a constant
 # in a branch does.
-STAYS_IN_TENSORFLOW_1 = {
-    (function, around) for function in FUNCTIONS for around in ("carried_for_gx", "gx_from_outside")
-}
-STAYS_IN_TENSORFLOW_1 |= {
-    ("two_results", around) for around in ("cond", "branch_not_taken", "while_loop", "cond_in_a_loop")
-}
+STAYS_IN_TENSORFLOW_1 = {("embed_gradient", "carried_for_gx"), ("embed_gradient", "gx_from_outside")}
+STAYS_IN_TENSORFLOW_1 |= {("two_results", "cond"), ("two_results", "while_loop")}
 
 
-IN_SESSIONS = [name for name in AROUND if name not in ("map_fn", "switch_case")]
-
-
-def run_in_a_session(function, around, with_gradient):
-    """The bits of the value, how often something was computed for gradients, and the types of the ops that ran."""
+def run_in_a_session(name, around, with_gradient):
+    """The value, how often something was computed for gradients, and the types of the ops that ran."""
     with tf1.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float64, [3])
-        y = around_function(FUNCTIONS[function], around)(x)
+        y = around_function(name, around)(x)
         fetches = [y, tf.gradients(y, x)] if with_gradient else [y]
         run_metadata = tf1.RunMetadata()
         start_counting()
         [value, *_] = session.run(fetches, {x: X}, tf1.RunOptions(output_partition_graphs=True), run_metadata)
-        return text_of_bits(value), COUNTS["gx"], set(ops_of(run_metadata))
+        return value, COUNTS["gx"], set(ops_of(run_metadata))
 
 
-@pytest.mark.parametrize("around", IN_SESSIONS)
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_in_a_session(function, around, control_flow, without_the_pass):
+@pytest.mark.parametrize(("name", "around"), [case for case in CASES if case[1] not in ("map_fn", "switch_case")])
+def test_in_a_session(name, around, control_flow):
     _, times, times_with_gradient = AROUND[around]
-    value, count, ops = run_in_a_session(function, around, with_gradient=False)
+    value, count, ops = run_in_a_session(name, around, with_gradient=False)
     assert "_Retval" in ops
-    if not tf1.control_flow_v2_enabled() and (function, around) in STAYS_IN_TENSORFLOW_1:
+    if not tf1.control_flow_v2_enabled() and (name, around) in STAYS_IN_TENSORFLOW_1:
         assert OURS & ops
-        assert max(count, run_in_a_session(function, around, with_gradient=True)[1]) <= times
+        assert max(count, run_in_a_session(name, around, with_gradient=True)[1]) <= times
     else:
         assert count == 0
         assert not (OURS | {"PyFuncStateless", "Cos"}) & ops
-        assert run_in_a_session(function, around, with_gradient=True)[1] == times_with_gradient
-    assert without_the_pass[f"{function} {around} {tf1.control_flow_v2_enabled()}"] == [value, times]
+        assert run_in_a_session(name, around, with_gradient=True)[1] == times_with_gradient
+    np.testing.assert_allclose(value, around_function(name, around)(tf.constant(X)), rtol=1e-15)
 
 
 SAVE = """
 import sys
 import tensorflow as tf
-from tests.graph.test_pruning import FUNCTIONS, SAVED, around_function
+from tests.graph.test_pruning import SAVED, around_function
 
 for function, around in SAVED:
     model = tf.Module()
-    wrapped = around_function(FUNCTIONS[function], around)
-    model.f = tf.function(wrapped, input_signature=[tf.TensorSpec([3], tf.float64, "x")])
+    model.f = tf.function(around_function(function, around), input_signature=[tf.TensorSpec([3], tf.float64, "x")])
     tf.saved_model.save(model, f"{sys.argv[1]}/{function}-{around}", signatures=model.f)
 """
 
@@ -351,30 +309,21 @@ def answers(path):
 
 print(json.dumps({path.name: dict(answers(path)) for path in folder.iterdir()}))
 """
-SAVED = [
-    (function, around)
-    for function in ("embed_gradient", "custom_gradient")
-    for around in ("alone", "cond", "while_loop", "nested_functions")
-]
+SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("custom_gradient", "while_loop")]
 
 
-@pytest.fixture(scope="module")
-def reloaded(tmp_path_factory):
+def test_a_saved_model_in_a_fresh_process(tmp_path):
     """For each saved model what it returned, in each way to run it, and how often Python was called."""
-    folder = tmp_path_factory.mktemp("inference")
-    run_python(SAVE, folder / "models", cwd=folder, environment={"PYTHONPATH": str(ROOT)})
-    result = run_python(RELOAD, json.dumps(X.tolist()), folder / "models", cwd=folder)
-    return json.loads(result.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize(("function", "around"), SAVED)
-def test_a_saved_model_in_a_fresh_process(reloaded, function, around):
-    answers, (_, _, times) = reloaded[f"{function}-{around}"], AROUND[around]
-    value = around_function(tf.sin, around)(tf.constant(X))
-    for run in ("function", "signature", "v1 loader"):
-        assert answers[run][1] == 0, run
-        np.testing.assert_allclose(answers[run][0], value, rtol=1e-15)
-    assert answers["gradient"][1] == times
+    run_python(SAVE, tmp_path / "models", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    result = run_python(RELOAD, json.dumps(X.tolist()), tmp_path / "models", cwd=tmp_path)
+    reloaded = json.loads(result.stdout.splitlines()[-1])
+    assert len(reloaded) == len(SAVED)
+    for name, around in SAVED:
+        answers, value = reloaded[f"{name}-{around}"], AROUND[around][0](tf.sin, tf.constant(X))
+        for run in ("function", "signature", "v1 loader"):
+            assert answers[run][1] == 0, run
+            np.testing.assert_allclose(answers[run][0], value, rtol=1e-15)
+        assert answers["gradient"][1] == AROUND[around][2]
 
 
 def test_a_dataset():

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.mode_table import fills
+from ..support.modes import assert_all_close
 from ..support.processes import run_python
 from ..support.without_python import BUILT_IN_FAILURES, CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, X
 
@@ -56,17 +58,13 @@ def answers(tmp_path_factory):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_gradient", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_vjp", mode="v1_loader")
-@pytest.mark.mode_table(feature="custom_jvp", mode="v1_loader")
-@pytest.mark.mode_table(feature="recompute_grad", mode="v1_loader")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="v1_loader")
+@fills(
+    "v1_loader", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_is_the_custom_one(answers, name):
     assert not isinstance(answers[name], str), answers[name]
-    for actual, expected in zip(answers[name], CASES[name].by_hand(), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+    assert_all_close(answers[name], CASES[name].by_hand(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -12,7 +12,9 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.keras import dispatch
 
-from ..support.keras_models import register
+from ..support.keras_models import KERASES, register
+from ..support.processes import run_python
+from ..support.tensors import pairs
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 
@@ -51,7 +53,7 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize(("name", "library"), pairs(CONTAINERS, KERASES), indirect=["library"])
 def test_gradients_of_what_is_in_containers(name, library):
     x = library.Input([2])
     model = library.Model(x, weighted(x, CONTAINERS[name](x)))
@@ -92,15 +94,13 @@ def saved_and_loaded(library, model, tmp_path):
 
 
 OTHERS = {
-    "numbers and strings": [1, 2.5, True],
     "an array": [np.array([1.0, 2.0], np.float32), np.int64(3)],
     "a Tensor": (tf.constant([1.0, 2.0]), [tf.constant(2, tf.int32)]),
     "16 bits": [tf.constant([1.0, 2.0], tf.bfloat16), tf.constant([1.5], tf.float16)],
-    "nothing but a dictionary": {"a": {"b": 1.5}, "c": (2.0,)},
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("name", "library"), pairs(OTHERS, KERASES), indirect=["library"])
 def test_other_arguments_come_back_as_what_they_were(name, library, tmp_path):
     x = library.Input([2])
     model = library.Model(x, weighted(x, OTHERS[name], scale=2.0))
@@ -144,7 +144,7 @@ def ignoring(x, other):
     return 2.0 * x, lambda dy: [3.0 * dy, *[None] * len(tf.nest.flatten(other))]
 
 
-@pytest.mark.parametrize("name", NOT_SAVED)
+@pytest.mark.parametrize(("name", "library"), pairs(NOT_SAVED, KERASES), indirect=["library"])
 def test_arguments_that_cannot_be_serialized_are_refused_at_saving(name, library, tmp_path):
     other, kind = NOT_SAVED[name]
     x = library.Input([2])
@@ -207,3 +207,28 @@ def test_a_thread_sees_the_kind_of_a_keras_tensor_while_another_finds_it_out():
     assert dispatch.package_of_keras_tensors([value]) == "keras"
     assert asked[1:] == ["keras"]
     assert dispatch.package_of_keras_tensors([value]) == "keras"
+
+
+IMPORTED = """
+import sys
+import tensorflow as tf
+
+def kerases():
+    return [name for name in ("keras", "tf_keras") if name in sys.modules]
+
+before = kerases()
+import tf_cg_ops
+assert kerases() == before, (before, kerases())
+assert "tf_cg_ops.layers" not in sys.modules, "whoever uses no layers may have another Keras, or none"
+layer = tf_cg_ops.layers.GradientReversal()
+print(*before)
+assert isinstance(layer, sys.modules[before[0]].layers.Layer) and isinstance(layer, tf.keras.layers.Layer)
+"""
+
+
+@pytest.mark.parametrize(("legacy", "loaded_by_tensorflow"), [("0", ["keras"]), ("1", ["tf_keras"])])
+def test_importing_the_library_imports_no_keras_beside_the_one_that_tensorflow_imports(
+    legacy, loaded_by_tensorflow, tmp_path
+):
+    result = run_python(IMPORTED, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": legacy})
+    assert result.stdout.split() == loaded_by_tensorflow

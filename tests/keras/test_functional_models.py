@@ -11,6 +11,7 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.keras_models import (
+    KERASES,
     cube_root_like,
     recomputed,
     register,
@@ -23,10 +24,21 @@ from ..support.keras_models import (
     two_values,
     with_tangent,
 )
+from ..support.mode_table import fills
+from ..support.modes import assert_all_close
 from ..support.processes import run_python
 from ..support.sources import ROOT
+from ..support.tensors import pairs
 
-pytestmark = pytest.mark.core
+# What the model below holds.
+IN_THE_DEEP_MODEL = [
+    "embed_gradient",
+    "custom_gradient",
+    "custom_vjp",
+    "custom_jvp",
+    "reverse_gradient",
+    "straight_through",
+]
 
 # Each on an input of [batch, 3], and the shape of the value for one example.
 CALLS = {
@@ -90,31 +102,22 @@ def model_of(library, call):
     return library.Model(x, call(x))
 
 
+@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
-@pytest.mark.parametrize("name", CALLS)
-def test_a_functional_model_has_value_and_gradient_of_the_function(name, library):
+@pytest.mark.mode_table(feature="name", mode="keras_files")
+@pytest.mark.parametrize(("name", "library"), pairs(CALLS, KERASES), indirect=["library"])
+def test_a_functional_model_has_value_and_gradient_of_the_function(name, library, tmp_path):
+    """Also when it is traced, saved and loaded, or cloned."""
     call, shape = CALLS[name]
     model = model_of(library, call)
     assert tuple(model.output.shape) == (None, *shape)
     assert model.output.dtype == "float32"
     expected = value_and_gradients(call, features())
-    assert_same(value_and_gradients(model, features()), expected)
-    for actual, wanted in zip(value_and_gradients(tf.function(model), features()), expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize("name", CALLS)
-def test_a_saved_and_loaded_model_and_a_clone_have_the_same_gradients(name, library, tmp_path):
-    call, _ = CALLS[name]
-    model = model_of(library, call)
-    expected = value_and_gradients(model, features())
     model.save(tmp_path / "model.keras")
     loaded = library.models.load_model(tmp_path / "model.keras")
-    assert_same(value_and_gradients(loaded, features()), expected)
-    loaded.save(tmp_path / "again.keras")
-    assert_same(value_and_gradients(library.models.load_model(tmp_path / "again.keras"), features()), expected)
-    assert_same(value_and_gradients(library.models.clone_model(model), features()), expected)
+    for each in (model, loaded, library.models.clone_model(model)):
+        assert_same(value_and_gradients(each, features()), expected)
+    assert_all_close(value_and_gradients(tf.function(loaded), features()), expected, rtol=1e-5, atol=1e-6)
 
 
 def deep_model(library):
@@ -131,6 +134,7 @@ def weight_gradients(model):
     return value_and_gradients(lambda x: model([x, tf.constant(features(1))]), features(), model.trainable_variables)
 
 
+@pytest.mark.core
 def test_models_of_layers_and_calls(library, tmp_path):
     model = deep_model(library)
     expected = weight_gradients(model)
@@ -168,18 +172,13 @@ def test_the_same_function_twice_in_a_model(library, tmp_path):
     assert_same(value_and_gradients(library.models.load_model(tmp_path / "model.keras"), features()), expected)
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="keras_jit")
-@pytest.mark.mode_table(feature="custom_gradient", mode="keras_jit")
-@pytest.mark.mode_table(feature="custom_vjp", mode="keras_jit")
-@pytest.mark.mode_table(feature="custom_jvp", mode="keras_jit")
-@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_jit")
-@pytest.mark.mode_table(feature="straight_through", mode="keras_jit")
-@pytest.mark.parametrize("jit_compile", ["auto", True, False])
-def test_fitting_is_the_same_compiled_or_not(jit_compile):
+@pytest.mark.core
+@fills("keras_jit", *IN_THE_DEEP_MODEL)
+def test_fitting_under_xla_is_gradient_descent():
     model, other = deep_model(keras), deep_model(keras)
     other.set_weights(model.get_weights())
     start = model.get_weights()
-    model.compile(keras.optimizers.SGD(0.0003), "mse", jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(0.0003), "mse", jit_compile=True)
     inputs, target = [features(), features(1)], np.sign(features(2))
     model.fit(inputs, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
     for _ in range(3):  # By hand, with the same start.
@@ -196,13 +195,11 @@ def test_fitting_is_the_same_compiled_or_not(jit_compile):
         assert tolerance < 0.1 * way
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
-@pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
-@pytest.mark.mode_table(feature="custom_vjp", mode="mixed_precision")
-@pytest.mark.mode_table(feature="custom_jvp", mode="mixed_precision")
-@pytest.mark.mode_table(feature="reverse_gradient", mode="mixed_precision")
-@pytest.mark.mode_table(feature="straight_through", mode="mixed_precision")
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.core
+@fills("mixed_precision", *IN_THE_DEEP_MODEL)
+@pytest.mark.parametrize(
+    ("policy", "library"), [("mixed_float16", "keras"), ("mixed_bfloat16", "tf_keras")], indirect=["library"]
+)
 def test_mixed_precision_and_loss_scaling(policy, library):
     mixed_precision = library.mixed_precision
     before = mixed_precision.global_policy() if library is tf_keras else keras.config.dtype_policy()
@@ -241,20 +238,15 @@ np.savez(sys.argv[3], *weight_gradients(model))
 """
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="keras_fresh")
-@pytest.mark.mode_table(feature="custom_gradient", mode="keras_fresh")
-@pytest.mark.mode_table(feature="custom_vjp", mode="keras_fresh")
-@pytest.mark.mode_table(feature="custom_jvp", mode="keras_fresh")
-@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_fresh")
-@pytest.mark.mode_table(feature="straight_through", mode="keras_fresh")
+@pytest.mark.core
+@fills("keras_fresh", *IN_THE_DEEP_MODEL)
 def test_a_fresh_process_loads_the_model(library, tmp_path):
     model = deep_model(library)
     model.save(tmp_path / "model.keras")
     arguments = (library.__name__, tmp_path / "model.keras", tmp_path / "gradients.npz")
     run_python(FRESH, *arguments, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     with np.load(tmp_path / "gradients.npz") as gradients:
-        for actual, expected in zip(gradients.values(), weight_gradients(model), strict=True):
-            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+        assert_all_close(gradients.values(), weight_gradients(model), rtol=1e-5, atol=1e-6)
 
 
 SERVED = """
@@ -273,12 +265,8 @@ np.savez(sys.argv[3], value, tape.gradient(value, x, output_gradients=upstream))
 """
 
 
-@pytest.mark.mode_table(feature="embed_gradient", mode="keras_export")
-@pytest.mark.mode_table(feature="custom_gradient", mode="keras_export")
-@pytest.mark.mode_table(feature="custom_vjp", mode="keras_export")
-@pytest.mark.mode_table(feature="custom_jvp", mode="keras_export")
-@pytest.mark.mode_table(feature="reverse_gradient", mode="keras_export")
-@pytest.mark.mode_table(feature="straight_through", mode="keras_export")
+@pytest.mark.core
+@fills("keras_export", *IN_THE_DEEP_MODEL)
 def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
     model = deep_model(keras)
     model.export(tmp_path / "exported", verbose=False)
@@ -299,7 +287,9 @@ def doubled_inside(x):
     return value, lambda dy: tf.SparseTensor(dy.indices, 5.0 * dy.values, dy.dense_shape)
 
 
-@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+@pytest.mark.parametrize(
+    ("kind", "library"), [("ragged", "keras"), ("ragged", "tf_keras"), ("sparse", "keras")], indirect=["library"]
+)
 def test_ragged_and_sparse_inputs(kind, library, tmp_path):
     x = library.Input([None if kind == "ragged" else 3], **{kind: True})
     model = library.Model(x, doubled_inside(x))
@@ -397,27 +387,3 @@ def test_another_backend_of_keras_is_refused(monkeypatch):
         "reverse_gradient: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got 'jax'. Set "
         "KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
     )
-
-
-IMPORTED = """
-import sys
-import tensorflow as tf
-
-def kerases():
-    return [name for name in ("keras", "tf_keras") if name in sys.modules]
-
-before = kerases()
-import tf_cg_ops
-assert kerases() == before, (before, kerases())
-assert "tf_cg_ops.layers" not in sys.modules, "whoever uses no layers may have another Keras, or none"
-tf_cg_ops.layers
-print(*before)
-"""
-
-
-@pytest.mark.parametrize(("legacy", "loaded_by_tensorflow"), [("0", "keras\n"), ("1", "tf_keras\n")])
-def test_importing_the_library_imports_no_keras_beside_the_one_that_tensorflow_imports(
-    legacy, loaded_by_tensorflow, tmp_path
-):
-    result = run_python(IMPORTED, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": legacy})
-    assert result.stdout == loaded_by_tensorflow

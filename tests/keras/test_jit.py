@@ -14,7 +14,7 @@ from ..support.sources import ROOT
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="keras_jit")
 @pytest.mark.mode_table(feature="custom_gradient", mode="keras_jit")
-@pytest.mark.parametrize("jit_compile", [False, "auto", True])
+@pytest.mark.parametrize("jit_compile", ["auto", True])
 def test_training_is_that_by_hand_and_says_nothing(jit_compile, caplog, capfd):
     x, y = data()
     with caplog.at_level(logging.INFO, "absl"), caplog.at_level(logging.WARNING, "tensorflow"):
@@ -38,7 +38,7 @@ import tensorflow as tf
 from tests.support.modes import assert_orders, traced_orders
 from tests.support.pointwise import DY, POINTWISE, X, Jet
 
-for name in ("stopped", "given", "static_axis", "custom_gradient", "recompute_grad"):
+for name in ("stopped", "given", "custom_gradient", "recompute_grad"):
     assert_orders(traced_orders(POINTWISE[name].function, X, DY), POINTWISE[name](Jet(X)).orders(DY))
 """
 

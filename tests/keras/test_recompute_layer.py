@@ -10,10 +10,10 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.rewrite import traced_call
 
 from ..support.keras_models import MODES, assert_equal, layers_of, train, value_and_gradients, variables_of
 from ..support.observed import num_eager_tensors
+from ..support.tensors import pairs
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 STEPS = np.random.default_rng(1).normal(size=[2, 5, 3]).astype(np.float32)
@@ -31,6 +31,19 @@ def block(library):
     return library.Sequential([layers.Dense(4, activation="gelu"), layers.BatchNormalization(), *dropout])
 
 
+def self_attention(library):
+    class SelfAttention(library.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            random = {"dropout": 0.3, "seed": 3} if library is keras else {}
+            self.attention = library.layers.MultiHeadAttention(2, 4, **random)
+
+        def call(self, x, training=None):
+            return self.attention(x, x, training=training)
+
+    return SelfAttention()
+
+
 # For each name the layer and its input.
 LAYERS = {
     "dense": (lambda k: k.layers.Dense(4, "swish", kernel_regularizer="l2", activity_regularizer="l1"), X),
@@ -38,11 +51,11 @@ LAYERS = {
     "block": (block, X),
     "functional": (functional, X),
     "gru": (lambda k: k.layers.GRU(4, return_sequences=True), STEPS),
+    "attention": (self_attention, STEPS),
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "mode"), pairs(LAYERS, MODES))
 def test_training_is_that_of_the_layer(name, mode, library):
     make, x = LAYERS[name]
     results = []
@@ -52,37 +65,14 @@ def test_training_is_that_of_the_layer(name, mode, library):
     assert_equal(*results)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_dropout_has_one_mask_for_the_value_and_the_gradient(mode):
-    layer = cg.layers.Recompute(keras.layers.Dropout(0.5))
-    x = tf.ones([1000])
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x, training=True)
-        return y, tape.gradient(y, x)
-
-    run = MODES[mode](step)
-    masks = []
-    for _ in range(3):
-        y, dx = run()
-        np.testing.assert_array_equal(y, dx)
-        masks.append(y.numpy())
-    assert 0 < np.mean(masks[0] == 0) < 1
-    assert not np.array_equal(masks[0], masks[1])
-    assert not np.array_equal(masks[1], masks[2])
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_is_that_of_the_layer(policy, library):
-    library.mixed_precision.set_global_policy(policy)
+def test_mixed_precision_is_that_of_the_layer(library):
+    library.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         layer = library.layers.Dense(4, activation="tanh")
         recomputed = layers_of(library).Recompute(layer)
         found, expected = value_and_gradients(recomputed, X), value_and_gradients(layer, X)
         assert_equal(found, expected, 1e-2, 1e-2)
-        assert found[0].dtype == tf.as_dtype(policy.removeprefix("mixed_")).as_numpy_dtype
+        assert found[0].dtype == tf.bfloat16.as_numpy_dtype
         assert tf.as_dtype(recomputed(library.Input([3])).dtype) == tf.as_dtype(found[0].dtype)
     finally:
         library.mixed_precision.set_global_policy("float32")
@@ -207,34 +197,9 @@ def test_a_layer_that_is_not_trained_does_not_change(library):
     assert (len(layer.trainable_weights), len(layer.non_trainable_weights)) == (0, 4)
 
 
-def test_second_derivatives_are_those_of_the_layer(library):
-    dense, x = library.layers.Dense(3, activation="tanh"), tf.constant(X)
-    results = []
-    for layer in (dense, layers_of(library).Recompute(dense)):
-        with tf.GradientTape() as second:
-            second.watch(x)
-            with tf.GradientTape() as first:
-                first.watch(x)
-                y = tf.reduce_sum(layer(x) ** 2)
-            dx = tf.reduce_sum(tf.sin(first.gradient(y, x)))
-        results.append([tensor.numpy() for tensor in second.gradient(dx, [x, *variables_of(dense)[:1]])])
-    assert_equal(*results)
-
-
-@pytest.fixture
-def traces(monkeypatch):
-    """One entry for each trace."""
-    found, make = [], traced_call.TracedCall.__init__
-
-    def count(self, *args):
-        found.append(self)
-        make(self, *args)
-
-    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
-    return found
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("policy", "library"), [("float32", "tf_keras"), ("mixed_bfloat16", "keras")], indirect=["library"]
+)
 def test_eager_mode_traces_once_for_each_signature(traces, policy, library):
     library.mixed_precision.set_global_policy(policy)
     try:
@@ -280,57 +245,19 @@ def test_intermediate_values_are_not_kept(library):
     assert kept_by(layers_of(library).Recompute(layer)) <= 2
 
 
-@pytest.mark.parametrize(
-    ("keep", "number"), [((), 2), (["exponential"], 2), (lambda op: op.type == "PyFuncStateless", 1)]
-)
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_the_gradient_calls_the_layer_again_but_for_what_is_kept(mode, keep, number, library):
-    """A name after a function keeps the name's value, not that of the function."""
-    counted = []
-
-    def count(x):
-        counted.append(1)
-        return np.exp(x)
-
-    class Exponential(library.layers.Layer):
-        def call(self, x):
-            value = tf.numpy_function(count, [tf.stop_gradient(x)], tf.float32, stateful=False)
-            value = cg.embed_gradient(tf.ensure_shape(value, x.shape), value, x)
-            return tf.sin(cg.checkpoint_name(value, "exponential"))
-
-    layer = layers_of(library).Recompute(Exponential(), keep=keep)
-
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-        return y, tape.gradient(y, x, output_gradients=tf.cos(x))
-
-    run = MODES[mode](step)
-    run(tf.constant(X))
-    counted.clear()
-    _, dx = run(tf.constant(X))
-    assert len(counted) == number
-    np.testing.assert_allclose(dx, np.cos(X) * np.cos(np.exp(X)) * np.exp(X), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("value", "got"), [(lambda x: x, "the function '<lambda>'"), (3, "an int"), ("dense", "a str")]
-)
-def test_a_value_that_is_no_layer(value, got, library):
-    package = library.__name__
-    with pytest.raises(TypeError) as error:
-        layers_of(library).Recompute(value)
-    assert str(error.value) == (
-        f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. Use "
-        "tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
-    )
-
-
-def test_a_layer_of_the_other_keras(library):
-    other = tf_keras if library is keras else keras
-    with pytest.raises(TypeError, match=f"of {library.__name__}, got a Dense of {other.__name__}. Use"):
-        layers_of(library).Recompute(other.layers.Dense(1))
+def test_a_value_that_is_no_layer(library):
+    package, other = library.__name__, tf_keras if library is keras else keras
+    for value, got in [
+        (lambda x: x, "the function '<lambda>'"),
+        (3, "an int"),
+        (other.layers.Dense(1), f"a Dense of {other.__name__}"),
+    ]:
+        with pytest.raises(TypeError) as error:
+            layers_of(library).Recompute(value)
+        assert str(error.value) == (
+            f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. "
+            "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+        )
 
 
 def test_keep_refuses_other_values_and_missing_names(library):
@@ -351,3 +278,66 @@ def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
         TypeError, match=r"layers\.Recompute: 'summed' needs the numbers in a Tensor, which has none while "
     ):
         value_and_gradients(layers_of(library).Recompute(Summed(name="summed")), X)
+
+
+# Only Keras 3 has these.
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method:UserWarning")
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_quantized_layers(mode):
+    results = []
+    for wrap in (lambda layer: layer, cg.layers.Recompute):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([4]), wrap(keras.layers.Dense(4)), keras.layers.Dense(1)])
+        x = np.ones([4, 4], np.float32)
+        with tf.GradientTape() as tape:  # Traced before.
+            tape.watch(tf.constant(x))
+            model(x)
+        model.quantize(mode)
+        results.append([model(x).numpy()])
+        if mode == "float8":
+            model.compile("sgd", "mse")
+            history = model.fit(x, np.zeros([4, 1]), epochs=3, verbose=0)
+            results[-1] += [*map(np.array, history.history["loss"]), *model.get_weights()]
+    assert_equal(*results)
+
+
+def test_arguments_that_keras_forwards():
+    class Scaled(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self._register_call_context_args("scale")
+
+        def call(self, x, scale=None):
+            return x if scale is None else scale * x
+
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scaled = Scaled()
+
+        def call(self, x):
+            return self.scaled(x)
+
+    outer, x = Outer(), tf.constant(X)
+    outer._register_call_context_args("scale")
+    layer = cg.layers.Recompute(outer)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        values = [layer(x, scale=2.0), layer(x, scale=3.0), layer(x), layer(x, scale=tf.constant(5.0))]
+    assert [float(tape.gradient(y, x)[0, 0]) for y in values] == [2.0, 3.0, 1.0, 5.0]
+
+
+def test_a_stateless_call_changes_no_variables():
+    layer = cg.layers.Recompute(
+        keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dropout(0.5, seed=1)])
+    )
+    x = tf.constant(X)
+    layer(x)
+    before = layer.get_weights()
+    trainable = [variable.value for variable in layer.trainable_variables]
+    state = [tf.constant(variable.value) for variable in layer.non_trainable_variables]
+    _, updated = layer.stateless_call(trainable, state, x, training=True)
+    assert_equal(layer.get_weights(), before)
+    assert all(np.any(np.not_equal(new, old)) for new, old in zip(updated, state, strict=True))

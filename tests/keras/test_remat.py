@@ -1,5 +1,7 @@
 """enable_remat: RematScope and keras.remat of Keras 3 recompute through this library."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,35 +9,15 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import core  # Only a test may look inside.
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.rewrite import traced_call
 
-from ..support.keras_models import MODES, value_and_gradients
+from ..support.keras_models import assert_equal, value_and_gradients
+from ..support.modes import vjp
 from ..support.processes import run_python
 
 X = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
 TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)
 
 THEIRS = core.remat
-
-
-@pytest.fixture
-def remat():
-    cg.layers.enable_remat()
-    yield
-    cg.layers.disable_remat()
-
-
-@pytest.fixture
-def traces(monkeypatch):
-    """One entry for each trace."""
-    found, make = [], traced_call.TracedCall.__init__
-
-    def count(self, *args):
-        found.append(self)
-        make(self, *args)
-
-    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
-    return found
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
@@ -74,34 +56,6 @@ def test_scopes_in_scopes(remat, traces):
     assert found == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_dropout_has_one_mask_for_the_value_and_the_gradient(mode, remat):
-    with keras.RematScope("full"):
-        layer = keras.layers.Dropout(0.5)
-    x = tf.ones([1000])
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x, training=True)
-        return y, tape.gradient(y, x)
-
-    y, dx = MODES[mode](step)()
-    np.testing.assert_array_equal(y, dx)
-    assert 0 < np.mean(y == 0) < 1
-
-
-def test_a_mask_that_a_model_makes(remat):
-    with keras.RematScope("full"):
-        model = keras.Sequential([keras.layers.Embedding(5, 3, mask_zero=True)])
-    with tf.GradientTape() as tape:
-        y = model(tf.constant([[1, 2, 0, 0]]))
-        loss = tf.reduce_sum(y * tf.reshape(tf.range(12.0), y.shape))
-    np.testing.assert_array_equal(y._keras_mask, [[True, True, False, False]])
-    dense = tf.convert_to_tensor(tape.gradient(loss, model.weights[0].value))
-    np.testing.assert_array_equal(dense[1:3], np.arange(6.0).reshape(2, 3))
-
-
 def test_functions_and_layers_that_keras_remat_decorates(remat):
     doubled = keras.remat(lambda x, scale=1.0: tf.sin(x) * scale)
     dense = keras.layers.Dense(2, activity_regularizer="l2")
@@ -112,33 +66,12 @@ def test_functions_and_layers_that_keras_remat_decorates(remat):
         y = doubled(x, scale=2.0)
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=x), 2 * X * np.cos(X), rtol=1e-5)
     for _ in range(3):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(recomputed(x) ** 3) + sum(dense.losses)
-        dx = tape.gradient(loss, x)
+        loss, dx = vjp(lambda: tf.reduce_sum(recomputed(x) ** 3) + sum(dense.losses), x)
         assert len(dense.losses) == 1
     with tf.GradientTape() as tape:
         tape.watch(x)
         loss = tf.reduce_sum(dense(x) ** 3) + sum(dense.losses)
     np.testing.assert_allclose(dx, tape.gradient(loss, x), rtol=1e-4)
-
-
-def test_keras_alone_is_wrong_or_fails(monkeypatch):
-    """Otherwise nobody needs enable_remat."""
-    # A tf.scan that fails, in any test of this process, leaves its device in TensorFlow's outermost scope of variables,
-    # which tf.recompute_grad enters.
-    monkeypatch.setattr(tf.compat.v1.get_variable_scope(), "_caching_device", None)
-    with keras.RematScope("full"):
-        dropout, dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
-    x = tf.ones([1000])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = dropout(x, training=True)
-    assert np.any(y != tape.gradient(y, x))
-    model = keras.Sequential([dense])
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="supports keywords arguments only when eager"):
-        model.fit(X, TARGET, verbose=0)
 
 
 def test_both_switches_may_be_repeated():
@@ -206,3 +139,82 @@ assert core.remat is before
 
 def test_an_import_replaces_nothing(tmp_path):
     run_python(IMPORTS, cwd=tmp_path)
+
+
+STEPS = np.random.default_rng(2).normal(size=[8, 5, 3]).astype(np.float32)
+STEPS[:, 3:] = 0  # Masked.
+
+FIT = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "jit": {"jit_compile": True}}
+SCOPES = {
+    "full": {"mode": "full"},
+    "activations": {"mode": "activations"},
+    "larger_than": {"mode": "larger_than", "output_size_threshold": 7},
+    "list_of_layers": {"mode": "list_of_layers", "layer_names": ["first", "second"]},
+    "none": {"mode": None},
+}
+
+
+def network():
+    layers = keras.layers
+    x = keras.Input([3])
+    h = layers.Dense(8, "gelu", activity_regularizer="l2", kernel_regularizer="l2", name="first")(x)
+    h = layers.BatchNormalization()(h)
+    h = layers.Dropout(0.3, seed=1)(h)
+    h = keras.Sequential([layers.Dense(4, "tanh", activity_regularizer="l1", name="second")])(h)
+    return keras.Model(x, layers.Dense(1)(h))
+
+
+def sequences():
+    layers = keras.layers
+    x = keras.Input([5, 3])
+    h = layers.Masking()(x)
+    h = layers.GRU(4, return_sequences=True, dropout=0.2, seed=3, name="first")(h)
+    h = layers.MultiHeadAttention(2, 4, dropout=0.2, seed=4, name="second")(h, h)
+    return keras.Model(x, layers.Dense(1)(layers.GlobalAveragePooling1D()(h)))
+
+
+def fitted(make, x, scope, mode):
+    keras.utils.set_random_seed(3)
+    with keras.RematScope(**scope) if scope else contextlib.nullcontext():
+        model = make()
+    model.compile("adam", "mse", **FIT[mode])
+    history = model.fit(x, TARGET, epochs=2, batch_size=4, shuffle=False, verbose=0)
+    return [*model.get_weights(), np.array(history.history["loss"])]
+
+
+# Compiling takes most of the time.
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [("eager", list(SCOPES)), ("graph", ["full", "activations", "list_of_layers"]), ("jit", ["full", "larger_than"])],
+)
+def test_fit_is_that_of_the_plain_model_in_every_scope(mode, names, remat, traces):
+    expected = fitted(network, X, None, mode)
+    assert not traces
+    for name in names:
+        assert_equal(fitted(network, X, SCOPES[name], mode), expected)
+        assert bool(traces) == (name != "none")
+        traces.clear()
+
+
+@pytest.mark.parametrize(("mode", "name"), [("eager", "list_of_layers"), ("graph", "full")])
+def test_fit_with_masks_loops_and_attention(mode, name, remat):
+    expected = fitted(sequences, STEPS, None, mode)
+    assert_equal(fitted(sequences, STEPS, SCOPES[name], mode), expected, 1e-3, 1e-4)
+
+
+def test_keras_alone_is_wrong_or_fails(monkeypatch):
+    """Otherwise nobody needs enable_remat."""
+    # A tf.scan that fails, in any test of this process, leaves its device in TensorFlow's outermost scope of variables,
+    # which tf.recompute_grad enters.
+    monkeypatch.setattr(tf.compat.v1.get_variable_scope(), "_caching_device", None)
+    with keras.RematScope("full"):
+        dropout, dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+    x = tf.ones([1000])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = dropout(x, training=True)
+    assert np.any(y != tape.gradient(y, x))
+    model = keras.Sequential([dense])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="supports keywords arguments only when eager"):
+        model.fit(X, TARGET, verbose=0)

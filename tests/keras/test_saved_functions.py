@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.keras_models import KERASES, layers_of
+from ..support.tensors import pairs
 
 X, DY = tf.constant([[-2.2, -0.5, 0.7]]), tf.constant([[1.0, 10.0, 100.0]])
 
@@ -50,8 +51,7 @@ def models_with(library, function):
     }
 
 
-@pytest.mark.parametrize("place", ["activation", "functional"])
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize(("name", "place"), pairs(SAVED, ["activation", "functional"]))
 def test_a_decorated_function_of_tensorflow_comes_back_from_a_file_and_in_a_clone(name, place, library, tmp_path):
     model = models_with(library, SAVED[name]())[place]
     expected = gradient(SAVED[name]())

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import MODES
-
-pytestmark = pytest.mark.core
+from ..support.modes import RUNS as MODES
+from ..support.modes import vjp
 
 X, DY = tf.constant([0.3, 0.4]), tf.constant([1.0, 10.0])
 
@@ -25,18 +24,6 @@ def gradients_of(function, mode, sources, *args):
         return [tf.convert_to_tensor(g) for g in tape.gradient(y, sources, output_gradients=DY)]
 
     return [gradient.numpy() for gradient in MODES[mode](derive)()]
-
-
-@pytest.mark.parametrize("mode", list(MODES))
-@pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "tensor"])
-def test_one_gradient_for_each_use(make, mode):
-    w = make([3.0, 5.0])
-    w_value, dy, x = np.array([3.0, 5.0]), DY.numpy(), X.numpy()
-    twice = cg.recompute_grad(lambda a, b: a * b)
-    np.testing.assert_allclose(gradients_of(twice, mode, [w], w, w)[0], 2 * w_value * dy, rtol=1e-6)
-    attention = cg.recompute_grad(lambda x, w, *, more: x * w["q"] * w["k"] ** 2 * more[0])
-    (gradient,) = gradients_of(lambda: attention(X, {"q": w, "k": w}, more=[w]), mode, [w])
-    np.testing.assert_allclose(gradient, 4 * x * w_value**3 * dy, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", list(MODES))
@@ -75,9 +62,42 @@ def test_the_second_derivative_by_a_watched_variable_that_is_not_trainable():
     recomputed = cg.recompute_grad(lambda x: x * v**3)
     with tf.GradientTape() as outer:
         outer.watch(v)
-        with tf.GradientTape() as tape:
-            tape.watch(v)
-            y = recomputed(X)
-        first = tape.gradient(y, v, output_gradients=DY)
+        _, first = vjp(lambda: recomputed(X), v, DY)
     second = outer.gradient(first, v)
     np.testing.assert_allclose(second, 6 * v.numpy() * X.numpy() * DY.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_function_with_variables_in_another_one(mode):
+    variable = tf.Variable([0.5, -1.0])
+
+    def sine(x):
+        return tf.sin(x * variable)
+
+    def plain(x, inner=sine):
+        return inner(inner(x) + variable) * x
+
+    recomputed = cg.recompute_grad(lambda x: plain(x, cg.recompute_grad(sine)))
+    for found, expected in zip(
+        gradients_of(recomputed, mode, [X, variable], X), gradients_of(plain, mode, [X, variable], X), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_function_with_variables_in_a_loop_of_another_one(mode):
+    variable = tf.Variable([0.5, -1.0])
+
+    def sine(x):
+        return tf.sin(x * variable)
+
+    def loop(x, inner=sine):
+        return tf.while_loop(
+            lambda i, x: i < 3, lambda i, x: (i + 1, inner(x) + x), (0, x), maximum_iterations=3, parallel_iterations=1
+        )[1]
+
+    recomputed = cg.recompute_grad(lambda x: loop(x, cg.recompute_grad(sine)))
+    for found, expected in zip(
+        gradients_of(recomputed, mode, [X, variable], X), gradients_of(loop, mode, [X, variable], X), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

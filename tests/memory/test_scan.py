@@ -1,7 +1,6 @@
 """scan: its values and gradients are those of the loop in float64 NumPy, in every mode and for every segmentation."""
 
 import collections
-import functools
 
 import keras
 import numpy as np
@@ -10,13 +9,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
+from ..support.modes import RUNS as MODES
+from ..support.modes import assert_all_close, derivative, vjp_in_a_fresh_process
+from ..support.tensors import pairs
 
-MODES = {
-    "eager": lambda run: run,
-    "traced": functools.partial(tf.function, autograph=False),
-    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
-}
 CHECKPOINTS = ["sqrt", "log", 1, 3, 100, None]
 RNG = np.random.default_rng(0)
 INIT, W = RNG.normal(size=[3]), RNG.normal(size=[3, 3])
@@ -56,35 +52,27 @@ def scan_gradients(num_steps, w, *, wrap=lambda run: run, reverse=False, **optio
 
 
 def assert_close(got, expected):
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-@pytest.mark.parametrize("reverse", [False, True])
-def test_values_and_gradients(mode, checkpoint, reverse):
-    w = tf.Variable(W)
-    for num_steps in (1, 10):
+@pytest.mark.core
+@pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
+def test_values_and_gradients(checkpoint, mode):
+    for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
         got = scan_gradients(num_steps, w, wrap=MODES[mode], checkpoint=checkpoint, reverse=reverse)
         assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
 
 
-@pytest.mark.parametrize("num_steps", [2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100])
-@pytest.mark.parametrize("checkpoint", ["sqrt", "log"])
-def test_every_length(num_steps, checkpoint):
-    got = scan_gradients(num_steps, tf.Variable(W), wrap=MODES["traced"], checkpoint=checkpoint)
-    assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS))
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_a_tensor_that_the_function_closes_over(mode):
-    got = scan_gradients(10, tf.constant(W), wrap=MODES[mode])
-    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
+def test_one_step_and_no_steps(mode):
+    assert_close(scan_gradients(1, tf.Variable(W), wrap=MODES[mode]), reference(INIT, XS[:1], W, DC, DYS))
+    last, ys, dinit, dxs, dw = scan_gradients(0, tf.Variable(W), wrap=MODES[mode])
+    assert ys.shape == dxs.shape == [0, 3]
+    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
 
 
 @pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
-def test_a_length_that_only_the_run_tells(checkpoint):
+def test_every_length_where_only_the_run_tells_it(checkpoint):
     w = tf.Variable(W)
 
     @tf.function(
@@ -101,17 +89,9 @@ def test_a_length_that_only_the_run_tells(checkpoint):
         dys = tf.constant(DYS)[: tf.shape(xs)[0]]
         return last, ys, *tape.gradient([last, ys], [init, xs, w], output_gradients=[tf.constant(DC), dys])
 
-    for num_steps in (1, 2, 9, 10, 65):
+    for num_steps in (1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100):
         assert_close(run(INIT, XS[:num_steps]), reference(INIT, XS[:num_steps], W, DC, DYS))
     last, ys, dinit, dxs, dw = run(INIT, XS[:0])
-    assert ys.shape == dxs.shape == [0, 3]
-    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
-def test_no_steps(mode, checkpoint):
-    last, ys, dinit, dxs, dw = scan_gradients(0, tf.Variable(W), wrap=MODES[mode], checkpoint=checkpoint)
     assert ys.shape == dxs.shape == [0, 3]
     assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
 
@@ -162,18 +142,6 @@ def test_a_length_without_inputs(mode):
     assert is_none
 
 
-def test_a_length_that_is_a_tensor():
-    @tf.function
-    def run(x, length):
-        return cg.scan(lambda carry, _: (carry * x, carry), 1.0, length=length)
-
-    last, ys = run(tf.constant(2.0), tf.constant(5))
-    assert last == 32.0
-    np.testing.assert_array_equal(ys, [1, 2, 4, 8, 16])
-    last, ys = cg.scan(lambda carry, _: (carry * 2.0, carry), 1.0, length=tf.constant(3))
-    assert last == 8.0
-
-
 def test_composite_carries():
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
@@ -193,23 +161,7 @@ def test_composite_carries():
     np.testing.assert_allclose(tape.gradient(total, xs), 864.0 / np.array([2.0, 3.0, 4.0]))
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.complex64, tf.complex128])
-def test_dtypes(dtype):
-    xs = tf.cast(tf.constant([1.0, 2.0, 3.0, 4.0, 5.0]), dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(xs)
-        last, ys = cg.scan(lambda carry, x: (carry + x * x, x), tf.zeros([], dtype), xs)
-    assert last.dtype == ys.dtype == dtype
-    dy = tf.constant(2.0, dtype) if not dtype.is_complex else tf.constant(2.0 + 1.0j, dtype)
-    gradient = tape.gradient(last, xs, output_gradients=dy)
-    assert gradient.dtype == dtype
-    np.testing.assert_allclose(
-        tf.cast(gradient, tf.complex128), (2.0 * np.arange(1, 6)) * tf.cast(dy, tf.complex128).numpy(), rtol=1e-2
-    )
-
-
-@pytest.mark.parametrize("mode", ["traced", "jit"])
-@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
+@pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "log"), ("jit", "sqrt"), ("traced", None)])
 def test_second_order(mode, checkpoint):
     @MODES[mode]
     def run(x):
@@ -243,80 +195,6 @@ def test_forward_mode(checkpoint):
     np.testing.assert_allclose(accumulator.jvp(last), 11 * x**10 * tangent, rtol=1e-10)
     t = np.arange(1, 11)[:, None]
     np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "scan",
-    [
-        lambda x: cg.scan(lambda carry, _: (carry * x, carry * x), x, length=10),
-        lambda x: tf.scan(lambda carry, _: carry * x, tf.zeros([10]), initializer=x),
-    ],
-)
-def test_tensorflow_has_no_tangents_of_outputs_of_loops_inside_of_a_function(scan):
-    @tf.function
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, x) as accumulator:
-            results = scan(x)
-        return accumulator.jvp(results)
-
-    with pytest.raises(TypeError, match="variant"):
-        run(tf.constant([0.9, 1.1]))
-
-
-# In more modes and segments, while_loop is tested: TensorFlow takes long to vectorize these.
-@pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "sqrt"), ("eager", None)])
-def test_vectorized_map(mode, checkpoint):
-    xs = tf.constant(XS[:10])
-
-    def value(arguments):
-        return cg.scan(lambda c, x: (tf.tanh(c * x), c * c), *arguments, checkpoint=checkpoint)
-
-    def gradient(init):
-        with tf.GradientTape() as tape:
-            tape.watch([init, xs])
-            last, ys = value((init, xs))
-        return tape.gradient([last, ys], [init, xs], output_gradients=[tf.constant(DC), tf.constant(DYS[:10])])
-
-    for function, arguments in (
-        (value, (tf.constant(RNG.normal(size=[4, 3])), tf.constant(RNG.normal(size=[4, 10, 3])))),
-        (gradient, tf.constant(RNG.normal(size=[4, 3]))),
-    ):
-        run = MODES[mode](lambda: tf.vectorized_map(function, arguments, fallback_to_while_loop=False))  # noqa: B023
-        examples = zip(*arguments, strict=True) if isinstance(arguments, tuple) else list(arguments)
-        expected = [tf.stack(parts) for parts in zip(*map(function, examples), strict=True)]
-        assert_close(run(), expected)
-
-
-def plain_scan(f, init, xs):
-    arrays = [tf.TensorArray(xs.dtype, 10, element_shape=[3]) for _ in range(2)]
-
-    def body(t, carry, results):
-        carry, y = f(carry, arrays[0].unstack(xs).read(t))
-        return t + 1, carry, results.write(t, y)
-
-    _, last, ys = tf.while_loop(lambda t, *_: t < 10, body, (0, init, arrays[1]), maximum_iterations=10)
-    return last, ys.stack()
-
-
-@pytest.mark.parametrize("scan", [cg.scan, plain_scan])
-def test_gradients_of_mapped_inputs_are_not_vectorized_by_tensorflow(scan):
-    def gradient(xs):
-        with tf.GradientTape() as tape:
-            tape.watch(xs)
-            last, _ = scan(lambda c, x: (tf.tanh(c * x), c), tf.constant(INIT), xs)
-        return tape.gradient(last, xs)
-
-    with pytest.raises(TypeError, match="variant"):
-        tf.vectorized_map(gradient, tf.constant(RNG.normal(size=[4, 10, 3])), fallback_to_while_loop=False)
-
-
-def test_jacobians():
-    x = tf.constant(XS[:5, 0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        ys = cg.scan(lambda c, t: (c * t, c * t), tf.constant(1.0, tf.float64), x)[1]
-    products = np.cumprod(x)
-    np.testing.assert_allclose(tape.jacobian(ys, x), np.tril(products[:, None] / x.numpy()), rtol=1e-10)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -421,47 +299,19 @@ def test_a_session_of_tensorflow_1():
     assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
 
 
+@pytest.mark.core
 def test_a_saved_model_in_a_fresh_process(tmp_path):
-    class Module(tf.Module):
-        def __init__(self):
-            self.w = tf.Variable(W)
+    model = tf.Module()
+    model.v = tf.Variable(W)
 
-        @tf.function(input_signature=[tf.TensorSpec([3], tf.float64), tf.TensorSpec([None, 3], tf.float64)])
-        def run(self, init, xs):
-            def f(carry, x):
-                carry = tf.tanh(tf.linalg.matvec(self.w, carry, transpose_a=True) + x)
-                return carry, carry**2
+    def f(carry, x):
+        carry = tf.tanh(tf.linalg.matvec(model.v, carry, transpose_a=True) + x)
+        return carry, carry**2
 
-            return cg.scan(f, init, xs)
-
-    tf.saved_model.save(Module(), str(tmp_path / "model"))
-    np.savez(tmp_path / "data.npz", init=INIT, xs=XS[:10], dc=DC, dys=DYS[:10])
-    run_python(
-        """
-import sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-folder = sys.argv[1]
-model = tf.saved_model.load(folder + "/model")
-data = {name: tf.constant(value) for name, value in np.load(folder + "/data.npz").items()}
-with tf.GradientTape() as outer:
-    outer.watch(data["init"])
-    with tf.GradientTape() as tape:
-        tape.watch([data["init"], data["xs"]])
-        last, ys = model.run(data["init"], data["xs"])
-    gradients = tape.gradient(
-        [last, ys], [data["init"], data["xs"], model.w], output_gradients=[data["dc"], data["dys"]]
-    )
-second = outer.gradient(gradients[0], data["init"])
-assert np.all(np.isfinite(second)) and np.any(second != 0)
-np.savez(folder + "/results.npz", *map(np.asarray, [last, ys, *gradients]))
-""",
-        str(tmp_path),
-        cwd=tmp_path,
-    )
-    with np.load(tmp_path / "results.npz") as results:
-        assert_close(results.values(), reference(INIT, XS[:10], W, DC, DYS))
+    specs = [tf.TensorSpec([3], tf.float64), tf.TensorSpec([None, 3], tf.float64)]
+    model.f = tf.function(lambda init, xs: cg.scan(f, init, xs), input_signature=specs)
+    *got, _ = vjp_in_a_fresh_process(model, [INIT, XS[:10]], [DC, DYS[:10]], tmp_path)
+    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
 
 
 def test_eager_mode_traces_once_for_each_signature():
@@ -471,32 +321,17 @@ def test_eager_mode_traces_once_for_each_signature():
         traces.append(x.shape)
         return carry + x, carry
 
-    for _ in range(3):
-        cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0]))
+    for start in (1.0, 2.0, 3.0):
+        cg.scan(f, np.float32(start), np.array([1.0, 2.0, start], np.float32))
         with tf.GradientTape() as tape:
-            xs = tf.constant([1.0, 2.0, 3.0])
+            xs = tf.constant([1.0, 2.0, start])
             tape.watch(xs)
-            last, _ = cg.scan(f, 0.0, xs)
+            last, _ = cg.scan(f, tf.constant(start), xs)
         np.testing.assert_array_equal(tape.gradient(last, xs), [1, 1, 1])
     assert len(traces) == 1
-    cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0, 4.0]))
-    cg.scan(f, 0.0, tf.constant([1.0, 2.0, 3.0]), reverse=True)
+    cg.scan(f, tf.constant(0.0), tf.constant([1.0, 2.0, 3.0, 4.0]))
+    cg.scan(f, tf.constant(0.0), tf.constant([1.0, 2.0, 3.0]), reverse=True)
     assert len(traces) == 3
-
-
-class Model:
-    def __init__(self, factor):
-        self.factor = factor
-
-    def step(self, carry, x):
-        return carry * self.factor, x
-
-
-def test_methods_are_told_apart():
-    assert [float(cg.scan(Model(k).step, 1.0, tf.range(3))[0]) for k in (2.0, 3.0)] == [8.0, 27.0]
-    model = Model(2.0)
-    assert [float(cg.scan(model.step, 1.0, tf.range(n))[0]) for n in (3, 4, 3)] == [8.0, 16.0, 8.0]
-    assert float(cg.scan(functools.partial(Model.step, model), 1.0, tf.range(3))[0]) == 8.0
 
 
 @pytest.mark.parametrize(
@@ -514,19 +349,6 @@ def test_only_the_beginnings_of_segments_are_kept(checkpoint, num_steps, num_car
     assert lists_outside_of_segments(graph) == [num_carries]
 
 
-def test_the_loops_over_segments_do_not_run_ahead():
-    @tf.function
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            last, _ = cg.scan(lambda carry, x: (tf.sin(carry) + x, None), tf.zeros([7]), x, checkpoint="log")
-        return tape.gradient(last, x)
-
-    graph = gradient.get_concrete_function(tf.TensorSpec([100, 7])).graph
-    loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
-    assert [op.get_attr("parallel_iterations") for op in loops] == [1, 1]  # The loop and its gradient.
-
-
 def lists_outside_of_segments(graph):
     """The lengths of the lists of Tensors of shape [7] that the outermost loops fill."""
     return [
@@ -538,72 +360,66 @@ def lists_outside_of_segments(graph):
     ]
 
 
-def not_a_pair(carry, x):
-    return carry
+def keep(carry, x):
+    return carry, x
 
 
+ONES = tf.ones([3])
 ERRORS = {
-    "f": (lambda: cg.scan(3, 0.0, tf.ones([3])), TypeError, "f cannot be called; expected a function .* got .*int"),
-    "not a pair": (lambda: cg.scan(not_a_pair, 0.0, tf.ones([3])), TypeError, "'not_a_pair' did not return its carry"),
-    "init": (
-        lambda: cg.scan(lambda c, x: (c, x), {"a": object()}, tf.ones([3])),
-        TypeError,
-        r"init\['a'\] is no Tensor",
-    ),
+    "f": ((3, 0.0, ONES), TypeError, "f cannot be called; expected a function .* got .*int"),
+    "not a pair": ((lambda c, x: c, 0.0, ONES), TypeError, "'<lambda>' did not return its carry"),
+    "init": ((keep, {"a": object()}, ONES), TypeError, r"init\['a'\] is no Tensor"),
     "tensor array": (
-        lambda: cg.scan(lambda c, x: (c, x), [0.0, tf.TensorArray(tf.float32, 3)], tf.ones([3])),
+        (keep, [0.0, tf.TensorArray(tf.float32, 3)], ONES),
         TypeError,
         r"init\[1\] is no Tensor; .* TensorArray",
     ),
-    "keras tensors": (
-        lambda: cg.scan(lambda c, x: (c, x), 0.0, keras.Input([3])),
-        TypeError,
-        "xs holds KerasTensors, .* Call scan in the call",
-    ),
-    "scalar": (lambda: cg.scan(lambda c, x: (c, x), 0.0, (1.0,)), ValueError, r"xs\[0\] has no slices"),
+    "keras tensors": ((keep, 0.0, keras.Input([3])), TypeError, "xs holds KerasTensors, .* Call scan in the call"),
+    "scalar": ((keep, 0.0, (1.0,)), ValueError, r"xs\[0\] has no slices"),
     "ragged": (
-        lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ragged.constant([[1.0], []])),
+        (keep, 0.0, tf.ragged.constant([[1.0], []])),
         TypeError,
         "xs cannot be stacked or cut into slices; .*RaggedTensor",
     ),
-    "no length": (lambda: cg.scan(lambda c, x: (c, x), 0.0), ValueError, "nothing tells the number of steps"),
-    "two lengths": (
-        lambda: cg.scan(lambda c, x: (c, x), 0.0, {"a": tf.ones([3]), "b": tf.ones([4])}),
-        ValueError,
-        r"got xs\['a'\]: 3, xs\['b'\]: 4",
-    ),
-    "length": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), 4), ValueError, "got xs: 3, length: 4"),
-    "negative": (lambda: cg.scan(lambda c, x: (c, x), 0.0, length=-1), ValueError, "got length: -1"),
+    "no length": ((keep, 0.0), ValueError, "nothing tells the number of steps"),
+    "two lengths": ((keep, 0.0, {"a": ONES, "b": tf.ones([4])}), ValueError, r"got xs\['a'\]: 3, xs\['b'\]: 4"),
+    "length": ((keep, 0.0, ONES, 4), ValueError, "got xs: 3, length: 4"),
+    "negative": ((keep, 0.0, None, -1), ValueError, "got length: -1"),
     "structure": (
-        lambda: cg.scan(lambda c, x: ((c, c), x), 0.0, tf.ones([3])),
+        (lambda c, x: ((c, c), x), 0.0, ONES),
         ValueError,
         r"changed the structure of what it carries; expected \*, got \(\*, \*\)",
     ),
     "dtype": (
-        lambda: cg.scan(lambda c, x: ([tf.cast(c[0], tf.float64)], x), [0.0], tf.ones([3])),
+        (lambda c, x: ([tf.cast(c[0], tf.float64)], x), [0.0], ONES),
         TypeError,
         r"changed the dtype of init\[0\]; expected float32, got float64",
     ),
     "shape": (
-        lambda: cg.scan(lambda c, x: (tf.stack([c, c]), x), 0.0, tf.ones([3])),
+        (lambda c, x: (tf.stack([c, c]), x), 0.0, ONES),
         ValueError,
         r"changed the shape of init; expected \(\), got \(2,\)",
     ),
-    "checkpoint": (
-        lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint="cube"),
-        TypeError,
-        "checkpoint does not say",
-    ),
-    "bool": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint=True), TypeError, "got True"),
-    "zero": (lambda: cg.scan(lambda c, x: (c, x), 0.0, tf.ones([3]), checkpoint=0), ValueError, "got 0"),
+}
+CHECKPOINT_ERRORS = {
+    "cube": (TypeError, "checkpoint does not say"),
+    True: (TypeError, "got True"),
+    0: (ValueError, "got 0"),
 }
 
 
 @pytest.mark.parametrize("case", ERRORS)
 def test_errors(case):
-    call, error, message = ERRORS[case]
+    arguments, error, message = ERRORS[case]
     with pytest.raises(error, match=f"scan: .*{message}"):
-        call()
+        cg.scan(*arguments)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINT_ERRORS)
+def test_a_wrong_checkpoint(checkpoint):
+    error, message = CHECKPOINT_ERRORS[checkpoint]
+    with pytest.raises(error, match=f"scan: .*{message}"):
+        cg.scan(keep, 0.0, ONES, checkpoint=checkpoint)
 
 
 def test_numbers_of_steps_that_differ_at_run_time():
@@ -616,62 +432,15 @@ def test_numbers_of_steps_that_differ_at_run_time():
         run(tf.ones([3]), tf.ones([4]))
 
 
-def test_an_error_of_the_function_comes_unchanged():
-    def f(carry, x):
-        raise ZeroDivisionError("of the user")
-
-    with pytest.raises(ZeroDivisionError, match="of the user"):
-        cg.scan(f, 0.0, tf.ones([3]))
-
-
-XS4 = tf.constant([0.3, 0.5, 0.2, 0.4])
+def test_a_length_that_is_a_tensor():
+    run = tf.function(lambda x, length: cg.scan(lambda carry, _: (carry * x, carry), 1.0, length=length))
+    last, ys = run(tf.constant(2.0), tf.constant(5))
+    assert last == 32.0
+    np.testing.assert_array_equal(ys, [1, 2, 4, 8, 16])
 
 
-def loops_in_loops(x):
-    """Two loops of TensorFlow, one in the other."""
-    rows = tf.reshape(x, [2, 2])
-
-    def inner(carry, row):
-        return tf.while_loop(
-            lambda i, c: i < 2, lambda i, c: (i + 1, c * tf.sin(row[i]) + row[i]), (0, carry), maximum_iterations=2
-        )[1]
-
-    return tf.while_loop(lambda i, c: i < 2, lambda i, c: (i + 1, inner(c, rows[i])), (0, 1.0), maximum_iterations=2)[1]
-
-
-def scanned(checkpoint):
-    return lambda x: cg.scan(lambda carry, x: (carry * tf.sin(x) + x, None), 1.0, x, checkpoint=checkpoint)[0]
-
-
-def derivative(function, order):
-    """The derivatives of a function of a vector, each weighted by numbers that are not equal."""
-
-    def weighted(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = derivative(function, order - 1)(x)
-        return tf.reduce_sum(tape.gradient(y, x) * tf.constant([1.0, 2.0, 3.0, -1.0]))
-
-    return weighted if order else function
-
-
-def compiled(function):
-    return tf.function(function, autograph=False, jit_compile=True)(XS4)
-
-
-def test_higher_derivatives_under_xla():
-    """XLA differentiates a loop in a loop once less often than one loop: segments are loops in a loop."""
-    np.testing.assert_allclose(compiled(derivative(scanned(2), 2)), derivative(loops_in_loops, 2)(XS4), rtol=1e-5)
-    np.testing.assert_allclose(compiled(derivative(scanned(None), 3)), derivative(loops_in_loops, 3)(XS4), rtol=1e-5)
-    for function in (derivative(scanned(2), 3), derivative(loops_in_loops, 3)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="EmptyTensorList must be a compile-time constant"):
-            compiled(function)
-
-
-@pytest.mark.parametrize("function", [scanned("sqrt"), scanned(None), loops_in_loops], ids=["sqrt", "None", "built-in"])
-def test_a_compiled_loop_has_no_gradient_for_a_tape_around_it(function):
-    loop = tf.function(function, autograph=False, jit_compile=True)
-    with tf.GradientTape() as tape:
-        tape.watch(XS4)
-        with pytest.raises(tf.errors.UnimplementedError, match="TensorList crossing the XLA/TF boundary"):
-            loop(XS4)
+def test_the_loops_over_segments_do_not_run_ahead():
+    gradient = derivative(lambda x: cg.scan(lambda carry, x: (tf.sin(carry) + x, None), 1.0, x, checkpoint="log")[0])
+    graph = tf.function(gradient).get_concrete_function(tf.TensorSpec([100])).graph
+    loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    assert [op.get_attr("parallel_iterations") for op in loops] == [1, 1]  # The loop and its gradient.

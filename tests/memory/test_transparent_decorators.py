@@ -19,6 +19,8 @@ from hypothesis import strategies
 
 import tf_cg_ops as cg
 
+from ..support.modes import assert_all_close
+
 X, DY = tf.constant([0.5, -1.0, 2.0], tf.float64), tf.constant([1.0, 10.0, -3.0], tf.float64)
 Pair = collections.namedtuple("Pair", ["first", "second"])
 
@@ -220,8 +222,7 @@ def assert_agreement(wrapped, function, traces, pool, plans, as_keyword, traced)
     expected = run(function, args, kwargs, pool.sources(), traced)
     before = len(traces)
     found = run(wrapped, args, kwargs, pool.sources(), traced)
-    for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)
+    assert_all_close(found, expected, rtol=1e-9, atol=1e-12)
     return len(traces) - before
 
 
@@ -276,7 +277,7 @@ def traces_of_calls(name, traced, plans, as_keyword, seeds, new_seed):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-@random_arguments(20)
+@random_arguments(10)
 def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
     numbers = traces_of_calls(name, False, plans, as_keyword, seeds=[0, 0, 1], new_seed=2)
     # New Tensors and arrays do not trace anew; other objects may.
@@ -285,6 +286,6 @@ def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-@random_arguments(4)
+@random_arguments(2)
 def test_traced_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
     assert traces_of_calls(name, True, plans, as_keyword, seeds=[0], new_seed=1) == [1, 1]

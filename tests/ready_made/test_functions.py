@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.tensors import DTYPES, GRADIENT_RTOL, address, assert_gradient_close, bits, random_array
+from ..support.modes import vjp
+from ..support.tensors import DTYPES, GRADIENT_RTOL, address, assert_gradient_close, bits, pairs, random_array
 
 pytestmark = pytest.mark.core
 
@@ -17,7 +18,7 @@ def wide(array):
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(0,), (2, 3)])
 def test_reversal_and_scaling_in_every_dtype(dtype, shape, rng, gradient):
     x, dy = random_array(rng, shape, dtype), tf.constant(random_array(rng, shape, dtype))
     for function, factor in ((cg.reverse_gradient, -0.25), (cg.scale_gradient, 0.25)):
@@ -33,18 +34,19 @@ def test_a_factor_may_be_one_for_each_element(shape, rng, gradient):
     np.testing.assert_allclose(dx, factor * dy, rtol=1e-15)
 
 
-@pytest.mark.parametrize("function", [cg.reverse_gradient, cg.scale_gradient])
-def test_the_value_is_the_input_bit_for_bit_and_in_its_memory(function):
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (cg.reverse_gradient, {"factor": 3.0}),
+        (cg.scale_gradient, {"factor": 3.0}),
+        (cg.clip_gradient, {"value": 1.0}),
+        (cg.clip_gradient, {"norm": 1.0}),
+        (cg.clip_gradient, {"global_norm": 1.0}),
+    ],
+)
+def test_the_value_is_the_input_bit_for_bit_and_in_its_memory(function, arguments):
     x = tf.constant([-0.0, np.inf, np.nan, 1e-42])
-    y = function(x, 3.0)
-    assert address(y) == address(x)
-    np.testing.assert_array_equal(bits(y.numpy()), bits(x.numpy()))
-
-
-@pytest.mark.parametrize("limit", [{"value": 1.0}, {"norm": 1.0}, {"global_norm": 1.0}])
-def test_the_value_of_clipping_is_the_input_bit_for_bit_and_in_its_memory(limit):
-    x = tf.constant([-0.0, np.inf, np.nan, 1e-42])
-    y = cg.clip_gradient(x, **limit)
+    y = function(x, **arguments)
     assert address(y) == address(x)
     np.testing.assert_array_equal(bits(y.numpy()), bits(x.numpy()))
 
@@ -56,10 +58,7 @@ def traced_gradient(function, x, dy):
     @tf.function
     def run(factor):
         traces.append(1)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x, factor)
-        return tape.gradient(y, x, output_gradients=dy)
+        return vjp(lambda: function(x, factor), x, dy)[1]
 
     return run, traces
 
@@ -109,14 +108,14 @@ def shrink(dy, norm, limit):
     return dy * np.where(norm > limit, limit / np.where(norm > limit, norm, 1), 1)
 
 
-@pytest.mark.parametrize("axes", [None, -1, 0, (0, 1)])
-@pytest.mark.parametrize("limit", [0.0, 0.5, 1.5, 100.0])
-def test_clipping_by_norm(axes, limit, dtype, rng, gradient):
+@pytest.mark.parametrize(("dtype", "axes"), pairs(DTYPES, [None, -1, 0, (0, 1)]))
+def test_clipping_by_norm(axes, dtype, rng, gradient):
     x, dy = random_array(rng, (4, 3), dtype), random_array(rng, (4, 3), dtype)
     dy[1] = 0  # A row without a norm.
-    (dx,) = gradient(lambda x: cg.clip_gradient(x, norm=limit, axes=axes), [x], tf.constant(dy))
     norm = np.sqrt(np.sum(np.abs(wide(dy)) ** 2, axis=axes, keepdims=True))
-    assert_gradient_close(dx, shrink(wide(dy), norm, limit), dtype)
+    for limit in (0.0, 0.5, 1.5, 100.0):
+        (dx,) = gradient(lambda x, limit=limit: cg.clip_gradient(x, norm=limit, axes=axes), [x], tf.constant(dy))
+        assert_gradient_close(dx, shrink(wide(dy), norm, limit), dtype)
 
 
 @pytest.mark.parametrize("limit", [0.5, 100.0])
@@ -182,8 +181,7 @@ SURROGATES = {
 
 
 @pytest.mark.parametrize("slope", [0.5, 1, 32.0])
-@pytest.mark.parametrize("surrogate", SURROGATES)
-@pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("surrogate", "dtype"), pairs(SURROGATES, REAL))
 def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
     # At the ends of hard tanh both sides count.
@@ -259,18 +257,6 @@ WRONG = {
         f"reverse_gradient: the dtype of x has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
         "with tf.cast(x, tf.float32).",
     ),
-    "text as a factor": (
-        lambda: cg.reverse_gradient(V, "0.5"),
-        TypeError,
-        "reverse_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
-        "'0.5'. Convert it before the call.",
-    ),
-    "a bool as a factor": (
-        lambda: cg.scale_gradient(V, True),
-        TypeError,
-        "scale_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
-        "True. Convert it before the call.",
-    ),
     "a complex factor": (
         lambda: cg.scale_gradient(V, tf.constant(1j)),
         TypeError,
@@ -288,32 +274,15 @@ WRONG = {
         "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
         "(2,), got (3,). Give it one number for all, or one for each element of x.",
     ),
-    "a factor that is larger than x": (
-        lambda: cg.scale_gradient(V, tf.ones([3, 2])),
-        ValueError,
-        "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
-        "(2,), got (3, 2). Give it one number for all, or one for each element of x.",
-    ),
     "no limit": (
         lambda: cg.clip_gradient(V),
         ValueError,
         "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
     ),
-    "two limits": (
-        lambda: cg.clip_gradient(V, value=1.0, norm=2.0),
-        ValueError,
-        "clip_gradient: pass exactly one of value, norm, global_norm; got value and norm. Nest two calls to apply two "
-        "limits.",
-    ),
     "a negative limit": (
         lambda: cg.clip_gradient(V, norm=-1.0),
         ValueError,
         "clip_gradient: norm is negative; expected a number that is at least 0, got -1.0. Pass its size.",
-    ),
-    "a limit that is nan": (
-        lambda: cg.clip_gradient(V, norm=np.nan),
-        ValueError,
-        "clip_gradient: norm must be a number that is at least 0, got nan.",
     ),
     "a limit for each element": (
         lambda: cg.clip_gradient(V, value=[1.0, 2.0]),
@@ -335,12 +304,6 @@ WRONG = {
         ValueError,
         "clip_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to clip.",
     ),
-    "an integer in a structure": (
-        lambda: cg.clip_gradient([V, tf.constant(1)], norm=1.0),
-        TypeError,
-        f"clip_gradient: the dtype of x[1] has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
-        "with tf.cast(x[1], tf.float32).",
-    ),
     "an unknown surrogate": (
         lambda: cg.straight_through(tf.sign, "tanh"),
         ValueError,
@@ -357,12 +320,6 @@ WRONG = {
         TypeError,
         "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
         "the function itself, then call the result with its arguments.",
-    ),
-    "a first argument of integers": (
-        lambda: cg.straight_through(tf.sign)(tf.constant([1, 2])),
-        TypeError,
-        "straight_through: 'sign' has no x to differentiate with respect to; expected real numbers as its first "
-        "argument, got a Tensor of dtype int32. Pass a Tensor or Variable of a floating dtype first.",
     ),
     "a first argument that is no tensor": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),

@@ -4,14 +4,13 @@ import functools
 import logging
 import re
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES, assert_orders, derivative, eager, eager_orders, traced
+from ..support.modes import MODES, assert_all_close, assert_orders, derivative, eager, eager_orders, traced
 from ..support.roots import (
     DY,
     RIDGE_INPUTS,
@@ -26,9 +25,10 @@ from ..support.roots import (
     ridge_gradient,
     scipy_root,
 )
+from ..support.tensors import pairs
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced", "around_traced", "tf1"])
+@pytest.mark.parametrize("mode", ["eager", "around_traced", "tf1"])
 def test_a_solver_of_scipy(mode):
     assert_orders(MODES[mode](cg.implicit_root(coupled_residual, scipy_root), X, DY), coupled_by_hand())
 
@@ -36,23 +36,6 @@ def test_a_solver_of_scipy(mode):
 def test_a_solver_that_returns_an_array():
     function = cg.implicit_root(coupled_residual, lambda x: scipy_root(x).numpy())
     assert_orders(eager_orders(function, X, DY), coupled_by_hand())
-
-
-def test_a_solver_with_a_tape_of_its_own():
-    """Newton's method with the Jacobian from a tape."""
-
-    @cg.implicit_root(coupled_residual)
-    def solve(x):
-        y = tf.zeros_like(x)
-        for _ in range(12):
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(y)
-                r = coupled_residual(y, x)
-            y -= tf.linalg.solve(tape.jacobian(r, y, experimental_use_pfor=False), r[:, None])[:, 0]
-        return y
-
-    for mode in ("eager", "traced"):
-        assert_orders(MODES[mode](solve, X, DY), coupled_by_hand())
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
@@ -88,12 +71,11 @@ def richardson(vjp, dy, steps=200):
     )[1]
 
 
-@pytest.mark.parametrize("mode", ["eager", "jit", "unknown_shape"])
+@pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_an_iterative_linear_solver(mode):
     """Its iterations are differentiated for the second order."""
     function = cg.implicit_root(coupled_residual, lambda x: coupled(tf.ensure_shape(x, [3])), linear_solve=richardson)
-    for actual, expected in zip(MODES[mode](function, X, DY), coupled_by_hand(), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-8)
+    assert_all_close(MODES[mode](function, X, DY), coupled_by_hand(), rtol=1e-8)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
@@ -137,58 +119,12 @@ def test_variables_structures_and_keywords(traced):
     y, a_, b_, x_, dy = y.numpy(), a.numpy(), b.numpy(), x.numpy(), dy.numpy()
     np.testing.assert_allclose(y**3 + a_ * y, b_ * x_, rtol=1e-12)
     s = 3 * y**2 + a_
-    for actual, expected in zip(found, (dy * b_ / s, -dy * y / s, dy * x_ / s), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-11)
+    assert_all_close(found, (dy * b_ / s, -dy * y / s, dy * x_ / s), rtol=1e-11)
     # dx = dy b / s; ds = 6 y dy + da.
     by_x = -6 * y * b_ / s * dy**2 * b_ / s**2
     by_a = (6 * y**2 / s - 1) * dy**2 * b_ / s**2
     by_b = dy**2 / s - 6 * y * x_ / s * dy**2 * b_ / s**2
-    for actual, expected in zip(second, (by_x, by_a, by_b), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-10)
-
-
-def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
-    """y = tanh(y W + x), against gradient descent by hand."""
-
-    class Equilibrium(keras.layers.Layer):
-        def build(self, shape):
-            self.w = self.add_weight(shape=(shape[-1], shape[-1]), initializer="zeros", name="w")
-
-        def step(self, y, x):
-            return tf.tanh(y @ tf.convert_to_tensor(self.w) + x)
-
-        def call(self, x):
-            def solve(x):
-                return tf.while_loop(
-                    lambda i, _: i < 40, lambda i, y: (i + 1, self.step(y, x)), (0, x), maximum_iterations=40
-                )[1]
-
-            return cg.implicit_root(lambda y, x: self.step(y, x) - y, solve, batched=True)(x)
-
-    x = rng.normal(size=(4, 2)).astype(np.float32)
-    target = 0.3 * rng.normal(size=(4, 2)).astype(np.float32)
-    model = keras.Sequential([keras.layers.Input((2,)), Equilibrium()])
-    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", jit_compile=True)
-    model.fit(x, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
-    np.testing.assert_allclose(model.get_weights()[0], equilibrium_weights(x, target, 0.1, 3), rtol=1e-4)
-    model.export(tmp_path / "model", verbose=False)
-    loaded = tf.saved_model.load(tmp_path / "model")
-    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
-
-
-def equilibrium_weights(x, target, learning_rate, steps):
-    """Gradient descent by hand: for y = tanh(z), dz = (1 - y**2) (dy + dz W^T), dW = y^T dz."""
-    w = np.zeros((2, 2))
-    for _ in range(steps):
-        y = np.tanh(x.astype(float))
-        for _ in range(200):
-            y = np.tanh(y @ w + x)
-        dy = 2 * (y - target) / y.size
-        dz = np.zeros_like(y)
-        for row, slope in enumerate(1 - y**2):
-            dz[row] = np.linalg.solve(np.eye(2) - np.diag(slope) @ w, slope * dy[row])
-        w = w - learning_rate * y.T @ dz
-    return w
+    assert_all_close(second, (by_x, by_a, by_b), rtol=1e-10)
 
 
 @pytest.mark.parametrize("run", [eager, traced])
@@ -202,8 +138,7 @@ def test_a_residual_of_numpy(run):
         return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]
 
     value, (dx,) = run(cg.implicit_root(residual, scipy_root), [X], DY)
-    for actual, expected in zip((value, dx), coupled_by_hand()[:2], strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    assert_all_close((value, dx), coupled_by_hand()[:2], rtol=1e-12)
     assert len(calls) == 2
 
 
@@ -268,22 +203,10 @@ CALLS = {
         TypeError,
         "implicit_root: 'f' did not return a root with other results, as has_aux says; expected a pair (y, aux), got ",
     ),
-    "fixed point of another shape": (
-        lambda: cg.implicit_fixed_point(lambda y, x: tf.reduce_sum(y), f)(tf.constant(X)),
-        ValueError,
-        "implicit_fixed_point: the function '<lambda>' of 'f' has the wrong shape; expected (3,) (the shape of the root), "
-        "got (). Return one equation for each unknown, in their structure and dtype.",
-    ),
     "objective that is no scalar": (
         lambda: cg.implicit_minimum(lambda y, x: y - x, f)(tf.constant(X)),
         ValueError,
         "implicit_minimum: the objective '<lambda>' has the wrong shape; expected a scalar, got (3,). Sum it.",
-    ),
-    "objective of a batch": (
-        lambda: cg.implicit_minimum(lambda y, x: tf.reduce_sum(y - x), f, batched=True)(tf.constant(X[None])),
-        ValueError,
-        "implicit_minimum: the objective '<lambda>' has the wrong shape; expected one number for each example, got (). Sum "
-        "it.",
     ),
     "objective that is an integer": (
         lambda: cg.implicit_minimum(lambda y, x: tf.size(y), f)(tf.constant(X)),
@@ -296,12 +219,6 @@ CALLS = {
         TypeError,
         "implicit_minimum: 'f' returned complex unknowns; expected real ones, got complex128. Solve for the real and the "
         "imaginary part.",
-    ),
-    "integers": (
-        lambda: cg.implicit_root(cubic_residual, lambda x: tf.constant([1]))(tf.constant(X)),
-        TypeError,
-        "implicit_root: '<lambda>' did not return a root; expected a Tensor of floating-point or complex numbers, or a structure of them, got a "
-        "Tensor of dtype int32. Return other results with has_aux=True.",
     ),
     "no_batch": (
         lambda: cg.implicit_root(cubic_residual, f, batched=True)(tf.constant(1.0)),
@@ -335,8 +252,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("case", CALLS)
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize(("case", "traced"), pairs(CALLS, [False, True]))
 def test_calls_are_checked(case, traced):
     call, kind, message = CALLS[case]
     with pytest.raises(kind, match=re.escape(message)):

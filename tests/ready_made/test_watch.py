@@ -9,22 +9,18 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES, VJP_MODES, eager, traced
+from ..support.modes import MODES, VJP_MODES, eager, jit, traced, vjp
 
 X, DY = np.array([1.0, 2.0, -0.5]), np.array([3.0, -4.0, 12.0])
-XLA = [name for name in VJP_MODES if name.startswith("jit")]
 
 
 def gradient_of(function, x=X, dy=DY):
     x = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x, output_gradients=tf.constant(dy))
+    return vjp(lambda: function(x), x, tf.constant(dy))[1]
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", [name for name in VJP_MODES if name not in XLA])
+@pytest.mark.parametrize("name", ["eager", "traced_unknown_rank", "tf1_session"])
 def test_each_mode_calls_once_with_the_upstream_gradient(name, capfd):
     seen = []
 
@@ -39,7 +35,7 @@ def test_each_mode_calls_once_with_the_upstream_gradient(name, capfd):
     assert lines == ["gradient of 'h': shape [3] norm 13 smallest -4 largest 12 elements [3 -4 12]"]
 
 
-@pytest.mark.parametrize("name", [name for name in MODES if "jit" not in name])
+@pytest.mark.parametrize("name", ["eager", "around_traced", "tf1"])
 def test_second_derivatives_pass(name):
     value, dx, second = MODES[name](lambda x: cg.watch_gradient(x**2, "h", check_numerics=True), X, DY)
     np.testing.assert_allclose(value, X**2)
@@ -47,7 +43,6 @@ def test_second_derivatives_pass(name):
     np.testing.assert_allclose(second, 2 * DY * DY)
 
 
-@pytest.mark.parametrize("name", XLA)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -60,12 +55,12 @@ def test_second_derivatives_pass(name):
     ],
     ids=["print", "check_numerics", "call"],
 )
-def test_xla_is_refused_where_a_gradient_is_asked_for(name, arguments, message):
+def test_xla_is_refused_where_a_gradient_is_asked_for(arguments, message):
     def function(x):
         return cg.watch_gradient(x, "h", **arguments)
 
     with pytest.raises(NotImplementedError, match=message):
-        VJP_MODES[name](function, [X], DY)
+        jit(function, [X], DY)
     np.testing.assert_array_equal(tf.function(function, jit_compile=True)(X), X)
 
 
@@ -87,8 +82,7 @@ def test_nothing_is_shown_where_no_gradient_is_asked_for(capfd):
 
 @pytest.mark.core
 @pytest.mark.parametrize("run", [eager, traced])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128])
+@pytest.mark.parametrize(("bad", "dtype"), [(np.nan, tf.bfloat16), (np.inf, tf.complex64), (-np.inf, tf.float64)])
 def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype):
     dtype_of_arrays = dtype.as_numpy_dtype
     dy = np.array([1.0, bad * 1j if dtype.is_complex else bad, 2.0]).astype(dtype_of_arrays)
@@ -147,10 +141,7 @@ def test_rows_that_slices_name_twice_are_seen_as_their_sum(wrap, capfd):
     x = tf.constant([[1.0], [2.0], [3.0]])
 
     def gradient(dy, **options):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.gather(cg.watch_gradient(x, "rows", **options), [1, 1])
-        return tape.gradient(y, x, output_gradients=dy)
+        return vjp(lambda: tf.gather(cg.watch_gradient(x, "rows", **options), [1, 1]), x, dy)[1]
 
     wrap(gradient)(tf.constant([[3.0], [-1.0]]), print=True)
     assert "gradient of 'rows': shape [3 1] norm 2 " in capfd.readouterr().err
@@ -180,10 +171,7 @@ def test_members_of_a_batch():
     seen = []
 
     def one(x, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append)
-        return tape.gradient(y, x, output_gradients=dy)
+        return vjp(lambda: cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append), x, dy)[1]
 
     found = tf.function(lambda x, dy: tf.vectorized_map(lambda pair: one(*pair), (x, dy)))(X, DY)
     np.testing.assert_array_equal(found, DY)
@@ -261,16 +249,6 @@ WRONG = {
         {"name": 3},
         TypeError,
         "watch_gradient: name is not a string; expected the name of the gradient in messages, got 3. Pass a string.",
-    ),
-    "an empty name": (
-        {"name": ""},
-        ValueError,
-        "watch_gradient: name is empty; expected the name of the gradient in messages, got ''. Pass a name.",
-    ),
-    "print as a number": (
-        {"name": "h", "print": 1},
-        TypeError,
-        "watch_gradient: print is not a bool; expected True or False, got 1. Pass a Python bool.",
     ),
     "check_numerics as a string": (
         {"name": "h", "check_numerics": "yes"},

@@ -1,4 +1,4 @@
-"""The rules of tf_cg_ops.rules, beside NumPy and PyTorch."""
+"""The rules of tf_cg_ops.rules, beside NumPy."""
 
 import itertools
 
@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+
+from ..support.tensors import pairs
 
 X = np.array([-2.0, -0.5, 0.5, 3.0, 8.0])
 DY = np.array([1.0, -10.0, 4.0, -3.0, 2.0])
@@ -30,8 +32,8 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.core
+@pytest.mark.parametrize(("activation", "mode"), pairs(ACTIVATIONS, ["eager", "traced", "jit"]))
 def test_rules_of_saliency_maps(activation, mode):
     function, derivative = ACTIVATIONS[activation]
     for rule, expected in [
@@ -115,31 +117,3 @@ def test_guided_backpropagation_through_a_net_beside_numpy():
 
     guided = cg.override_gradients(net, {"Relu": cg.rules.guided})
     np.testing.assert_allclose(gradient(guided, x, dy), numpy_guided(x, weights, biases, dy), rtol=1e-9)
-
-
-def test_guided_backpropagation_through_a_convolutional_net_beside_pytorch():
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(8)
-    kernels = [rng.normal(size=shape).astype(np.float32) for shape in ([3, 3, 1, 4], [3, 3, 4, 6])]
-    dense = rng.normal(size=[6, 3]).astype(np.float32)
-    x, dy = rng.normal(size=[2, 8, 8, 1]).astype(np.float32), rng.normal(size=[2, 3]).astype(np.float32)
-
-    @tf.function
-    def net(x):
-        for kernel in kernels:
-            x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
-        return tf.reduce_mean(x, [1, 2]) @ dense
-
-    relu = torch.nn.ReLU()
-    relu.register_full_backward_hook(lambda module, grad_input, grad_output: (torch.clamp(grad_input[0], min=0.0),))
-    given = torch.tensor(x.transpose(0, 3, 1, 2), requires_grad=True)
-    value = given
-    for kernel in kernels:
-        weight = torch.tensor(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))
-        value = relu(torch.nn.functional.conv2d(value, weight, padding="same"))
-    value = value.mean([2, 3]) @ torch.tensor(dense)
-    value.backward(torch.tensor(dy))
-    guided = cg.override_gradients(net, {"Relu": cg.rules.guided})
-    dx = gradient(guided, x, dy)
-    np.testing.assert_allclose(guided(tf.constant(x)), value.detach().numpy(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(dx, given.grad.numpy().transpose(0, 2, 3, 1), rtol=1e-5, atol=1e-5)

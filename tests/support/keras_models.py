@@ -1,6 +1,5 @@
 """Layers, models and training of both Kerases, with their numbers by hand."""
 
-import functools
 import importlib
 
 import keras
@@ -9,6 +8,8 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
+
+from .modes import RUNS as MODES
 
 KERASES = {"keras": keras, "tf_keras": tf_keras}
 
@@ -214,13 +215,6 @@ def train_by_hand(learning_rate, epochs, batch_size):
             kernel, scale = kernel - learning_rate * batch.T @ dz, scale - learning_rate * np.sum(dy * sign, 0)
         losses.append(np.mean(of_epoch))
     return kernel, scale, losses
-
-
-MODES = {
-    "eager": lambda step: step,
-    "traced": functools.partial(tf.function, autograph=False),
-    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
-}
 
 
 def variables_of(layer):

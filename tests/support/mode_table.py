@@ -8,6 +8,8 @@ import json
 import sys
 import xml.etree.ElementTree
 
+import pytest
+
 from build_ops.tensorflow import installed_tensorflow, minor_of
 
 from .sources import ROOT
@@ -108,6 +110,17 @@ ROWS = {
 _MARK = "mode_table"
 # From the best to the worst.
 _OUTCOMES = ("passed", "left out", "failed")
+
+
+def fills(mode, *features):
+    """Marks a test with cells of one row."""
+
+    def mark(test):
+        for feature in features:
+            test = pytest.mark.mode_table(feature=feature, mode=mode)(test)
+        return test
+
+    return mark
 
 
 def cells_of(item):

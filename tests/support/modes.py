@@ -5,6 +5,15 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from .processes import run_python
+
+# Ways to run a function of Tensors.
+RUNS = {
+    "eager": lambda function: function,
+    "traced": functools.partial(tf.function, autograph=False),
+    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
+}
+
 
 def first_and_second_order(function, x, dy):
     """The value, dx for the upstream dy, and the gradient of sum(dx * dy) by x (zeros where there is no path)."""
@@ -35,8 +44,8 @@ def eager_orders(function, x, dy):
     return [t.numpy() for t in first_and_second_order(function, tf.constant(x), tf.constant(dy))]
 
 
-def traced_orders(function, x, dy):
-    run = tf.function(lambda x, dy: first_and_second_order(function, x, dy))
+def traced_orders(function, x, dy, **options):
+    run = tf.function(lambda x, dy: first_and_second_order(function, x, dy), autograph=False, **options)
     return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
 
 
@@ -46,14 +55,11 @@ def around_traced_orders(function, x, dy):
 
 
 def unknown_shape_orders(function, x, dy):
-    specs = [tf.TensorSpec([None], tf.float64)] * 2
-    run = tf.function(lambda x, dy: first_and_second_order(function, x, dy), input_signature=specs)
-    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
+    return traced_orders(function, x, dy, input_signature=[tf.TensorSpec([None], tf.float64)] * 2)
 
 
 def jit_orders(function, x, dy):
-    run = tf.function(lambda x, dy: first_and_second_order(function, x, dy), jit_compile=True)
-    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
+    return traced_orders(function, x, dy, jit_compile=True)
 
 
 def tf1_orders(function, x, dy):
@@ -77,9 +83,22 @@ MODES = {
 }
 
 
-def assert_orders(actual, expected):
+def assert_all_close(actual, expected, rtol=1e-7, atol=0.0):
+    """Of all pairs of arrays in two lists."""
     for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(a, e, rtol=rtol, atol=atol)
+
+
+def assert_orders(actual, expected):
+    assert_all_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def vjp(compute, sources, dy=None):
+    """The value of `compute()`, and its gradients with respect to the sources for the upstream `dy`."""
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        value = compute()
+    return value, tape.gradient(value, sources, output_gradients=dy)
 
 
 def tape_vjp(function, args, dy):
@@ -109,44 +128,31 @@ def eager(function, args, dy):
     return to_numpy(tape_vjp(function, [tf.constant(a) for a in args], tf.constant(dy)))
 
 
-def traced(function, args, dy):
-    @tf.function
-    def run(args, dy):
-        return tape_vjp(function, args, dy)
+def _traced_with(shape_of, **options):
+    """Traced for Tensors whose shapes are known as far as `shape_of` tells."""
 
-    return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
+    def mode(function, args, dy):
+        tensors = [tf.constant(a) for a in [*args, dy]]
 
+        @tf.function(input_signature=[tf.TensorSpec(shape_of(t), t.dtype) for t in tensors], autograph=False, **options)
+        def run(*tensors):
+            return tape_vjp(function, list(tensors[:-1]), tensors[-1])
 
-def _traced_with(make_spec, function, args, dy, jit_compile=False):
-    tensors = [tf.constant(a) for a in [*args, dy]]
+        return to_numpy(run(*tensors))
 
-    @tf.function(input_signature=[make_spec(t) for t in tensors], jit_compile=jit_compile)
-    def run(*tensors):
-        return tape_vjp(function, list(tensors[:-1]), tensors[-1])
-
-    return to_numpy(run(*tensors))
+    return mode
 
 
-def traced_unknown_dims(function, args, dy):
-    """Only ranks are known while tracing."""
-    return _traced_with(lambda t: tf.TensorSpec([None] * t.shape.rank, t.dtype), function, args, dy)
+def _whole_shape(tensor):
+    return tensor.shape
 
 
-def traced_unknown_rank(function, args, dy):
-    return _traced_with(lambda t: tf.TensorSpec(None, t.dtype), function, args, dy)
+def _rank_alone(tensor):
+    return [None] * tensor.shape.rank
 
 
-def jit(function, args, dy):
-    @tf.function(jit_compile=True)
-    def run(args, dy):
-        return tape_vjp(function, args, dy)
-
-    return to_numpy(run([tf.constant(a) for a in args], tf.constant(dy)))
-
-
-def jit_unknown_dims(function, args, dy):
-    """Only ranks are known while tracing; XLA compiles for the sizes that come."""
-    return _traced_with(lambda t: tf.TensorSpec([None] * t.shape.rank, t.dtype), function, args, dy, jit_compile=True)
+traced = _traced_with(_whole_shape)
+jit = _traced_with(_whole_shape, jit_compile=True)
 
 
 def tf1_session(function, args, dy):
@@ -164,10 +170,10 @@ def tf1_session(function, args, dy):
 VJP_MODES = {
     "eager": eager,
     "traced": traced,
-    "traced_unknown_dims": traced_unknown_dims,
-    "traced_unknown_rank": traced_unknown_rank,
+    "traced_unknown_dims": _traced_with(_rank_alone),
+    "traced_unknown_rank": _traced_with(lambda tensor: None),
     "jit": jit,
-    "jit_unknown_dims": jit_unknown_dims,
+    "jit_unknown_dims": _traced_with(_rank_alone, jit_compile=True),
     "tf1_session": tf1_session,
 }
 
@@ -218,18 +224,13 @@ def vectorized_map(function, x):
 
 
 def while_loop_under_xla(function, x, dy):
-    run = tf.function(
-        lambda x, dy: first_and_second_order(lambda x: while_loop(function, x), x, dy),
-        jit_compile=True,
-        autograph=False,
-    )
-    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
+    return jit_orders(lambda x: while_loop(function, x), x, dy)
 
 
 def jacobians(function, x, dy):
     """By tape.jacobian: the vector-Jacobian products of the whole Jacobian and of that of the first order."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(x, dy):
         with tf.GradientTape(persistent=True) as outer:
             outer.watch(x)
@@ -247,7 +248,7 @@ def forward_mode(function, x, dy):
     """By ForwardAccumulator, for each direction: tangents of the value and of the first order (forward over reverse)."""
     x, dy = tf.constant(x), tf.constant(dy)
 
-    @tf.function
+    @tf.function(autograph=False)
     def along(direction):
         with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
             with tf.GradientTape() as tape:
@@ -292,6 +293,32 @@ GRAPH_MODES = {
     "forward_mode_eager": forward_mode_eager,
     "dataset_map": dataset_map,
 }
+
+
+_VJP = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+model = tf.saved_model.load(sys.argv[1])
+arguments, dy = ([tf.constant(value) for value in np.load(path).values()] for path in sys.argv[2:4])
+sources = [x for x in arguments if x.dtype.is_floating] + [model.v]
+with tf.GradientTape() as tape:
+    tape.watch(sources)
+    values = tf.nest.flatten(model.f(*arguments))
+np.savez(sys.argv[4], *values, *map(tf.convert_to_tensor, tape.gradient(values, sources, output_gradients=dy)), model.v)
+"""
+
+
+def vjp_in_a_fresh_process(model, arguments, dy, folder):
+    """The values of `model.f`, saved and loaded; its gradients with respect to the arguments and to `model.v`; and that."""
+    tf.saved_model.save(model, folder / "model")
+    paths = [folder / f"{name}.npz" for name in ("arguments", "dy", "results")]
+    np.savez(paths[0], *arguments)
+    np.savez(paths[1], *dy)
+    run_python(_VJP, folder / "model", *paths, cwd=folder)
+    with np.load(paths[2]) as results:
+        return list(results.values())
 
 
 tf1 = tf.compat.v1

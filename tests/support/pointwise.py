@@ -57,24 +57,10 @@ def given(x):
     return cg.embed_gradient(tf.stop_gradient(x**2), (gx + tf.stop_gradient(gx)) / 2, x, fx_gx_manually_stopped=True)
 
 
-def static_axis(x):
-    """A domain of two numbers for each: dx = (7 x + 3 * 11 x) dy."""
-    return cg.embed_gradient(x**2, tf.stack([7.0 * x, 11.0 * x]), tf.stack([x, 3.0 * x]), axis=0)
-
-
 def run_time_axis(x):
-    """The same with an axis that only the numbers of x tell."""
+    """A domain of two numbers for each, along an axis that only the numbers of x tell: dx = (7 x + 3 * 11 x) dy."""
     axis = tf.cast(tf.reduce_any(tf.math.is_nan(x)), tf.int32)
     return cg.embed_gradient(x**2, tf.stack([7.0 * x, 11.0 * x]), tf.stack([x, 3.0 * x]), axis=axis)
-
-
-def like_tfp(x):
-    return cg.compat.tfp_math.custom_gradient(x**2, 20.0 * x, x)
-
-
-def like_contrib(x):
-    """One derivative for a domain of two: dx = (1 + 3) 5 x dy."""
-    return cg.compat.bayesflow.custom_gradient(x**2, 5.0 * x, tf.stack([x, 3.0 * x]), axis=0)
 
 
 def zero(x):
@@ -88,10 +74,7 @@ def times(factor):
 EMBEDS = {
     "stopped": Pointwise(stopped, np.square, times(20.0), zero),
     "given": Pointwise(given, np.square, times(20.0), lambda x: 20.0 + zero(x)),
-    "static_axis": Pointwise(static_axis, np.square, times(40.0), zero),
     "run_time_axis": Pointwise(run_time_axis, np.square, times(40.0), zero),
-    "tfp_math": Pointwise(like_tfp, np.square, times(20.0), zero),
-    "bayesflow": Pointwise(like_contrib, np.square, times(20.0), zero),
 }
 DECORATED = {
     "custom_gradient": Pointwise(square, np.square, times(20.0), lambda x: 20.0 + zero(x)),
@@ -107,12 +90,6 @@ DECORATED = {
         lambda x: x * np.sin(x),
         lambda x: x * np.cos(x) + np.sin(x),
         lambda x: 2 * np.cos(x) - x * np.sin(x),
-    ),
-    "grad_pass_through": Pointwise(
-        cg.grad_pass_through(lambda x: tf.round(4.0 * x) / 4.0),
-        lambda x: np.round(4.0 * x) / 4.0,
-        lambda x: 1.0 + zero(x),
-        zero,
     ),
 }
 POINTWISE = EMBEDS | DECORATED

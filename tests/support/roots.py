@@ -10,7 +10,7 @@ A = np.array([[3.0, 1.0, 0.5], [-0.5, 2.0, 0.25], [0.0, 0.75, 2.5]])
 X, DY = np.array([0.5, 1.0, -2.0]), np.array([1.0, 10.0, 100.0])
 
 
-def newton(residual, jacobian, start, steps=30):
+def newton(residual, jacobian, start, steps=8):
     def body(i, y):
         return i + 1, y - tf.linalg.solve(jacobian(y), residual(y)[..., None])[..., 0]
 
@@ -44,7 +44,7 @@ def cubic_newton(x):
     def body(i, y):
         return i + 1, y - cubic_residual(y, x) / (3 * y**2 + 1)
 
-    return tf.while_loop(lambda i, _: i < 40, body, (0, x), maximum_iterations=40)[1]
+    return tf.while_loop(lambda i, _: i < 8, body, (0, x), maximum_iterations=8)[1]
 
 
 cubic = cg.implicit_root(cubic_residual, cubic_newton, batched=True)
