@@ -130,7 +130,8 @@ module.f = tf.function(lambda x: f(x) * module.count, input_signature=[tf.Tensor
 tf.saved_model.save(module, model, signatures=module.f)
 cg.saved_model.strip(model, stripped)
 for folder in stripped, model:
-    frozen = freeze(tf.saved_model.load(folder).signatures["serving_default"])
+    loaded = tf.saved_model.load(folder)
+    frozen = freeze(loaded.signatures["serving_default"])
     print(float(frozen(tf.constant(0.0))[0]))
 """
 

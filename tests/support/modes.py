@@ -8,11 +8,7 @@ import tensorflow as tf
 from .processes import run_python
 
 # Ways to run a function of Tensors.
-RUNS = {
-    "eager": lambda function: function,
-    "traced": functools.partial(tf.function, autograph=False),
-    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
-}
+RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 
 
 def first_and_second_order(function, x, dy):
@@ -108,9 +104,6 @@ def tape_vjp(function, args, dy):
             tape.watch(arg)
         value = function(*args)
     return value, tape.gradient(value, args, output_gradients=dy)
-
-
-RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 
 
 def gradients(mode, function, sources, dy):
