@@ -232,3 +232,12 @@ def test_a_rule_that_returns_no_gradient(answer, run):
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         RUNS[run](lambda: derive(function))()
+
+
+def test_a_rule_whose_name_has_braces():
+    def rule(op):
+        return 1.0
+
+    rule.__qualname__ = "rule{a}"
+    with pytest.raises(TypeError, match=re.escape("the rule 'rule{a}' for the op")):
+        derive(cg.override_gradients(model, {"Relu": rule}))
