@@ -55,7 +55,6 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
 def test_values_and_gradients(checkpoint, mode):
     for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
@@ -63,6 +62,7 @@ def test_values_and_gradients(checkpoint, mode):
         assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("mode", MODES)
 def test_one_step_and_no_steps(mode):
     assert_close(scan_gradients(1, tf.Variable(W), wrap=MODES[mode]), reference(INIT, XS[:1], W, DC, DYS))

@@ -248,3 +248,12 @@ def test_predicates_are_told_apart_by_identity():
     function = cg.override_gradients(model, {Selects(has_type, op_type): keep for op_type in ("Relu", "Gelu")})
     with pytest.raises(ValueError, match="rules matched no op of 'model': the predicate "):
         function(tf.constant(X))
+
+
+def test_a_rule_whose_name_has_braces():
+    def rule(op):
+        return 1.0
+
+    rule.__qualname__ = "rule{a}"
+    with pytest.raises(TypeError, match=re.escape("the rule 'rule{a}' for the op")):
+        derive(cg.override_gradients(model, {"Relu": rule}))
