@@ -110,9 +110,6 @@ def tape_vjp(function, args, dy):
     return value, tape.gradient(value, args, output_gradients=dy)
 
 
-RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
-
-
 def gradients(mode, function, sources, dy):
     """The gradients of `function(*sources)` by Tensors and variables, in eager mode, in a tf.function or under XLA."""
     return RUNS[mode](lambda: tape_vjp(function, sources, dy)[1])()
