@@ -41,7 +41,7 @@ demo: $(LIBRARY) ## show the library at work, with figures
 # tests/conftest.py. A worker that crashes ends the run.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-test: $(LIBRARY) ## run the core tests: every public function in every mode
+test: $(LIBRARY) ## run the core tests: every public function, and every mode
 	$(PYTEST) -m 'core and not slow'
 
 test-rest: $(LIBRARY) ## run the tests that are neither core nor slow

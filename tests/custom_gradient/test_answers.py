@@ -256,3 +256,13 @@ def test_a_loaded_model_has_gradients_by_name_and_cast(tmp_path, gradient):
     sources = [tf.constant(array, tf.float32) for array in (X, Y)]
     found = gradient(tf.saved_model.load(tmp_path).f, sources, tf.constant(DY, tf.float32))
     np.testing.assert_array_equal(found, [7 * DY, 5 * DY])
+
+
+def test_a_list_that_changes_after_the_call_keeps_its_gradient():
+    operands = [3.0, tf.constant(X)]
+    function = cg.custom_gradient(lambda xs: (xs[0] * xs[1], lambda dy: [None, 2.0 * dy]))
+    with tf.GradientTape() as tape:
+        tape.watch(operands[1])
+        y = function(operands)
+    x = operands.pop()
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(DY)), 2.0 * DY)

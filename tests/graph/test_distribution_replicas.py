@@ -88,6 +88,7 @@ cases = {
     "second_order": second_order,
     "recompute_grad": first_order(cg.recompute_grad(lambda x: tf.sin(x * a) * b)),
     "embed_gradient": first_order(lambda x: cg.embed_gradient(tf.round(a), x, a)),
+    "scan": first_order(lambda x: cg.scan(lambda carry, _: (carry * a, None), x, length=2)[0]),
 }
 
 def replica(case):
@@ -120,6 +121,7 @@ def by_hand(replica):
         "second_order": [dy**2 * b, dy**2, dy**2 * x],
         "recompute_grad": [dy * np.cos(x * a) * a * b, dy * np.cos(x * a) * x * b, dy * np.sin(x * a)],
         "embed_gradient": [none, dy * x, none],
+        "scan": [dy * a**2, dy * 2 * a * x, none],
     }
 
 

@@ -116,6 +116,32 @@ def test_a_frozen_graph_has_the_values_and_the_gradients_in_a_fresh_process(plac
     assert run_python(RUN, tmp_path, found, cwd=tmp_path).stdout == "right\n"
 
 
+WRITES = """
+import sys
+import tensorflow as tf
+import tf_cg_ops as cg
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2 as freeze
+
+model, stripped = sys.argv[1:]
+module = tf.Module()
+module.count = tf.Variable(1.0)
+f = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * module.count.assign_add(1.0)))
+module.f = tf.function(lambda x: f(x) * module.count, input_signature=[tf.TensorSpec([])])
+tf.saved_model.save(module, model, signatures=module.f)
+cg.saved_model.strip(model, stripped)
+for folder in stripped, model:
+    loaded = tf.saved_model.load(folder)
+    frozen = freeze(loaded.signatures["serving_default"])
+    print(float(frozen(tf.constant(0.0))[0]))
+"""
+
+
+def test_a_rule_that_writes_a_variable_is_frozen_after_stripping_alone(tmp_path):
+    result = run_python(WRITES, tmp_path / "model", tmp_path / "stripped", cwd=tmp_path, check=False)
+    assert result.stdout == "0.0\n", result.stderr
+    assert "expected resource" in result.stderr
+
+
 class Reading(tf.Module):
     def __init__(self):
         super().__init__()

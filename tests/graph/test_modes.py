@@ -10,8 +10,6 @@ from ..support import functions
 from ..support.functions import CASES, EMBED_CASES, READY_MADE
 from ..support.modes import GRAPH_MODES, MODES, assert_orders
 
-pytestmark = pytest.mark.core
-
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
@@ -46,12 +44,19 @@ IMPOSSIBLE = [
 
 
 def pairs_to_test():
-    """All other functions have XLA and two more modes in turn, since they differ from these within a mode only."""
+    """All other functions have XLA and two more modes in turn, since they differ from these within a mode only.
+
+    The core is the modes without control flow, and every mode for `embed_gradient` and a plain `custom_gradient`.
+    """
     modes, others = list(ALL_MODES), [name for name in FUNCTIONS if name not in IN_EVERY_MODE]
     pairs = [(function, mode) for function in IN_EVERY_MODE for mode in modes]
     for i, function in enumerate(others):
         pairs += [(function, mode) for mode in ("jit", modes[i], modes[(i + 9) % len(modes)])]
-    return [pair for pair in dict.fromkeys(pairs) if pair not in IMPOSSIBLE]
+    return [
+        pytest.param(*pair, marks=pytest.mark.core if pair[1] in MODES or pair[0] in IN_EVERY_MODE[:3:2] else ())
+        for pair in dict.fromkeys(pairs)
+        if pair not in IMPOSSIBLE
+    ]
 
 
 def by_hand(case):

@@ -44,6 +44,27 @@ def self_attention(library):
     return SelfAttention()
 
 
+def noisy(library):
+    noise = [library.layers.GaussianNoise(0.5, seed=1)] if library is keras else []
+    return library.Sequential([*noise, library.layers.LayerNormalization()])
+
+
+def convolution(library):
+    """In float64: over so few numbers the normalization amplifies rounding."""
+    layers = [library.layers.Conv1D(4, 3, dtype="float64"), library.layers.BatchNormalization(dtype="float64")]
+    return library.Sequential(layers)
+
+
+def penalized(library):
+    class Penalized(library.layers.Dense):
+        def call(self, x):
+            y = super().call(x)
+            self.add_loss(0.1 * tf.reduce_sum(y**2))
+            return y
+
+    return Penalized(3)
+
+
 # For each name the layer and its input.
 LAYERS = {
     "dense": (lambda k: k.layers.Dense(4, "swish", kernel_regularizer="l2", activity_regularizer="l1"), X),
@@ -52,6 +73,10 @@ LAYERS = {
     "functional": (functional, X),
     "gru": (lambda k: k.layers.GRU(4, return_sequences=True), STEPS),
     "attention": (self_attention, STEPS),
+    "convolution": (convolution, STEPS.astype(np.float64)),
+    "lstm": (lambda k: k.layers.LSTM(4), STEPS),
+    "noise": (noisy, X),
+    "loss in call": (penalized, X),
 }
 
 
@@ -284,7 +309,7 @@ def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
 
 
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method:UserWarning")
-@pytest.mark.parametrize("mode", ["int8", "float8"])
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_quantized_layers(mode):
     results = []
     for wrap in (lambda layer: layer, cg.layers.Recompute):

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import assert_all_close, derivative, vjp_in_a_fresh_process
+from ..support.modes import assert_all_close, derivative, vjp, vjp_in_a_fresh_process
 from ..support.tensors import pairs
 
 CHECKPOINTS = ["sqrt", "log", 1, 3, 100, None]
@@ -55,7 +55,6 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
 def test_values_and_gradients(checkpoint, mode):
     for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
@@ -63,6 +62,7 @@ def test_values_and_gradients(checkpoint, mode):
         assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("mode", MODES)
 def test_one_step_and_no_steps(mode):
     assert_close(scan_gradients(1, tf.Variable(W), wrap=MODES[mode]), reference(INIT, XS[:1], W, DC, DYS))
@@ -161,6 +161,17 @@ def test_composite_carries():
     np.testing.assert_allclose(tape.gradient(total, xs), 864.0 / np.array([2.0, 3.0, 4.0]))
 
 
+def test_dtypes(dtype):
+    xs = tf.cast(tf.range(1, 6), dtype)
+    dy = tf.constant(2.0 + 1.0j if dtype.is_complex else 2.0, dtype)
+    (last, ys), gradient = vjp(
+        lambda: cg.scan(lambda carry, x: (carry + x * x, x), tf.zeros([], dtype), xs), xs, (dy, tf.zeros([5], dtype))
+    )
+    assert last.dtype == ys.dtype == gradient.dtype == dtype
+    expected = 2.0 * np.arange(1, 6) * tf.cast(dy, tf.complex128).numpy()
+    np.testing.assert_allclose(tf.cast(gradient, tf.complex128), expected, rtol=1e-2)
+
+
 @pytest.mark.parametrize(("mode", "checkpoint"), [("traced", "log"), ("jit", "sqrt"), ("traced", None)])
 def test_second_order(mode, checkpoint):
     @MODES[mode]
@@ -195,6 +206,24 @@ def test_forward_mode(checkpoint):
     np.testing.assert_allclose(accumulator.jvp(last), 11 * x**10 * tangent, rtol=1e-10)
     t = np.arange(1, 11)[:, None]
     np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
+
+
+def test_vectorized_map():
+    """The gradient without segments, of which TensorFlow takes long to vectorize it: that of while_loop is tested with them."""
+    xs = tf.constant(XS[:4])
+
+    def value(arguments):
+        return cg.scan(lambda c, x: (tf.tanh(c * x), c * c), *arguments)
+
+    def gradient(init):
+        dys = tf.constant(DC), tf.constant(DYS[:4])
+        return vjp(lambda: cg.scan(lambda c, x: (c * x, c * c), init, xs, checkpoint=None), [init, xs], dys)
+
+    inits, mapped_xs = tf.constant(RNG.normal(size=[3, 3])), tf.constant(RNG.normal(size=[3, 10, 3]))
+    for function, batch in ((value, (inits, mapped_xs)), (gradient, inits)):
+        found = tf.nest.flatten(tf.vectorized_map(function, batch, fallback_to_while_loop=False))
+        examples = [tf.nest.flatten(function(example)) for example in tf.data.Dataset.from_tensor_slices(batch)]
+        assert_close(found, map(tf.stack, zip(*examples, strict=True)))
 
 
 @pytest.mark.parametrize("mode", MODES)

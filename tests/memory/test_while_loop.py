@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import assert_all_close, vjp_in_a_fresh_process
+from ..support.modes import assert_all_close, jit_orders, traced_orders, vjp_in_a_fresh_process
 from ..support.tensors import pairs
 
 RNG = np.random.default_rng(1)
@@ -30,7 +30,6 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(["sqrt", "log", 1, 4, 100, None], MODES))
 def test_loops_that_end_anywhere(checkpoint, mode):
     w = tf.Variable(W)
@@ -49,6 +48,7 @@ def test_loops_that_end_anywhere(checkpoint, mode):
         assert_close(run(tf.constant(X), tf.constant(num_steps)), reference(X, W, DY, min(num_steps, 11)))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("mode", MODES)
 def test_a_condition_on_the_values(mode):
     traces = []
@@ -91,6 +91,24 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     for maximum in (0, 1, 2, 9, 30):
         assert_close(run(tf.constant(X), tf.constant(maximum)), reference(X, W, DY, maximum))
     assert len(run.pretty_printed_concrete_signatures().split("\n\n")) == 1
+
+
+@pytest.mark.parametrize("orders", [traced_orders, jit_orders])
+def test_second_order(orders):
+    def power(x):
+        return cg.while_loop(lambda i, y: i < 7, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), 10)[1]
+
+    assert_close(orders(power, X, DY), [X**7, DY * 7 * X**6, DY**2 * 42 * X**5])
+
+
+@pytest.mark.parametrize(("mode", "checkpoint"), [("eager", "log"), ("traced", "sqrt"), ("traced", None)])
+def test_forward_mode(mode, checkpoint):
+    def run(x, tangent):
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), 10, checkpoint)
+        return accumulator.jvp(y)
+
+    assert_close([MODES[mode](run)(tf.constant(X), tf.constant(DY))], [11 * X**10 * DY])
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])

@@ -29,11 +29,14 @@ CASES = {"coupled": (coupled, coupled_by_hand), "batched": (cubic, cubic_by_hand
 ALL_MODES = {**MODES, **GRAPH_MODES}
 
 
-@pytest.mark.core
 @pytest.mark.mode_table(feature="implicit_root", mode="mode")
 @pytest.mark.parametrize(
     ("case", "mode"),
-    [("coupled", mode) for mode in ALL_MODES] + [("batched", mode) for mode in ("eager", "jit", "forward_mode")],
+    [
+        *(pytest.param("coupled", mode, marks=pytest.mark.core) for mode in ("eager", "jit")),
+        *(("coupled", mode) for mode in ALL_MODES if mode not in ("eager", "jit")),
+        *(("batched", mode) for mode in ("eager", "jit", "forward_mode")),
+    ],
 )
 def test_first_and_second_order(case, mode):
     function, by_hand = CASES[case]

@@ -4,6 +4,7 @@ import functools
 import logging
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -125,6 +126,39 @@ def test_variables_structures_and_keywords(traced):
     by_a = (6 * y**2 / s - 1) * dy**2 * b_ / s**2
     by_b = dy**2 / s - 6 * y * x_ / s * dy**2 * b_ / s**2
     assert_all_close(second, (by_x, by_a, by_b), rtol=1e-10)
+
+
+def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
+    """y = tanh(w * y + x), against gradient descent by hand."""
+
+    class Equilibrium(keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=shape[1:], initializer="zeros", name="w")
+
+        def step(self, y, x):
+            return tf.tanh(y * tf.convert_to_tensor(self.w) + x)
+
+        def call(self, x):
+            def solve(x):
+                return tf.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, self.step(y, x)), (0, x))[1]
+
+            return cg.implicit_root(lambda y, x: self.step(y, x) - y, solve, batched=True)(x)
+
+    x, target = rng.normal(size=(4, 2)).astype(np.float32), 0.3 * rng.normal(size=(4, 2)).astype(np.float32)
+    model = keras.Sequential([keras.layers.Input((2,)), Equilibrium()])
+    model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse", jit_compile=True)
+    model.fit(x, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    w = np.zeros(2)
+    for _ in range(3):
+        y = x.astype(float)
+        for _ in range(200):
+            y = np.tanh(w * y + x)
+        slope = 1 - y**2
+        w = w - 0.5 * np.sum(y * slope / (1 - w * slope) * 2 * (y - target) / y.size, 0)
+    np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-4)
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("run", [eager, traced])

@@ -1,5 +1,6 @@
 """Wrong uses of override_gradients: each message says what was wanted, what came, where, and what to do."""
 
+import functools
 import re
 
 import numpy as np
@@ -232,3 +233,27 @@ def test_a_rule_that_returns_no_gradient(answer, run):
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         RUNS[run](lambda: derive(function))()
+
+
+def test_predicates_are_told_apart_by_identity():
+    class Selects(functools.partial):
+        __hash__ = object.__hash__
+
+        def __eq__(self, other):
+            return True
+
+    def has_type(op_type, op):
+        return op.type == op_type
+
+    function = cg.override_gradients(model, {Selects(has_type, op_type): keep for op_type in ("Relu", "Gelu")})
+    with pytest.raises(ValueError, match="rules matched no op of 'model': the predicate "):
+        function(tf.constant(X))
+
+
+def test_a_rule_whose_name_has_braces():
+    def rule(op):
+        return 1.0
+
+    rule.__qualname__ = "rule{a}"
+    with pytest.raises(TypeError, match=re.escape("the rule 'rule{a}' for the op")):
+        derive(cg.override_gradients(model, {"Relu": rule}))

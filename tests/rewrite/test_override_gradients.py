@@ -1,5 +1,8 @@
 """override_gradients: the value of a function bit for bit, with the gradients of rules for some of its ops."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -355,3 +358,29 @@ def test_a_copied_op_waits_for_the_copy_of_an_op_without_outputs():
             (copied,) = GraphCopy([], pure=pure).tensors([y])
         assert copied.graph is graph
         assert [op.type for op in copied.op.control_inputs] == waits_for
+
+
+class RuleOfItsObject:
+    """The rule refers to the object that holds the function."""
+
+    def __init__(self):
+        self.w = tf.Variable(X)
+        self.function = cg.override_gradients(self.plain, {"Relu": self.rule})
+        self.of_a_function = cg.override_gradients(tf.nn.relu, {"Relu": self.rule})
+
+    def plain(self, x):
+        return tf.nn.relu(self.w * x)
+
+    def rule(self, op, dy):
+        return dy * self.w
+
+
+def test_traces_go_with_their_object_though_a_rule_refers_to_it():
+    model = RuleOfItsObject()
+    for function in (model.function, model.of_a_function):
+        value_and_gradient(function, X, DY)
+    gone = weakref.ref(model)
+    del model, function
+    for _ in range(3):
+        gc.collect()
+    assert gone() is None

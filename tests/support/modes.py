@@ -8,11 +8,7 @@ import tensorflow as tf
 from .processes import run_python
 
 # Ways to run a function of Tensors.
-RUNS = {
-    "eager": lambda function: function,
-    "traced": functools.partial(tf.function, autograph=False),
-    "jit": functools.partial(tf.function, autograph=False, jit_compile=True),
-}
+RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 
 
 def first_and_second_order(function, x, dy):

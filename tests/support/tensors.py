@@ -63,6 +63,10 @@ def assert_gradient_close(actual, expected, dtype, scale=1.0):
     np.testing.assert_allclose(wide, expected, rtol=rtol, atol=rtol * scale)
 
 
+def _name(value):
+    return getattr(value, "name", getattr(value, "__name__", value))
+
+
 def pairs(rows, columns, quick=1):
     """All pairs of the two lists. Those that are not slow have each row, with so many columns that change in turn."""
     rows, columns = list(rows), list(columns)
@@ -70,7 +74,7 @@ def pairs(rows, columns, quick=1):
         pytest.param(
             row,
             column,
-            id=f"{row}-{getattr(column, 'name', column)}",
+            id=f"{_name(row)}-{_name(column)}",
             marks=[] if (j - i * quick) % len(columns) < quick else pytest.mark.slow,
         )
         for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns))

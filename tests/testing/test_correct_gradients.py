@@ -143,7 +143,6 @@ RIGHT = {name: (*case, {"forward_mode": True}) for name, case in EMBEDDED.items(
 OTHER_MODES = ("function", "xla", "vectorized")
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("name", "mode"), pairs(RIGHT, OTHER_MODES))
 def test_right_gradients_pass(name, mode):
     function, args, options = RIGHT[name]

@@ -37,7 +37,7 @@ class Leaves:
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names, computed when a message first needs them."""
+        """The names, computed when they are first needed."""
         return [name for argument in self.arguments for name in leaf_names(argument.name, argument.value)]
 
 
@@ -56,7 +56,9 @@ def flatten_arguments(
     if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
         return Leaves(list(args), lambda: _arguments(api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
-    return Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
+    leaves = Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
+    _ = leaves.names  # Now: the caller may change a list or dictionary before a gradient needs the names.
+    return leaves
 
 
 def _arguments(

@@ -118,8 +118,9 @@ def _compute(
     arguments: pytree.Leaves,
 ) -> tuple[Any, GradFn, list[tf.Variable]]:
     """The value, its gradient function, and the variables that the function reads beside its arguments."""
-    graph: Any = tf.compat.v1.get_default_graph()
-    is_of_session = not tf.executing_eagerly() and not graph.building_function
+    # In eager mode, asking for the graph would make one for each thread.
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    is_of_session = graph is not None and not graph.building_function
     num_operations = graph.num_operations() if is_of_session else 0
     try:
         with noted_reads(function) as read:

@@ -16,10 +16,11 @@ class Report:
 
     def add(self, subject: str, measured: float, relation: str, bound: float) -> None:
         """Adds a number and its bound; nan keeps none."""
-        holds = bool(_RELATIONS[relation](measured, bound))
+        measured = float(measured)
+        holds = _RELATIONS[relation](measured, bound)
         finding = {
             "subject": subject,
-            "measured": float(measured),
+            "measured": measured,
             "relation": relation,
             "bound": bound,
             "holds": holds,

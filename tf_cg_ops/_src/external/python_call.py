@@ -136,8 +136,9 @@ class AdjointCall(_Call):
                 f"there is a vjp, got {text.describe_type(answer)}. End it with: return value, residuals"
             )
         values = []
+        all_expected = self.expected_shapes(x_shapes)
         leaves = zip(self._leaves("value", answer[0], subject), self.specs, self._nouns, strict=True)
-        for (leaf, spec, noun), expected in zip(leaves, self.expected_shapes(x_shapes), strict=True):
+        for (leaf, spec, noun), expected in zip(leaves, all_expected, strict=True):
             value = _to_array(subject, leaf, noun, spec.dtype)
             if value.shape != expected:  # The check takes longer than all the rest.
                 hint = f"It has the shape of output{', after that of the batch' if self.batched else ''}."

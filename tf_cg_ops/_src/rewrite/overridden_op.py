@@ -101,9 +101,11 @@ def attach_traced_rule(
 
 
 def _wording(api: str, rule: Rule) -> Wording:
+    name = text.name_of(rule)
+    in_a_template = name.replace("{", "{{").replace("}", "}}")
     return Wording(
         api,
-        subject=f"the rule '{text.name_of(rule)}' for the op {{function}}",
+        subject=f"the rule '{name}' for the op {{function}}",
         gradient_function="rule",
         parameters="op, *dys",
         binds_arguments=True,
@@ -117,6 +119,6 @@ def _wording(api: str, rule: Rule) -> Wording:
         ),
         not_traced=(
             "the gradient of the op {function} is not there; expected a rule that TensorFlow can trace into a graph, "
-            f"got this while tracing '{text.name_of(rule)}': {{error}}. Use TensorFlow operations in the rule."
+            f"got this while tracing '{in_a_template}': {{error}}. Use TensorFlow operations in the rule."
         ),
     )

@@ -82,6 +82,8 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
             f"loaded.signatures['serving_default'], got {text.describe_type(f)}."
         )
 
+    own = traces.Traces()
+
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         args, kwargs = traces.arrays_to_tensors((args, kwargs))
         call = traces.find_or_make(
@@ -89,8 +91,9 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
             function,
             (table, args, kwargs),
             lambda: _OverriddenCall(table, function, args, kwargs),
-            # The traces of a method live as long as its object, the others as long as the result.
-            owner=table if function is f else function,
+            # The traces of a method live as long as its object. A rule, and so the others, may refer to the result:
+            # only that may hold them.
+            owner=own if function is f else None,
         )
         return call.pack(call.compute(*pytree.tensors_in((args, kwargs))))
 

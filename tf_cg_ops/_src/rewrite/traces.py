@@ -45,12 +45,13 @@ def find_or_make(
     The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
     Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the
     function, or one of the others, finds outside. Objects count by identity. When one of them dies, what was made for
-    it goes, too. Everything is kept as long as the owner, by default the function, and must not refer to it.
+    it goes, too. Everything is kept as long as the owner, by default the function, and must not refer to it; or by the
+    owner, if that is a `Traces`.
     """
     if not tf.executing_eagerly():
         return make()
     with _lock:
-        traces = _traces_of(function if owner is None else owner)
+        traces = owner if isinstance(owner, Traces) else _traces_of(function if owner is None else owner)
     # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
     outside = [value for each in (function, *others) for value in read_from_outside(each)]
     slot = traces.slot_for(api, function, key, outside)
@@ -62,10 +63,10 @@ def find_or_make(
         return made
 
 
-def _traces_of(owner: Any) -> "_Traces":
+def _traces_of(owner: Any) -> "Traces":
     if isinstance(owner, types.MethodType):
-        return _by_object.setdefault(owner.__self__, WeakIdentityDict).setdefault(owner.__func__, _Traces)
-    return _by_owner.setdefault(owner, _Traces)
+        return _by_object.setdefault(owner.__self__, WeakIdentityDict).setdefault(owner.__func__, Traces)
+    return _by_owner.setdefault(owner, Traces)
 
 
 @contextlib.contextmanager
@@ -97,7 +98,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc"
 
 
-class _Traces:
+class Traces:
     """Keeps what was made for one function, for each signature of its arguments."""
 
     def __init__(self) -> None:
@@ -124,7 +125,7 @@ class _Traces:
 class _Slot:
     """Stands for a signature, on the graph that tf.function finds for it."""
 
-    def __init__(self, traces: _Traces) -> None:
+    def __init__(self, traces: Traces) -> None:
         self.lock = threading.RLock()
         self._traces = weakref.ref(traces)
 
