@@ -52,7 +52,7 @@ def in_a_loop(function, x):
 
 
 def jacobian(function, x, use_pfor=True):
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         value = function(x)
     return tape.jacobian(value, x, experimental_use_pfor=use_pfor)

@@ -31,7 +31,7 @@ def recursive(counts=None):
 
             return value(x), grad_fn
 
-        function.__name__ = name
+        function.__qualname__ = name  # Messages quote it.
         functions[name] = cg.custom_gradient(function)
 
     define("sigmoid", tf.sigmoid, lambda x: functions["sigmoid"](x) * (1.0 - functions["sigmoid"](x)))

@@ -331,3 +331,5 @@ def test_functional_models_take_it(library):
     dy = tf.constant([[1.0, 10.0, 100.0]])
     np.testing.assert_array_equal(tape.gradient(y, x, output_gradients=dy), dy * 2.0 * x)
     assert gx.calls == 1
+    with pytest.raises(TypeError, match=r"gx is not a dense tensor; .* Pass the value of the function"):
+        cg.embed_gradient(inputs, lambda: lambda: inputs, inputs)
