@@ -325,7 +325,6 @@ ERRORS = [
         shutil.Error([("a", "b", str(MISSING)), ("c", "d", "no")]),
         f"{REPORTS}No such file or directory: 'a'. {CHECK_IT}",
     ),
-    (KeyboardInterrupt(), "interrupted by Ctrl-C. Run it again; no command leaves a half-written target."),
     (RuntimeError("disk\non fire"), f"unexpected error: RuntimeError: disk. {REPORT_IT}"),
 ]
 
@@ -397,16 +396,18 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (1, "", INTERRUPTED.format("Ctrl-C") + "\n")
 
 
-SIGNALLED = """
-import os
-from tf_cg_ops.saved_model import _compare_models
-_compare_models.compare_models = lambda *_: os.kill(os.getpid(), signal.{})
-"""
+INTERRUPTS = {
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGINT": "os.kill(os.getpid(), signal.SIGINT)",
+    "exception": "signal.default_int_handler(signal.SIGINT, None)",
+}
 
 
-@pytest.mark.parametrize(("signal", "name"), [("SIGTERM", "SIGTERM"), ("SIGINT", "Ctrl-C")])
-def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, signal, name):
-    program = "tf_cg_ops_cli" if signal == "SIGTERM" else "tf_cg_ops"
-    result = run(tmp_path, "strip", model, "target", program=program, first=SIGNALLED.format(signal))
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interruptions_leave_nothing_behind(model, tmp_path, kind):
+    first = "import os\nfrom tf_cg_ops.saved_model import _compare_models\n_compare_models.compare_models = lambda *_: "
+    program = "tf_cg_ops_cli" if kind == "SIGTERM" else "tf_cg_ops"
+    result = run(tmp_path, "strip", model, "target", program=program, first=first + INTERRUPTS[kind])
+    name = "SIGTERM" if kind == "SIGTERM" else "Ctrl-C"
     assert (result.returncode, result.stdout, result.stderr.splitlines()[-1]) == (1, "", INTERRUPTED.format(name))
     assert list(tmp_path.iterdir()) == []

@@ -22,47 +22,12 @@ BATCH = RNG.normal(size=[2, 3])
 Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 
-def elementwise(x):
-    return cg.embed_gradient(fx=tf.sin(x), gx=tf.cos(x), x=x)
-
-
-def shared_scalar(x):
-    """[n], [], [n]."""
-    weights = tf.constant(Y)
-    return cg.embed_gradient(fx=tf.exp(weights * x), gx=weights * tf.exp(weights * x), x=x)
-
-
-def over_the_batch(x):
-    """[B, n], [n], [B, n]."""
-    return cg.embed_gradient(fx=tf.sin(x * BATCH), gx=BATCH * tf.cos(x * BATCH), x=x)
-
-
-def axis(x):
-    """[B], [B, D], [B, D]."""
-    return cg.embed_gradient(fx=tf.reduce_sum(x**3, -1), gx=3 * x**2, x=x, axis=-1)
-
-
-def axis_with_one_number(x):
-    """[B], [B, D], [B]."""
-    total = tf.reduce_sum(x, -1)
-    return cg.embed_gradient(fx=tf.sin(total), gx=tf.cos(total), x=x, axis=-1)
-
-
-def scalar_of_all(x):
-    return cg.embed_gradient(fx=tf.reduce_sum(x**2), gx=2 * x, x=x, axis=None)
-
-
-def jacobian(x):
-    """[n], [m], [n, m]."""
-    return cg.embed_gradient(fx=tf.linalg.matvec(MATRIX, tf.sin(x)), gx=MATRIX * tf.cos(x), x=x, axis=None)
+def embedded(fx, gx, **axis):
+    return lambda x: cg.embed_gradient(fx=fx(x), gx=gx(x), x=x, **axis)
 
 
 def product(x, y):
     return cg.embed_gradient(fx=x * tf.exp(y), gx=[tf.exp(y), x * tf.exp(y)], x=[x, y])
-
-
-def holomorphic(z):
-    return cg.embed_gradient(fx=z**3, gx=3 * z**2, x=z)
 
 
 @cg.custom_gradient
@@ -109,36 +74,54 @@ def mixed(x, n, flag, text, nothing):
     return {"y": x**n, "which": tf.argmax(x), "sign": x > 0}
 
 
-# A function, its arguments and the options of the check.
+# A function and its arguments; the shapes of fx, gx and x if they are not the same.
 EMBEDDED = {
-    "elementwise": (elementwise, [X]),
-    "shared_scalar": (shared_scalar, [0.5]),
-    "over_the_batch": (over_the_batch, [X]),
-    "axis": (axis, [BATCH]),
-    "axis_with_one_number": (axis_with_one_number, [BATCH]),
-    "scalar_of_all": (scalar_of_all, [X]),
-    "jacobian": (jacobian, [X]),
+    "elementwise": (embedded(tf.sin, tf.cos), [X]),
+    "shared_scalar, [n] [n] []": (embedded(lambda x: tf.exp(Y * x), lambda x: Y * tf.exp(Y * x)), [0.5]),
+    "over_the_batch, [B, n] [B, n] [n]": (
+        embedded(lambda x: tf.sin(x * BATCH), lambda x: BATCH * tf.cos(x * BATCH)),
+        [X],
+    ),
+    "axis, [B] [B, D] [B, D]": (
+        embedded(lambda x: tf.reduce_sum(x**3, -1), lambda x: 3 * x**2, axis=-1),
+        [BATCH],
+    ),
+    "axis, [B] [B] [B, D]": (
+        embedded(lambda x: tf.sin(tf.reduce_sum(x, -1)), lambda x: tf.cos(tf.reduce_sum(x, -1)), axis=-1),
+        [BATCH],
+    ),
+    "scalar_of_all": (embedded(lambda x: tf.reduce_sum(x**2), lambda x: 2 * x, axis=None), [X]),
+    "jacobian, [m] [m, n] [n]": (
+        embedded(lambda x: tf.linalg.matvec(MATRIX, tf.sin(x)), lambda x: MATRIX * tf.cos(x), axis=None),
+        [X],
+    ),
     "pairs": (product, [X, Y]),
-    "holomorphic": (holomorphic, [Z]),
+    "holomorphic": (embedded(lambda z: z**3, lambda z: 3 * z**2), [Z]),
 }
+# The same, and the options of the check; all but the embedded ones are checked at second order.
 RIGHT = {name: (*case, {"forward_mode": True}) for name, case in EMBEDDED.items()} | {
-    "custom_gradient": (log1pexp, [X], {"second_order": True}),
-    "custom_vjp": (vjp, [X, Y], {"second_order": True}),
-    "custom_jvp": (jvp, [X, Y], {"second_order": True}),
-    "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], {"second_order": True}),
-    "complex": (square_of_complex, [Z], {"second_order": True}),
-    "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}, "second_order": True}),
-    "tf.custom_gradient": (of_tensorflow, [X], {"second_order": True}),
-    "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}, "second_order": True}),
-    "linear": (tf.linalg.matvec, [MATRIX, X], {"second_order": True}),
-    "real_of_complex": (tf.abs, [Z], {"second_order": True}),
-    "complex_of_real": (tf.complex, [X, Y], {"second_order": True}),
-    "not_differentiable": (mixed, [X, 3, True, "text", None], {"second_order": True}),
-    "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], {"second_order": True}),
-    "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], {"second_order": True}),
-    "scalars": (lambda x, y: x**y, [2.0, 3.0], {"second_order": True}),
-    "empty": (tf.sin, [np.zeros([0, 3])], {"second_order": True}),
+    name: (function, args, {"second_order": True, **options})
+    for name, (function, args, options) in {
+        "custom_gradient": (log1pexp, [X], {}),
+        "custom_vjp": (vjp, [X, Y], {}),
+        "custom_jvp": (jvp, [X, Y], {}),
+        "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], {}),
+        "complex": (square_of_complex, [Z], {}),
+        "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}}),
+        "tf.custom_gradient": (of_tensorflow, [X], {}),
+        "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}}),
+        "linear": (tf.linalg.matvec, [MATRIX, X], {}),
+        "real_of_complex": (tf.abs, [Z], {}),
+        "complex_of_real": (tf.complex, [X, Y], {}),
+        "not_differentiable": (mixed, [X, 3, True, "text", None], {}),
+        "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], {}),
+        "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], {}),
+        "scalars": (lambda x, y: x**y, [2.0, 3.0], {}),
+        "empty": (tf.sin, [np.zeros([0, 3])], {}),
+    }.items()
 }
+
+
 # Beside eager mode.
 OTHER_MODES = ("function", "xla", "vectorized")
 
@@ -202,16 +185,15 @@ def test_like_and_intended_gradient_declare_a_gradient():
 def test_other_arguments_stay_in_the_domain():
     """Those of a batch are near to the given ones, and no nearer to its ends."""
     check_gradient(tf.asin, [np.array([-0.99, 0.3, 0.98])], modes=["vectorized"])
+    check_gradient(tf.math.log, [np.array([1e-9, 0.3, 1e9])], modes=["vectorized"])
 
 
 def test_empty_arguments_are_reported_as_equal():
-    report = check_gradient(tf.sin, [np.zeros([0])])
-    assert {comparison.mode for comparison in report.comparisons} == {"eager", *OTHER_MODES}
-    for comparison in report.comparisons:
-        assert (comparison.analytic, comparison.numeric, comparison.ratio, comparison.checked) == (0.0, 0.0, 1.0, 0)
+    for c in check_gradient(tf.sin, [np.zeros([0])], modes=["eager", "function"]).comparisons:
+        assert (c.analytic, c.numeric, c.ratio, c.checked) == (0.0, 0.0, 1.0, 0)
 
 
-# Everything that the library offers
+# What the library and its examples offer
 
 XS = np.array([[-2.2, -0.6, 0.4], [0.3, 1.6, -1.2]])
 ROW = XS[0]
@@ -222,14 +204,8 @@ def hard_tanh(slope):
     return lambda x: tf.clip_by_value(x, -1 / slope, 1 / slope)
 
 
-def clipped(dy, x):
-    return np.clip(dy, -0.5, 0.5)
-
-
-def shrunk(dy, *xs):
-    dys = dy if isinstance(dy, list) else [dy]
-    norm = np.sqrt(sum(np.sum(each**2) for each in dys))
-    return [each * min(1, 0.5 / norm) for each in dys] if isinstance(dy, list) else dy * min(1, 0.5 / norm)
+def shrunk(dys, *xs):
+    return [dy * min(1, 0.5 / np.sqrt(sum(np.sum(each**2) for each in dys))) for dy in dys]
 
 
 LIBRARY = {
@@ -246,48 +222,18 @@ LIBRARY = {
         [XS],
         {"intended_gradient": lambda dy, x: 5.0 * dy[0] + 7.0 * dy[1][:, None]},
     ),
-    "grad_pass_through": (cg.grad_pass_through(tf.round), [XS], {"like": tf.identity, **BOTH}),
-    "compat.bayesflow": (
-        lambda x: cg.compat.bayesflow.custom_gradient(tf.reduce_sum(x, -1), tf.ones(2, x.dtype), x, axis=[1]),
-        [XS],
-        {},
-    ),
-    "compat.tfp_math": (lambda x: cg.compat.tfp_math.custom_gradient(x**2, 2 * x, x), [XS], {}),
-    "reverse_gradient": (lambda x: cg.reverse_gradient(x**2, 0.5), [XS], {"like": lambda x: -0.5 * x**2, **BOTH}),
-    "scale_gradient": (
-        lambda x: cg.scale_gradient(tf.sin(x), ROW),
-        [XS],
-        {"like": lambda x: ROW * tf.sin(x), **BOTH},
-    ),
-    "clip_gradient by value": (lambda x: cg.clip_gradient(x, value=0.5), [XS], {"intended_gradient": clipped}),
-    "clip_gradient by norm": (lambda x: cg.clip_gradient(x, norm=0.5), [XS], {"intended_gradient": shrunk}),
-    "clip_gradient by global norm": (
+    "scale_gradient": (lambda x: cg.scale_gradient(tf.sin(x), ROW), [XS], {"like": lambda x: ROW * tf.sin(x), **BOTH}),
+    "clip_gradient": (
         lambda x, y: cg.clip_gradient([x, y], global_norm=0.5),
         [XS, ROW],
         {"intended_gradient": shrunk},
     ),
     "straight_through": (
-        cg.straight_through(tf.sign, "hard_tanh", slope=0.8),
-        [XS],
-        {"like": hard_tanh(0.8), "second_order": True},
-    ),
-    "straight_through, sigmoid": (
-        cg.straight_through(tf.sign, "sigmoid", slope=2.0),
-        [XS],
-        {"like": lambda x: tf.sigmoid(2.0 * x), **BOTH},
-    ),
-    "straight_through, fast sigmoid": (
         cg.straight_through(tf.sign, "fast_sigmoid", slope=2.0),
         [XS],
         {"like": lambda x: x / (1 + 2.0 * tf.abs(x)), **BOTH},
     ),
 }
-
-
-@pytest.mark.parametrize(("name", "mode"), pairs(LIBRARY, OTHER_MODES))
-def test_the_functions_of_the_library(name, mode):
-    function, args, options = LIBRARY[name]
-    check_gradient(function, args, modes=["eager", mode], **options)
 
 
 SPIKE = {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), **BOTH}
