@@ -1,6 +1,5 @@
 """Failures of strip and inspect: malformed folders, targets in the way, wrong inputs; nothing is left behind."""
 
-import contextlib
 import os
 import pathlib
 import re
@@ -169,28 +168,24 @@ def rename_a_shard(source):
 
 
 NO_GRAPH = "expected a folder with saved_model.pb, got a folder without saved_model.pb"
+LIST_OF = "(CustomGradientEmbed) with 3 inputs and an attribute 'N' of "
 # A change, and a part of the message. Opening a pipe would wait for a writer that never comes; TensorFlow would follow
 # calls without end, and overflow its stack; and it would take memory for each input of a list.
 MALFORMED = {
     "no graph": (instead_of_the_graph(lambda file: None), NO_GRAPH),
     "pipe": (instead_of_the_graph(os.mkfifo), NO_GRAPH),
     "folder": (instead_of_the_graph(os.mkdir), NO_GRAPH),
-    "link to nowhere": (instead_of_the_graph(lambda f: f.symlink_to("nowhere")), NO_GRAPH),
-    "loop of links": (instead_of_the_graph(lambda f: f.symlink_to(f.name)), NO_GRAPH),
-    "link to the folder": (instead_of_the_graph(lambda f: f.symlink_to(".")), NO_GRAPH),
+    "link to nowhere": (instead_of_the_graph(lambda file: file.symlink_to("nowhere")), NO_GRAPH),
+    "loop of links": (instead_of_the_graph(lambda file: file.symlink_to(file.name)), NO_GRAPH),
+    "link to the folder": (instead_of_the_graph(lambda file: file.symlink_to(".")), NO_GRAPH),
     "no fingerprint": (in_the_graph(name_a_function_that_has_no_fingerprint), "`../..` does not end in an integer"),
     "missing shard": (rename_a_shard, "there is no file variables.data-00001-of-00002 in "),
-    **{
-        f"call itself by {op}": (in_the_graph(call_itself(op)), "calls itself")
-        for op in ("PartitionedCall", "StatefulPartitionedCall", None)
-    },
-    **{
-        f"list of {size}": (
-            in_the_graph(lengthen(size)),
-            f"(CustomGradientEmbed) with 3 inputs and an attribute 'N' of {size}",
-        )
-        for size in (4, 2**31 - 1, 2**63 - 1)
-    },
+    "list": (in_the_graph(lengthen(4)), f"{LIST_OF}4"),
+    "list of 32 bits": (in_the_graph(lengthen(2**31 - 1)), f"{LIST_OF}{2**31 - 1}"),
+    "list of 64 bits": (in_the_graph(lengthen(2**63 - 1)), f"{LIST_OF}{2**63 - 1}"),
+    "call": (in_the_graph(call_itself(None)), "calls itself"),
+    "PartitionedCall": (in_the_graph(call_itself("PartitionedCall")), "calls itself"),
+    "StatefulPartitionedCall": (in_the_graph(call_itself("StatefulPartitionedCall")), "calls itself"),
 }
 
 
@@ -271,12 +266,8 @@ def test_variables_that_are_missing(source, tmp_path):
     message = MISSING.format("variables.index", folder)
     assert_fails(FileNotFoundError, message, source, tmp_path / "target")
     folder.rmdir()
-    for make in (
-        lambda: None,
-        folder.touch,
-        lambda: folder.symlink_to("nowhere"),
-        lambda: folder.symlink_to(folder.name),
-    ):
+    to_nowhere, to_itself = (lambda: folder.symlink_to("nowhere")), (lambda: folder.symlink_to(folder.name))
+    for make in (lambda: None, folder.touch, to_nowhere, to_itself):
         folder.unlink(missing_ok=True)
         make()
         assert_fails(FileNotFoundError, message, source, tmp_path / "target")
@@ -293,16 +284,12 @@ def test_variables_that_are_cut_off(source, tmp_path, name):
     """Only who runs the model can tell."""
     file = source / "variables" / name
     whole = file.read_bytes()
-    for length in (0, len(whole) // 2, len(whole) - 1):
+    for length in (0, len(whole) // 2):
         file.write_bytes(whole[:length])
         before = tree(source)
-        if length == len(whole) - 1:  # Of the object graph at the end, TensorFlow may not read every byte.
-            with contextlib.suppress(ValueError):
-                cg.saved_model.strip(source, tmp_path / "target")
-        else:
-            with pytest.raises(ValueError, match=f"^{CANNOT_LOAD.format(re.escape(str(source)))}$"):
-                cg.saved_model.strip(source, tmp_path / "target")
-            assert list(tmp_path.iterdir()) == [source]
+        with pytest.raises(ValueError, match=f"^{CANNOT_LOAD.format(re.escape(str(source)))}$"):
+            cg.saved_model.strip(source, tmp_path / "target")
+        assert list(tmp_path.iterdir()) == [source]
         assert tree(source) == before
     assert cg.saved_model.strip(source, tmp_path / "unchecked", check=False).comparisons is None
 
@@ -388,17 +375,17 @@ def test_killed_before_it_is_moved_there_is_no_target(source, tmp_path):
     assert (tmp_path / "target" / "saved_model.pb").is_file()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
-def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatch, error):
+def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatch):
     def copy_half(api, source, target, proto):
         target.mkdir()
         (target / "half").touch()
         raise error
 
     monkeypatch.setattr(_changed_copy, "_copy", copy_half)
-    with pytest.raises(error):
-        cg.saved_model.strip(source, tmp_path / "target")
-    assert list(tmp_path.iterdir()) == [source]
+    for error in (KeyboardInterrupt, MemoryError, OSError):
+        with pytest.raises(error):
+            cg.saved_model.strip(source, tmp_path / "target")
+        assert list(tmp_path.iterdir()) == [source]
 
 
 # The check
@@ -479,13 +466,11 @@ def test_inputs_that_the_model_does_not_take(source, tmp_path, inputs, error):
 def test_inputs_where_there_is_nothing_to_name(tmp_path):
     module, source, target = tf.Module(), tmp_path / "source", tmp_path / "target"
     module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
+    of_signatures = ("signature", "none, for the model has no signatures", ".f")
+    of_arguments = ("argument of serving_default", "none, for it has no arguments", "x")
     for signatures, inputs, names in (
-        ({}, {".f": {}}, ("signature", "none, for the model has no signatures", ".f")),
-        (
-            module.f,
-            {"serving_default": {"x": 1.0}},
-            ("argument of serving_default", "none, for it has no arguments", "x"),
-        ),
+        ({}, {".f": {}}, of_signatures),
+        (module.f, {"serving_default": {"x": 1.0}}, of_arguments),
     ):
         tf.saved_model.save(module, source, signatures=signatures)
         with pytest.raises(ValueError, match=f"^saved_model.strip: {UNKNOWN.format(*names)}"):

@@ -16,14 +16,19 @@ from ..support.tensors import pairs
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
-MATRIX = RNG.normal(size=[2, 3])
 RAGGED = tf.RaggedTensor.from_row_lengths(tf.constant(X), [1, 2])
-BATCH = RNG.normal(size=[2, 3])
+MATRIX, BATCH = RNG.normal(size=[2, 3]), RNG.normal(size=[2, 3])
 Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 
-def embedded(fx, gx, **axis):
-    return lambda x: cg.embed_gradient(fx=fx(x), gx=gx(x), x=x, **axis)
+def shared_scalar(x):
+    """[n], [n], []."""
+    return cg.embed_gradient(fx=tf.exp(Y * x), gx=Y * tf.exp(Y * x), x=x)
+
+
+def jacobian(x):
+    """[m], [m, n], [n]."""
+    return cg.embed_gradient(fx=tf.linalg.matvec(MATRIX, tf.sin(x)), gx=MATRIX * tf.cos(x), x=x, axis=None)
 
 
 def product(x, y):
@@ -74,51 +79,34 @@ def mixed(x, n, flag, text, nothing):
     return {"y": x**n, "which": tf.argmax(x), "sign": x > 0}
 
 
-# A function and its arguments; the shapes of fx, gx and x if they are not the same.
-EMBEDDED = {
-    "elementwise": (embedded(tf.sin, tf.cos), [X]),
-    "shared_scalar, [n] [n] []": (embedded(lambda x: tf.exp(Y * x), lambda x: Y * tf.exp(Y * x)), [0.5]),
-    "over_the_batch, [B, n] [B, n] [n]": (
-        embedded(lambda x: tf.sin(x * BATCH), lambda x: BATCH * tf.cos(x * BATCH)),
-        [X],
-    ),
-    "axis, [B] [B, D] [B, D]": (
-        embedded(lambda x: tf.reduce_sum(x**3, -1), lambda x: 3 * x**2, axis=-1),
+SECOND = {"second_order": True}
+# A function, its arguments and the options of the check.
+RIGHT = {
+    "shared_scalar": (shared_scalar, [0.5], {"forward_mode": True}),
+    "axis": (
+        lambda x: cg.embed_gradient(tf.reduce_sum(x**3, -1), 3 * x**2, x, axis=-1),
         [BATCH],
+        {"forward_mode": True},
     ),
-    "axis, [B] [B] [B, D]": (
-        embedded(lambda x: tf.sin(tf.reduce_sum(x, -1)), lambda x: tf.cos(tf.reduce_sum(x, -1)), axis=-1),
-        [BATCH],
-    ),
-    "scalar_of_all": (embedded(lambda x: tf.reduce_sum(x**2), lambda x: 2 * x, axis=None), [X]),
-    "jacobian, [m] [m, n] [n]": (
-        embedded(lambda x: tf.linalg.matvec(MATRIX, tf.sin(x)), lambda x: MATRIX * tf.cos(x), axis=None),
-        [X],
-    ),
-    "pairs": (product, [X, Y]),
-    "holomorphic": (embedded(lambda z: z**3, lambda z: 3 * z**2), [Z]),
-}
-# The same, and the options of the check; all but the embedded ones are checked at second order.
-RIGHT = {name: (*case, {"forward_mode": True}) for name, case in EMBEDDED.items()} | {
-    name: (function, args, {"second_order": True, **options})
-    for name, (function, args, options) in {
-        "custom_gradient": (log1pexp, [X], {}),
-        "custom_vjp": (vjp, [X, Y], {}),
-        "custom_jvp": (jvp, [X, Y], {}),
-        "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], {}),
-        "complex": (square_of_complex, [Z], {}),
-        "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}}),
-        "tf.custom_gradient": (of_tensorflow, [X], {}),
-        "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}}),
-        "linear": (tf.linalg.matvec, [MATRIX, X], {}),
-        "real_of_complex": (tf.abs, [Z], {}),
-        "complex_of_real": (tf.complex, [X, Y], {}),
-        "not_differentiable": (mixed, [X, 3, True, "text", None], {}),
-        "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], {}),
-        "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], {}),
-        "scalars": (lambda x, y: x**y, [2.0, 3.0], {}),
-        "empty": (tf.sin, [np.zeros([0, 3])], {}),
-    }.items()
+    "jacobian": (jacobian, [X], {"forward_mode": True}),
+    "pairs": (product, [X, Y], {"forward_mode": True}),
+    "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], {"forward_mode": True}),
+    "custom_gradient": (log1pexp, [X], SECOND),
+    "custom_vjp": (vjp, [X, Y], SECOND),
+    "custom_jvp": (jvp, [X, Y], SECOND),
+    "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),
+    "complex": (square_of_complex, [Z], SECOND),
+    "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}, **SECOND}),
+    "tf.custom_gradient": (of_tensorflow, [X], SECOND),
+    "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}, **SECOND}),
+    "linear": (tf.linalg.matvec, [MATRIX, X], SECOND),
+    "real_of_complex": (tf.abs, [Z], SECOND),
+    "complex_of_real": (tf.complex, [X, Y], SECOND),
+    "not_differentiable": (mixed, [X, 3, True, "text", None], SECOND),
+    "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], SECOND),
+    "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], SECOND),
+    "scalars": (lambda x, y: x**y, [2.0, 3.0], SECOND),
+    "empty": (tf.sin, [np.zeros([0, 3])], SECOND),
 }
 
 
@@ -249,19 +237,19 @@ EXAMPLES = {
 }
 
 
+def found_in(example):
+    return runpy.run_path(ROOT / "examples" / f"{example}.py")
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_functions_of_the_examples(name):
-    file, function, args, options = EXAMPLES[name]
-    found = runpy.run_path(ROOT / "examples" / f"{file}.py")[function]
-    check_gradient(found, args, modes=["eager", "function"], **options)
+    example, function, args, options = EXAMPLES[name]
+    check_gradient(found_in(example)[function], args, modes=["eager", "function"], **options)
 
 
 def test_the_binary_layer_of_the_example():
-    layer = runpy.run_path(ROOT / "examples" / "binary_net.py")["BinaryDense"](3)
+    layer = found_in("binary_net")["BinaryDense"](3)
     layer.build([2, 3])
     kernel = np.random.default_rng(0).uniform(-0.9, 0.9, [3, 3])
-
-    def multiplied(kernel):
-        return tf.matmul(tf.constant(XS), layer.sign(kernel))
-
-    check_gradient(multiplied, [kernel], like=lambda kernel: tf.matmul(tf.constant(XS), kernel), modes=["xla"])
+    multiply = lambda kernel: tf.constant(XS) @ kernel  # noqa: E731
+    check_gradient(lambda kernel: multiply(layer.sign(kernel)), [kernel], like=multiply, modes=["xla"])
