@@ -165,13 +165,11 @@ def test_help_says_everything(command, capsys, monkeypatch):
 @pytest.mark.parametrize("name", ["x", "serving_default/x"])
 def test_inputs_from_a_file(model, tmp_path, capsys, monkeypatch, name):
     np.savez(tmp_path / "inputs.npz", **{name: np.array([[3.0, -4.0]])})
-    given = []
-    strip = saved_model.strip
+    given, strip = [], saved_model.strip
     monkeypatch.setattr(saved_model, "strip", lambda *args: (given.append(args[3]), strip(*args))[1])
     status, _, err = main(capsys, "strip", "--inputs", tmp_path / "inputs.npz", model, tmp_path / "target")
     assert status == 0, err
-    assert given[0].keys() == {"serving_default"}
-    np.testing.assert_array_equal(given[0]["serving_default"]["x"], [[3.0, -4.0]])
+    assert [(key, value["x"].tolist()) for key, value in given[0].items()] == [("serving_default", [[3.0, -4.0]])]
 
 
 def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
@@ -315,40 +313,34 @@ def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
 
 # What stops it
 
-CHECK_IT = "Check that path, its permissions and the space on the disk."
-REPORTS = "the operating system reports: "
-REPORT_IT = "Call the function of that name in Python to see the traceback, and please report it."
-MISSING = FileNotFoundError(2, "No such file or directory", "a")
-ERRORS = [
-    (OSError(28, "No space left", "some/file"), f"{REPORTS}No space left: 'some/file'. {CHECK_IT}"),
-    (
-        shutil.Error([("a", "b", str(MISSING)), ("c", "d", "no")]),
-        f"{REPORTS}No such file or directory: 'a'. {CHECK_IT}",
-    ),
-    (RuntimeError("disk\non fire"), f"unexpected error: RuntimeError: disk. {REPORT_IT}"),
-]
 
-
-@pytest.mark.parametrize(("error", "message"), ERRORS)
-def test_every_error_is_reported_in_one_line(capsys, monkeypatch, error, message):
+def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):
     def fail(path):
-        raise error
+        raise RuntimeError("disk\non fire")
 
     monkeypatch.setattr(saved_model, "inspect", fail)
-    assert main(capsys, "inspect", "model") == (1, "", f"tf_cg_ops inspect: {message}\n")
+    message = (
+        "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
+        "traceback, and please report it.\n"
+    )
+    assert main(capsys, "inspect", "model") == (1, "", message)
+
+
+REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
+    """As errors of the operating system: a list of them, from a copy, and a single one."""
     source = shutil.copytree(model, tmp_path / "source")
-    (source / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("link", "other"):
+        (source / name).symlink_to(tmp_path / "nowhere")
     status, out, err = main(capsys, "strip", source, tmp_path / "target")
-    message = (
-        f"tf_cg_ops strip: the operating system reports: No such file or directory: '{source / 'link'}'. {CHECK_IT}"
-    )
-    assert (status, out, err.splitlines()[-1]) == (1, "", message)
+    *steps, last = err.splitlines(keepends=True)
+    assert (status, out, bool(steps)) == (1, "", True)
+    assert last in [REPORTS.format("strip", "No such file or directory", source / name) for name in ("link", "other")]
     assert list(tmp_path.iterdir()) == [source]
     (tmp_path / "file").touch()
-    message = f"tf_cg_ops demo: the operating system reports: File exists: '{tmp_path / 'file'}'. {CHECK_IT}\n"
+    message = REPORTS.format("demo", "File exists", tmp_path / "file")
     assert main(capsys, "demo", "--output", tmp_path / "file") == (1, "", message)
 
 

@@ -232,8 +232,6 @@ EXAMPLES = {
     "spiking_cell": ("spiking_cell", "spike", [XS], SPIKE),
     "long_sequence": ("long_sequence", "spike", [XS], SPIKE),
     "strip_for_tflite": ("strip_for_tflite", "rounded", [XS], {"like": hard_tanh(1.0), "second_order": True}),
-    # A function of NumPy has no graph, and the solver's own tolerance is 1e-9.
-    "fit_ode": ("fit_ode", "residuals", [np.array([-0.6, -3.6, -0.3, -3.7, 33.0, 6.0])], {"rtol": 1e-4, "step": 1e-3}),
 }
 
 
