@@ -291,7 +291,7 @@ def test_a_tangent_rule_that_is_not_linear_is_called_so(rule, mode):
         )
 
 
-@pytest.mark.parametrize(("small", "function"), pairs([1.0, 1e-3, 1e-5, 1e-9, 1e-20], [tf.reduce_sum, tf.exp]))
+@pytest.mark.parametrize(("small", "function"), pairs([1.0, 1e-3, 1e-5, 1e-9, 1e-20], ["reduce_sum", "exp"]))
 def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, function):
     sampled = np.random.default_rng(0).choice(2000, 64, replace=False)
     place = int(np.setdiff1d(np.arange(2000), sampled)[1000])
@@ -299,9 +299,9 @@ def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, 
     x[place], wrong[place] = small, 0
 
     def grad_fn(dy, x):
-        return dy * (tf.exp(x) if function is tf.exp else 1.0) * wrong
+        return dy * (tf.exp(x) if function == "exp" else 1.0) * wrong
 
-    assert "at element all, along a random direction" in first_line(decorated(function, grad_fn), [x])
+    assert "at element all, along a random direction" in first_line(decorated(getattr(tf, function), grad_fn), [x])
 
 
 def test_no_fault_is_found_where_there_is_none():
