@@ -80,20 +80,17 @@ def test_strip_as_a_program(model, tmp_path):
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["inspect", "MODEL"], ["strip", "missing", "target"], ["srtip"], ["strip", "--help"]]
-)
-def test_the_package_as_a_program_does_the_same(model, tmp_path, arguments):
-    arguments = [model if argument == "MODEL" else argument for argument in arguments]
-    module, package = (run(tmp_path, *arguments, program=program) for program in ("tf_cg_ops_cli", "tf_cg_ops"))
-    assert (package.returncode, package.stdout, package.stderr) == (module.returncode, module.stdout, module.stderr)
-    if "missing" in arguments:
-        assert (module.returncode, module.stdout) == (1, "")
-        assert module.stderr == (
-            "reading missing\n"
-            "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing "
-            "there. Pass the folder that tf.saved_model.save wrote.\n"
-        )
+def test_the_package_as_a_program_does_the_same(tmp_path):
+    said = (
+        "reading missing\n"
+        "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing there. Pass "
+        "the folder that tf.saved_model.save wrote.\n"
+    )
+    for program in ("tf_cg_ops_cli", "tf_cg_ops"):
+        result = run(tmp_path, "strip", "missing", "target", program=program)
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
+    result = run(tmp_path, "srtip", program="tf_cg_ops")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
 def test_importing_the_package_reads_no_arguments(tmp_path):
@@ -106,41 +103,33 @@ def test_importing_the_package_reads_no_arguments(tmp_path):
 # Arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "the following arguments are required: COMMAND"),
-        (["srtip"], "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)"),
-        (["strip", "a"], "the following arguments are required: TARGET"),
-        (["strip", "a", "b", "--nocheck"], "unrecognized arguments: --nocheck"),
-        (["inspect"], "the following arguments are required: PATH"),
-        *[
-            (
-                ["override", "a", "b", rule],
-                f"argument TYPE=RULE: '{rule}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, "
-                "Round=pass_through, Exp=zero or Exp=clip:value=5",
-            )
-            for rule in ("Relu", "=guided", "Relu=gided", "Relu=guided:value=1", "Relu=clip", "Relu=clip:value=x")
-        ],
-        (["override", "a", "b"], "the following arguments are required: TYPE=RULE"),
-        (
-            ["adopt", "a", "b", "--place", "IdentityN"],
-            "argument --place: 'IdentityN'; expected a place and one of saved, autodiff, pass_through and zero, such as "
-            "IdentityN=autodiff",
-        ),
-    ],
-    ids=" ".join,
-)
-def test_wrong_use_is_one_line_and_2(arguments, complaint, capsys):
+RULE = "'{}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5"
+PLACE = "'IdentityN'; expected a place and one of saved, autodiff, pass_through and zero, such as IdentityN=autodiff"
+WRONG = {
+    "": "the following arguments are required: COMMAND",
+    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)",
+    "strip a": "the following arguments are required: TARGET",
+    "strip a b --nocheck": "unrecognized arguments: --nocheck",
+    "inspect": "the following arguments are required: PATH",
+    "override a b": "the following arguments are required: TYPE=RULE",
+    "adopt a b --place IdentityN": f"argument --place: {PLACE}",
+} | {
+    f"override a b {rule}": f"argument TYPE=RULE: {RULE.format(rule)}"
+    for rule in ("Relu", "=guided", "Relu=gided", "Relu=guided:value=1", "Relu=clip", "Relu=clip:value=x")
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
-        tf_cg_ops_cli.parse(arguments)
-    command = f" {arguments[0]}" if arguments and arguments[0] != "srtip" else ""
-    if complaint.startswith("unrecognized"):
-        command = ""  # Python asks the outer parser about what no parser knows.
+        tf_cg_ops_cli.parse(arguments.split())
+    # Python asks the outer parser about what no parser knows.
+    outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
+    command = "" if outer else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
-    assert said == f"tf_cg_ops: wrong arguments: {complaint}. See: tf-cg-ops{command} --help\n"
+    assert said == f"tf_cg_ops: wrong arguments: {WRONG[arguments]}. See: tf-cg-ops{command} --help\n"
     assert (caught.value.code, captured.out) == (2, "")
 
 
@@ -152,57 +141,51 @@ def test_arguments_are_parsed_before_tensorflow_is_imported(tmp_path):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("strip", ["SOURCE", "TARGET", "--no-check", "--inputs FILE", "Example: tf-cg-ops strip"]),
-        ("inspect", ["PATH", "--json", "Example: tf-cg-ops inspect"]),
-        ("demo", ["--output FOLDER", "Example: tf-cg-ops demo"]),
-        ("override", ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"]),
-        ("adopt", ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"]),
-        ("", ["strip", "override", "adopt", "inspect", "demo", "COMMAND --help"]),
-    ],
-)
-def test_help_says_everything(command, words, capsys, monkeypatch):
+HELP = {
+    "strip": ["SOURCE", "TARGET", "--no-check", "--inputs FILE", "Example: tf-cg-ops strip"],
+    "inspect": ["PATH", "--json", "Example: tf-cg-ops inspect"],
+    "demo": ["--output FOLDER", "Example: tf-cg-ops demo"],
+    "override": ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"],
+    "adopt": ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"],
+    "": ["strip", "override", "adopt", "inspect", "demo", "COMMAND --help"],
+}
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_says_everything(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse([*command.split(), "--help"])
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for word in [*words, "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."]:
-        assert word in text
+    exit_statuses = "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."
+    assert not [word for word in [*HELP[command], exit_statuses] if word not in text]
 
 
 @pytest.mark.parametrize("name", ["x", "serving_default/x"])
 def test_inputs_from_a_file(model, tmp_path, capsys, monkeypatch, name):
     np.savez(tmp_path / "inputs.npz", **{name: np.array([[3.0, -4.0]])})
-    given = []
-    strip = saved_model.strip
+    given, strip = [], saved_model.strip
     monkeypatch.setattr(saved_model, "strip", lambda *args: (given.append(args[3]), strip(*args))[1])
     status, _, err = main(capsys, "strip", "--inputs", tmp_path / "inputs.npz", model, tmp_path / "target")
     assert status == 0, err
-    assert given[0].keys() == {"serving_default"}
-    np.testing.assert_array_equal(given[0]["serving_default"]["x"], [[3.0, -4.0]])
+    assert [(key, value["x"].tolist()) for key, value in given[0].items()] == [("serving_default", [[3.0, -4.0]])]
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "single", "pickled"])
-def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys, kind):
-    file = tmp_path / f"{kind}.npz"
-    if kind == "text":
-        file.write_text("text")
-    elif kind == "single":
-        with file.open("wb") as opened:
-            np.save(opened, np.ones(3))
-    elif kind == "pickled":
-        np.savez(file, x=np.array([{}]))
-    status, out, err = main(capsys, "strip", "--inputs", file, model, tmp_path / "target")
-    assert (status, out) == (1, "")
-    assert err.count("\n") == 1
-    assert err.startswith(
-        f"saved_model.strip: '{file}' holds no inputs; expected an .npz file with arrays named SIGNATURE/ARGUMENT or "
-        "ARGUMENT, got "
-    )
-    assert err.endswith(". Write it with numpy.savez.\n")
+def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
+    (tmp_path / "text.npz").write_text("text")
+    with (tmp_path / "single.npz").open("wb") as opened:
+        np.save(opened, np.ones(3))
+    np.savez(tmp_path / "pickled.npz", x=np.array([{}]))
+    for kind in ("missing", "text", "single", "pickled"):
+        file = tmp_path / f"{kind}.npz"
+        status, out, err = main(capsys, "strip", "--inputs", file, model, tmp_path / "target")
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith(
+            f"saved_model.strip: '{file}' holds no inputs; expected an .npz file with arrays named SIGNATURE/ARGUMENT or "
+            "ARGUMENT, got "
+        )
+        assert err.endswith(". Write it with numpy.savez.\n")
     assert not (tmp_path / "target").exists()
 
 
@@ -233,8 +216,10 @@ def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
     assert status == 0
     _, _, compared, attention, written = out.splitlines()
     assert compared == "compared   .f: not compared: the source gives other outputs each time, as random operations do"
-    assert attention.startswith("attention  ")
-    assert attention.endswith(" calls Python, and fails outside of the process that made the model")
+    assert re.fullmatch(
+        r"attention  PyFunc in __inference_<lambda>_\d+ calls Python, and fails outside of the process that made the model",
+        attention,
+    )
     assert written == f"written    {tmp_path / 'target'}"
 
 
@@ -254,12 +239,6 @@ def test_override(tmp_path, capsys):
     loaded = tf.saved_model.load(tmp_path / "target")
     np.testing.assert_allclose(gradient(loaded.f, [-1.0, 0.5, 3.0], [1.0, -10.0, 1.0]), [0.0, 0.0, 5.0])
 
-    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "again", "ReLU=guided")
-    assert (status, out) == (1, "")
-    assert err.splitlines()[-1].startswith("saved_model.override: rules matched no op of ")
-    assert err.endswith("Did you mean 'Relu'?\n")
-    assert not (tmp_path / "again").exists()
-
 
 def test_adopt(tmp_path, capsys):
     @tf.custom_gradient
@@ -271,111 +250,97 @@ def test_adopt(tmp_path, capsys):
     source = tmp_path / "source"
     tf.saved_model.save(module, source, signatures={})
     differ = "the file and autodiff differ by 0.67 of the largest element"
-    for number, (arguments, expected, chosen) in enumerate(
-        [
-            ([], 9.0, ("saved", "saved")),
-            (["--gradients", "autodiff"], 1.0, ("autodiff", "autodiff")),
-            (["--place", "IdentityN_1=autodiff"], 3.0, ("saved", "autodiff")),
-            (["--place", "IdentityN=zero"], 0.0, ("zero", "saved")),
-            (["--gradients", "autodiff", "--place", "IdentityN=pass_through"], 1.0, ("pass_through", "autodiff")),
-        ]
+    for arguments, expected, chosen in (
+        ([], 9.0, ("saved", "saved")),
+        (["--no-check", "--gradients", "autodiff"], 1.0, ("autodiff", "autodiff")),
+        (["--no-check", "--place", "IdentityN_1=autodiff"], 3.0, ("saved", "autodiff")),
+        (["--no-check", "--place", "IdentityN=zero"], 0.0, ("zero", "saved")),
+        (
+            ["--no-check", "--gradients", "autodiff", "--place", "IdentityN=pass_through"],
+            1.0,
+            ("pass_through", "autodiff"),
+        ),
     ):
-        target = tmp_path / str(number)
-        check = ["--no-check"] if number else []
-        status, out, err = main(capsys, "adopt", *check, *arguments, source, target)
+        target = tmp_path / "-".join(["target", *arguments])
+        status, out, err = main(capsys, "adopt", *arguments, source, target)
         assert status == 0, err
         dx = gradient(tf.saved_model.load(target).f, [1.0, 2.0], [1.0, -10.0])
         np.testing.assert_allclose(dx, expected * np.array([1.0, -10.0]))
-        first, second, _, last = out.splitlines()
-        assert re.fullmatch(rf"adopted    __inference_\S*/IdentityN: {chosen[0]}; {differ}", first)
-        assert re.fullmatch(rf"adopted    __inference_\S*/IdentityN_1: {chosen[1]}; {differ}", second)
+        *adopted, _, last = out.splitlines()
+        for line, place, choice in zip(adopted, ["IdentityN", "IdentityN_1"], chosen, strict=True):
+            assert re.fullmatch(rf"adopted    __inference_\S*/{place}: {choice}; {differ}", line)
         assert last == f"written    {target}"
-    _, out, _ = main(capsys, "adopt", tmp_path / "1", tmp_path / "again")
-    nothing = "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
-    assert out.splitlines()[0] == nothing
+    source = tmp_path / "target---no-check---gradients-autodiff"
+    _, out, _ = main(capsys, "adopt", source, tmp_path / "again")
+    assert out.splitlines()[:2] == [
+        "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is",
+        "compared   all: not compared: nothing was changed",
+    ]
+    assert contents(tmp_path / "again") == contents(source)
 
 
-def test_inspect_shows_a_table(model, capsys):
+def test_inspect_shows_a_table_or_json(model, capsys):
     status, out, err = main(capsys, "inspect", model)
     assert (status, err) == (0, "")
-    head, embedded, custom = out.splitlines()
-    assert head.split() == ["function", "operation", "kind", "of", "value", "gradients", "rule"]
-    assert embedded.split()[1:] == ["CustomGradientEmbed", "embed_gradient", "float32[?,", "2]", "1"]
-    assert custom.split()[1:7] == ["CustomGradientRule", "custom_gradient", "<lambda>", "float32[?,", "2]", "1"]
-    assert custom.split()[-2:] == ["1", "operation"]
-
-
-def test_inspect_as_json(model, capsys):
+    head, embedded, custom = (line.split() for line in out.splitlines())
+    assert head == ["function", "operation", "kind", "of", "value", "gradients", "rule"]
+    assert embedded[1:] == ["CustomGradientEmbed", "embed_gradient", "float32[?,", "2]", "1"]
+    assert custom[1:7] == ["CustomGradientRule", "custom_gradient", "<lambda>", "float32[?,", "2]", "1"]
+    assert custom[-2:] == ["1", "operation"]
     status, out, _ = main(capsys, "inspect", "--json", model)
-    assert status == 0
     found = json.loads(out)
-    assert [gradient["kind"] for gradient in found] == ["embed_gradient", "custom_gradient"]
-    assert found[0]["shapes"] == [[None, 2]]
+    assert [(gradient["kind"], gradient["shapes"]) for gradient in found] == [
+        ("embed_gradient", [[None, 2]]),
+        ("custom_gradient", [[None, 2]]),
+    ]
     names = "function node kind user_function dtypes shapes inputs_with_gradients rule_ops error"
-    assert list(found[0]) == names.split()
+    assert (status, list(found[0])) == (0, names.split())
 
 
-def test_inspect_of_nothing(tmp_path, capsys):
-    tf.saved_model.save(tf.Module(), tmp_path / "model")
+def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
+    module = tf.Module()
+    tf.saved_model.save(module, tmp_path / "model")
     assert main(capsys, "inspect", tmp_path / "model") == (0, "The model holds no embedded gradients.\n", "")
     assert main(capsys, "inspect", "--json", tmp_path / "model") == (0, "[]\n", "")
-
-
-def test_inspect_shows_why_there_is_no_gradient(tmp_path, capsys):
-    module = tf.Module()
     function = cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))
     module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
-    tf.saved_model.save(module, tmp_path / "model")
-    status, out, _ = main(capsys, "inspect", tmp_path / "model")
-    assert status == 0
+    tf.saved_model.save(module, tmp_path / "untraceable")
+    status, out, _ = main(capsys, "inspect", tmp_path / "untraceable")
     lines = out.splitlines()
-    assert lines[1].endswith("error, see below")
+    assert (status, lines[1].endswith("error, see below")) == (0, True)
     assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there; ")
 
 
 # What stops it
 
-CHECK_IT = "Check that path, its permissions and the space on the disk."
 
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (
-            OSError(28, "No space left on device", "some/file"),
-            f"the operating system reports: No space left on device: 'some/file'. {CHECK_IT}",
-        ),
-        (
-            shutil.Error([("a", "b", str(FileNotFoundError(2, "No such file or directory", "a"))), ("c", "d", "no")]),
-            f"the operating system reports: No such file or directory: 'a'. {CHECK_IT}",
-        ),
-        (KeyboardInterrupt(), "interrupted by Ctrl-C. Run it again; no command leaves a half-written target."),
-        (
-            RuntimeError("disk\non fire"),
-            "unexpected error: RuntimeError: disk. Call the function of that name in Python to see the traceback, and "
-            "please report it.",
-        ),
-    ],
-)
-def test_every_error_is_reported_in_one_line(capsys, monkeypatch, error, message):
+def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):
     def fail(path):
-        raise error
+        raise RuntimeError("disk\non fire")
 
     monkeypatch.setattr(saved_model, "inspect", fail)
-    assert main(capsys, "inspect", "model") == (1, "", f"tf_cg_ops inspect: {message}\n")
+    message = (
+        "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
+        "traceback, and please report it.\n"
+    )
+    assert main(capsys, "inspect", "model") == (1, "", message)
+
+
+REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
+    """As errors of the operating system: a list of them, from a copy, and a single one."""
     source = shutil.copytree(model, tmp_path / "source")
-    (source / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("link", "other"):
+        (source / name).symlink_to(tmp_path / "nowhere")
     status, out, err = main(capsys, "strip", source, tmp_path / "target")
-    message = (
-        f"tf_cg_ops strip: the operating system reports: No such file or directory: '{source / 'link'}'. {CHECK_IT}"
-    )
-    assert (status, out, err.splitlines()[-1]) == (1, "", message)
+    *steps, last = err.splitlines(keepends=True)
+    assert (status, out, bool(steps)) == (1, "", True)
+    assert last in [REPORTS.format("strip", "No such file or directory", source / name) for name in ("link", "other")]
     assert list(tmp_path.iterdir()) == [source]
     (tmp_path / "file").touch()
-    message = f"tf_cg_ops demo: the operating system reports: File exists: '{tmp_path / 'file'}'. {CHECK_IT}\n"
+    message = REPORTS.format("demo", "File exists", tmp_path / "file")
     assert main(capsys, "demo", "--output", tmp_path / "file") == (1, "", message)
 
 
@@ -396,13 +361,15 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
 
 def test_readers_that_have_enough_are_no_failure(model, tmp_path):
     """Of the output, and of the steps that are told beside it."""
-    closed = "import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {})"
-    result = run(tmp_path, "strip", model, "target", first=closed.format(1))
-    assert result.returncode == 0
-    assert result.stderr.splitlines()[-1].startswith("checking: target")
-    result = run(tmp_path, "strip", model, "second", first=closed.format(2))
-    assert result.returncode == 0
-    assert result.stdout.splitlines()[-1] == "written    second"
+    for descriptor in (1, 2):
+        closed = f"import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {descriptor})"
+        result = run(tmp_path, "strip", model, f"target {descriptor}", first=closed)
+        said, start = (result.stderr, "checking: target") if descriptor == 1 else (result.stdout, "written    target 2")
+        assert result.returncode == 0
+        assert said.splitlines()[-1].startswith(start)
+
+
+INTERRUPTED = "tf_cg_ops strip: interrupted by {}. Run it again; no command leaves a half-written target."
 
 
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
@@ -418,27 +385,21 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
         # A program that a shell starts in the background ignores the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (result.returncode, result.stdout, result.stderr) == (
-        1,
-        "",
-        "tf_cg_ops strip: interrupted by Ctrl-C. Run it again; no command leaves a half-written target.\n",
-    )
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", INTERRUPTED.format("Ctrl-C") + "\n")
 
 
-SIGNALLED = """
-import os
-from tf_cg_ops.saved_model import _compare_models
-_compare_models.compare_models = lambda *_: os.kill(os.getpid(), signal.{})
-"""
+INTERRUPTS = {
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGINT": "os.kill(os.getpid(), signal.SIGINT)",
+    "exception": "signal.default_int_handler(signal.SIGINT, None)",
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "name", "program"), [("SIGTERM", "SIGTERM", "tf_cg_ops_cli"), ("SIGINT", "Ctrl-C", "tf_cg_ops")]
-)
-def test_signals_that_end_the_program_leave_nothing_behind(model, tmp_path, number, name, program):
-    result = run(tmp_path, "strip", model, "target", program=program, first=SIGNALLED.format(number))
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1] == (
-        f"tf_cg_ops strip: interrupted by {name}. Run it again; no command leaves a half-written target."
-    )
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interruptions_leave_nothing_behind(model, tmp_path, kind):
+    first = "import os\nfrom tf_cg_ops.saved_model import _compare_models\n_compare_models.compare_models = lambda *_: "
+    program = "tf_cg_ops_cli" if kind == "SIGTERM" else "tf_cg_ops"
+    result = run(tmp_path, "strip", model, "target", program=program, first=first + INTERRUPTS[kind])
+    name = "SIGTERM" if kind == "SIGTERM" else "Ctrl-C"
+    assert (result.returncode, result.stdout, result.stderr.splitlines()[-1]) == (1, "", INTERRUPTED.format(name))
     assert list(tmp_path.iterdir()) == []

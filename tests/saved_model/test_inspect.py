@@ -9,7 +9,7 @@ import tf_cg_ops as cg
 
 from ..support.processes import run_python
 from ..support.saved_models import proto_of
-from .test_strip_kinds import save_with_tensorflow_1
+from .test_strip_kinds import save_with_tensorflow_1, simple_save
 
 pytestmark = pytest.mark.core
 
@@ -94,26 +94,23 @@ def test_the_number_of_operations_of_a_rule(tmp_path):
     assert with_rule_of(1) >= 1 + 2  # Only functions that are called count.
 
 
-def test_a_graph_of_tensorflow_1_has_no_function_there(tmp_path):
+def test_graphs_of_tensorflow_1(tmp_path):
+    """They have no function there; and a gradient that such a graph overrides is none of tf.custom_gradient."""
     save_with_tensorflow_1(tmp_path / "model")
-    rule, embedded = cg.saved_model.inspect(tmp_path / "model")
-    assert (rule.function, rule.kind, rule.shapes) == ("", "custom_gradient", ((None, 3),))
-    assert (embedded.function, embedded.kind, embedded.shapes) == ("", "embed_gradient", ((None, 3),))
-
-
-def test_a_gradient_that_a_graph_of_tensorflow_1_overrides_is_none_of_tf_custom_gradient(tmp_path):
+    found = [
+        (gradient.function, gradient.kind, gradient.shapes) for gradient in cg.saved_model.inspect(tmp_path / "model")
+    ]
+    assert found == [("", kind, ((None, 3),)) for kind in ("custom_gradient", "embed_gradient")]
     tf.RegisterGradient("of_test_inspect")(lambda op, dy: 2.0 * dy)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [3])
         with graph.gradient_override_map({"Relu": "of_test_inspect"}):
             y = tf.nn.relu(x)
-        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": y})
-    assert cg.saved_model.inspect(tmp_path / "model") == []
+        simple_save(session, tmp_path / "overridden", x, y=y)
+    assert cg.saved_model.inspect(tmp_path / "overridden") == []
 
 
-def test_models_without_embedded_gradients_give_an_empty_list(saved, tmp_path):
-    tf.saved_model.save(tf.Module(), tmp_path / "model")
-    assert cg.saved_model.inspect(tmp_path / "model") == []
+def test_a_stripped_model_gives_an_empty_list(saved, tmp_path):
     cg.saved_model.strip(saved, tmp_path / "stripped", check=False)
     assert cg.saved_model.inspect(tmp_path / "stripped") == []
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.processes import run_python
 from ..support.saved_models import (
     assert_same,
     bodies_of,
@@ -26,19 +25,24 @@ pytestmark = pytest.mark.core
 # Everything that can be saved and gives a value; of those whose gradients fail without Python, the values of some.
 VALUES = CASES | {name: FAILURES[name][0] for name in ("untraceable", "while_loop", "embed_in_while_loop", "cond")}
 
+# Freezing comes last: it takes functions away from TensorFlow.
 IN_A_PROCESS_WITHOUT_THE_LIBRARY = """
 import json
-inputs, x = json.load(open(sys.argv[3]))
-model = tf.saved_model.load(sys.argv[1])
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+inputs, x = json.load(open(sys.argv[4]))
+model, training, reading = map(tf.saved_model.load, sys.argv[1:4])
 for name, signature in model.signatures.items():
     names = sorted(signature.structured_input_signature[1])
     given = {n: tf.constant(value, tf.float64) for n, value in zip(names, inputs[name])}
     inputs[name] = {n: t.numpy().tolist() for n, t in signature(**given).items()}
-training = tf.saved_model.load(sys.argv[2])
 x = tf.constant(x, tf.float64)
 losses = [float(training.step(x)) for _ in range(20)]
-print(json.dumps([inputs, [losses, training.w.numpy().tolist(), training.b.numpy().tolist()]]))
+frozen = convert_variables_to_constants_v2(reading.signatures["serving_default"])
+assert not frozen.variables
+value = frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist()
+print(json.dumps([inputs, [losses, training.w.numpy().tolist(), training.b.numpy().tolist()], value]))
 """
+ROW = tf.constant([[1.0, -1.0]])
 
 
 def f64(value):
@@ -92,122 +96,6 @@ def training(tmp_path_factory):
     return module, folder, save_and_strip(module, folder)
 
 
-@pytest.fixture(scope="module")
-def without_library(values, training, tmp_path_factory):
-    """The values of the cases and the outcome of training, in a process that does not have the library; and its x."""
-    folder = tmp_path_factory.mktemp("site")
-    x = np.random.default_rng(20240229).normal(size=[4, 3])
-    inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
-    file = values[0] / "inputs.json"
-    file.write_text(json.dumps([inputs, x.tolist()]))
-    targets = [found[i] / "target" for found, i in ((values, 0), (training, 1))]
-    result = run_without_library(folder, IN_A_PROCESS_WITHOUT_THE_LIBRARY, *targets, file)
-    return *json.loads(result.stdout.splitlines()[-1]), x
-
-
-@pytest.mark.mode_table(feature="embed_gradient", mode="op_free")
-@pytest.mark.mode_table(feature="custom_gradient", mode="op_free")
-@pytest.mark.mode_table(feature="custom_vjp", mode="op_free")
-@pytest.mark.mode_table(feature="custom_jvp", mode="op_free")
-@pytest.mark.mode_table(feature="recompute_grad", mode="op_free")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="op_free")
-@pytest.mark.parametrize("name", VALUES)
-def test_values_are_the_same_bits_where_the_library_is_not_installed(values, without_library, name):
-    _, before, verdicts = values
-    after = without_library[0][name]
-    assert after == before[name]
-    assert verdicts[name] == "equal, bit for bit"
-    for i, expected in enumerate(CASES[name].by_hand()[: len(after)] if name in CASES else ()):
-        np.testing.assert_allclose(after[f"y{i}"], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_a_saved_training_step_trains_equally_without_the_library(training, without_library):
-    _, (losses, w, b), x = without_library
-    module, _, report = training
-    assert report.replaced["CustomGradientEmbedGrad"] >= 4
-    assert report.replaced["CustomGradientBarrier"] == 1
-    (comparison,) = report.comparisons
-    assert comparison.name == ".step"
-    assert comparison.verdict.startswith("equal")
-    expected = [float(module.step(tf.constant(x))) for _ in range(20)]
-    for found, by_source in ((losses, expected), (w, module.w), (b, module.b)):
-        np.testing.assert_allclose(found, by_source, rtol=1e-9)
-    assert len(set(losses)) == 20
-
-
-def test_a_recomputation_still_waits_for_the_upstream_gradient(training):
-    nodes = [node for body in bodies_of(training[1] / "target").values() for node in body]
-    waiting = [node for node in nodes if "CustomGradientBarrier" in node.name]
-    assert waiting
-    for node in waiting:
-        assert node.op == "Identity"
-        assert [name.startswith("^") for name in node.input][:2] == [False, True]
-
-
-def test_a_stripped_model_can_be_stripped_and_saved_again(training, tmp_path):
-    target = training[1] / "target"
-    report = strip(target, tmp_path / "again")
-    assert report.replaced == {}
-    assert (report.nodes_dropped, report.functions_dropped) == (0, 0)
-    assert contents(tmp_path / "again") == contents(target)
-    tf.saved_model.save(tf.saved_model.load(target), tmp_path / "saved")
-    assert not [op for op in ops_of(tmp_path / "saved") if op.startswith("CustomGradient")]
-    loaded = [tf.saved_model.load(path) for path in (tmp_path / "saved", target)]  # Functions need their variables.
-    x = tf.constant([[1.0, 2.0, -1.0]], tf.float64)
-    assert_same(loaded[0].step(x), loaded[1].step(x))
-
-
-def test_strip_works_while_a_function_is_traced(training, tmp_path):
-    @tf.function(autograph=False)
-    def traced():
-        report = cg.saved_model.strip(training[1] / "source", tmp_path / "target")
-        assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
-
-    assert not traced.get_concrete_function().graph.get_operations()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "jit"),
-    [(tf.float16, False), (tf.bfloat16, True), (tf.float32, True)],
-    ids=lambda value: getattr(value, "name", str(value)),
-)
-def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
-    module = Training(dtype)
-    module.step = tf.function(Training.step.python_function.__get__(module), jit_compile=jit)
-    module.step.get_concrete_function(tf.TensorSpec([None, 3], dtype))
-    report = save_and_strip(module, tmp_path)
-    assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
-
-
-def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
-    """The gradients then stand in functions of their own, which get what they need from the forward pass."""
-    module = Training()
-
-    def step(x):
-        def body(i, y):
-            y = cg.embed_gradient(tf.sin(y), tf.sign(y) * module.b, y, fx_gx_manually_stopped=True)
-            return i + 1, tf.cond(module.b > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * module.w[0, 0], lambda: y)
-
-        with tf.GradientTape() as tape:
-            called = tf.function(lambda x: tf.sin(cg.embed_gradient(tf.sign(x), x, x * module.b)))
-            loss = tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, body, (0, x))[1] * x) + tf.reduce_sum(called(x))
-        variables = [module.w, module.b]
-        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            variable.assign_sub(0.01 * gradient)
-        return loss
-
-    module.step = tf.function(step, input_signature=[tf.TensorSpec([None, 3])])
-    report = save_and_strip(module, tmp_path)
-    assert report.replaced["CustomGradientEmbedGrad"] >= 3
-    loaded = tf.saved_model.load(tmp_path / "target")
-    x = tf.constant([[0.5, -1.0, 2.0], [3.0, -0.25, 1.0]])
-    for _ in range(2):
-        np.testing.assert_allclose(loaded.step(x), module.step(x), rtol=1e-5)
-    np.testing.assert_allclose(loaded.w, module.w, rtol=1e-5)
-    np.testing.assert_allclose(loaded.b, module.b, rtol=1e-5)
-    assert not np.allclose(module.b, 0.5)
-
-
 class ReadingForGradients(tf.Module):
     """`seen` is read by the value; `unseen` by the gradient alone, once outside of grad_fn and once inside."""
 
@@ -250,26 +138,154 @@ class ReadingForGradients(tf.Module):
         return y
 
 
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory):
+    """The same for a model whose gradients read variables."""
+    folder = tmp_path_factory.mktemp("reading")
+    module = ReadingForGradients()
+    return module, folder, save_and_strip(module, folder, signatures=module.looped)
+
+
+@pytest.fixture(scope="module")
+def without_library(values, training, reading, tmp_path_factory):
+    """What a process without the library prints, and the input of training."""
+    folder = tmp_path_factory.mktemp("site")
+    x = np.random.default_rng(20240229).normal(size=[4, 3])
+    inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
+    file = values[0] / "inputs.json"
+    file.write_text(json.dumps([inputs, x.tolist()]))
+    targets = [place / "target" for place in (values[0], training[1], reading[1])]
+    result = run_without_library(folder, IN_A_PROCESS_WITHOUT_THE_LIBRARY, *targets, file)
+    return *json.loads(result.stdout.splitlines()[-1]), x
+
+
+@pytest.mark.mode_table(feature="embed_gradient", mode="op_free")
+@pytest.mark.mode_table(feature="custom_gradient", mode="op_free")
+@pytest.mark.mode_table(feature="custom_vjp", mode="op_free")
+@pytest.mark.mode_table(feature="custom_jvp", mode="op_free")
+@pytest.mark.mode_table(feature="recompute_grad", mode="op_free")
+@pytest.mark.mode_table(feature="grad_pass_through", mode="op_free")
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_the_same_bits_where_the_library_is_not_installed(values, without_library, name):
+    _, before, verdicts = values
+    after = without_library[0][name]
+    assert after == before[name]
+    assert verdicts[name] == "equal, bit for bit"
+    for i, expected in enumerate(CASES[name].by_hand()[: len(after)] if name in CASES else ()):
+        np.testing.assert_allclose(after[f"y{i}"], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_saved_training_step_trains_equally_without_the_library(training, without_library):
+    _, (losses, w, b), _, x = without_library
+    module, _, report = training
+    assert report.replaced["CustomGradientEmbedGrad"] >= 4
+    assert report.replaced["CustomGradientBarrier"] == 1
+    (comparison,) = report.comparisons
+    assert comparison.name == ".step"
+    assert comparison.verdict.startswith("equal")
+    expected = [float(module.step(tf.constant(x))) for _ in range(20)]
+    for found, by_source in ((losses, expected), (w, module.w), (b, module.b)):
+        np.testing.assert_allclose(found, by_source, rtol=1e-9)
+    assert len(set(losses)) == 20
+
+
+def test_a_recomputation_still_waits_for_the_upstream_gradient(training):
+    nodes = [node for body in bodies_of(training[1] / "target").values() for node in body]
+    waiting = [node for node in nodes if "CustomGradientBarrier" in node.name]
+    assert waiting
+    for node in waiting:
+        assert node.op == "Identity"
+        assert [name.startswith("^") for name in node.input][:2] == [False, True]
+
+
+def test_a_stripped_model_can_be_stripped_and_saved_again(training, tmp_path):
+    target = training[1] / "target"
+    report = strip(target, tmp_path / "again")
+    assert (report.replaced, report.nodes_dropped, report.functions_dropped) == ({}, 0, 0)
+    assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
+        ("all", "not compared", "nothing was changed")
+    ]
+
+    assert contents(tmp_path / "again") == contents(target)
+    tf.saved_model.save(tf.saved_model.load(target), tmp_path / "saved")
+    assert not [op for op in ops_of(tmp_path / "saved") if op.startswith("CustomGradient")]
+    loaded = [tf.saved_model.load(path) for path in (tmp_path / "saved", target)]  # Functions need their variables.
+    x = tf.constant([[1.0, 2.0, -1.0]], tf.float64)
+    assert_same(loaded[0].step(x), loaded[1].step(x))
+
+
+def test_strip_works_while_a_function_is_traced(training, tmp_path):
+    @tf.function(autograph=False)
+    def traced():
+        report = cg.saved_model.strip(training[1] / "source", tmp_path / "target")
+        assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+    assert not traced.get_concrete_function().graph.get_operations()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "jit"),
+    [(tf.float16, False), (tf.bfloat16, True)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
+    module = Training(dtype)
+    module.step = tf.function(Training.step.python_function.__get__(module), jit_compile=jit)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], dtype))
+    report = save_and_strip(module, tmp_path)
+    assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+
+def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
+    """The gradients then stand in functions of their own, which get what they need from the forward pass."""
+    module = Training()
+
+    def step(x):
+        def body(i, y):
+            y = cg.embed_gradient(tf.sin(y), tf.sign(y) * module.b, y, fx_gx_manually_stopped=True)
+            return i + 1, tf.cond(module.b > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * module.w[0, 0], lambda: y)
+
+        with tf.GradientTape() as tape:
+            called = tf.function(lambda x: tf.sin(cg.embed_gradient(tf.sign(x), x, x * module.b)))
+            loss = tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, body, (0, x))[1] * x) + tf.reduce_sum(called(x))
+        variables = [module.w, module.b]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    module.step = tf.function(step, input_signature=[tf.TensorSpec([None, 3])])
+    report = save_and_strip(module, tmp_path)
+    assert report.replaced["CustomGradientEmbedGrad"] >= 3
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = tf.constant([[0.5, -1.0, 2.0], [3.0, -0.25, 1.0]])
+    for _ in range(2):
+        np.testing.assert_allclose(loaded.step(x), module.step(x), rtol=1e-5)
+    np.testing.assert_allclose(loaded.w, module.w, rtol=1e-5)
+    np.testing.assert_allclose(loaded.b, module.b, rtol=1e-5)
+    assert not np.allclose(module.b, 0.5)
+
+
 def reading_nodes(path, function):
     bodies = bodies_of(path)
     (name,) = [name for name in bodies if name.startswith(f"__inference_{function}_")]
     return [node for node in bodies[name] if node.op == "ReadVariableOp"]
 
 
-def test_nodes_that_only_gradients_read_are_dropped(tmp_path):
-    module = ReadingForGradients()
-    report = save_and_strip(module, tmp_path)
-    assert len(reading_nodes(tmp_path / "source", "plain")) > 1
-    assert len(reading_nodes(tmp_path / "target", "plain")) == 1
-    assert "Exp" in ops_of(tmp_path / "source")
-    assert "Exp" not in ops_of(tmp_path / "target")
-    assert not [name for name in bodies_of(tmp_path / "target") if "rule" in name]
-    assert report.nodes_dropped > 0
-    assert report.functions_dropped > 0
-    loaded = tf.saved_model.load(tmp_path / "target")
-    x = tf.constant([[1.0, -1.0]])
+def test_nodes_that_only_gradients_read_are_dropped(reading):
+    module, folder, report = reading
+    source, target = folder / "source", folder / "target"
+    assert len(reading_nodes(source, "plain")) > 1
+    assert len(reading_nodes(target, "plain")) == 1
+    assert ("Exp" in ops_of(source), "Exp" in ops_of(target)) == (True, False)
+    assert not [name for name in bodies_of(target) if "rule" in name]
+    assert min(report.nodes_dropped, report.functions_dropped) > 0
+    loaded = tf.saved_model.load(target)
     for name in ("plain", "looped", "written"):
-        assert_same(getattr(loaded, name)(x), getattr(module, name)(x))
+        assert_same(getattr(loaded, name)(ROW), getattr(module, name)(ROW))
+
+
+def test_a_stripped_loop_can_be_frozen(reading, without_library):
+    assert without_library[2] == reading[0].looped(ROW).numpy().tolist()
 
 
 def nodes_of_written(proto):
@@ -296,26 +312,3 @@ def test_order_of_writes_stays_where_a_read_between_them_is_dropped(tmp_path):
     loaded = tf.saved_model.load(tmp_path / "target")
     loaded.written(tf.ones([1, 2]))
     assert float(loaded.frozen) == 3.0
-
-
-# In a process of its own: freezing takes functions away from TensorFlow that it then misses.
-FREEZE = """
-import sys
-import tensorflow as tf
-import tf_cg_ops
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
-source, target = map(tf.saved_model.load, sys.argv[1:])
-for model in source, target:
-    frozen = convert_variables_to_constants_v2(model.signatures["serving_default"])
-    assert not frozen.variables
-    print(frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist())
-"""
-
-
-def test_a_loop_whose_gradient_reads_variables_can_be_frozen_before_and_after_stripping(tmp_path):
-    module = ReadingForGradients()
-    save_and_strip(module, tmp_path, signatures=module.looped)
-    output = run_python(FREEZE, tmp_path / "source", tmp_path / "target", cwd=tmp_path).stdout
-    value = module.looped(tf.constant([[1.0, -1.0]])).numpy().tolist()
-    assert [json.loads(line) for line in output.splitlines()[-2:]] == [value, value]

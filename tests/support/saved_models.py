@@ -1,5 +1,6 @@
 """Strips SavedModels, reads them, and runs them where the library is not installed."""
 
+import json
 import pathlib
 import sys
 import sysconfig
@@ -11,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _replace_ops
 
-from .processes import FOR_KERAS_ALONE, run_interpreter
+from .processes import FOR_KERAS_ALONE, run_interpreter, run_python
 
 
 def proto_of(path):
@@ -50,15 +51,20 @@ def strip(source, target, **keywords):
 
 def assert_is_stripped(source, target):
     assert not [op for op in ops_of(target) if op.startswith("CustomGradient")]
-    for old, new in zip(proto_of(source).meta_graphs, proto_of(target).meta_graphs, strict=True):
-        assert new.signature_def == old.signature_def
-        assert new.object_graph_def == old.object_graph_def
-        listed = {op.name for op in new.meta_info_def.stripped_op_list.op}
+    assert_objects_stay(source, target)
+    for meta_graph in proto_of(target).meta_graphs:
+        listed = {op.name for op in meta_graph.meta_info_def.stripped_op_list.op}
         assert listed == {op for op in ops_of(target) if tf.raw_ops.__dict__.get(op)}
     others = [f for f in contents(source) if f.rpartition("/")[2] not in ("saved_model.pb", "fingerprint.pb")]
     for file in others:
         assert contents(source)[file] == contents(target)[file]
     assert contents(source).keys() == contents(target).keys()
+
+
+def assert_objects_stay(source, target):
+    for old, new in zip(proto_of(source).meta_graphs, proto_of(target).meta_graphs, strict=True):
+        assert new.signature_def == old.signature_def
+        assert new.object_graph_def == old.object_graph_def
 
 
 def contents(folder):
@@ -81,6 +87,36 @@ def gradient(function, x, dy):
         tape.watch(x)
         y = function(x)
     return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
+
+
+def first_and_second_order(function, x, dy):
+    """The gradient, and its gradient for the same upstream."""
+    x = tf.constant(x)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        dx = gradient(function, x, dy)
+    return dx, outer.gradient(dx, x, output_gradients=tf.constant(dy))
+
+
+FRESH = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops
+
+x, dy, dx = (np.array(numbers) for numbers in json.loads(sys.argv[3]))
+x = tf.constant(x)
+function = getattr(tf.saved_model.load(sys.argv[1]), sys.argv[2])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = function(x)
+np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(dy)), dx)
+"""
+
+
+def check_in_a_fresh_process(folder, name, x, dy, dx, **keywords):
+    numbers = json.dumps([array.tolist() for array in (x, dy, dx)])
+    return run_python(FRESH, folder, name, numbers, cwd=folder.parent, **keywords)
 
 
 def gradients_in_every_form(folder, xla, x, dy):

@@ -16,53 +16,23 @@ from ..support.tensors import pairs
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
-MATRIX = RNG.normal(size=[2, 3])
 RAGGED = tf.RaggedTensor.from_row_lengths(tf.constant(X), [1, 2])
-BATCH = RNG.normal(size=[2, 3])
+MATRIX, BATCH = RNG.normal(size=[2, 3]), RNG.normal(size=[2, 3])
 Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 
-def elementwise(x):
-    return cg.embed_gradient(fx=tf.sin(x), gx=tf.cos(x), x=x)
-
-
 def shared_scalar(x):
-    """[n], [], [n]."""
-    weights = tf.constant(Y)
-    return cg.embed_gradient(fx=tf.exp(weights * x), gx=weights * tf.exp(weights * x), x=x)
-
-
-def over_the_batch(x):
-    """[B, n], [n], [B, n]."""
-    return cg.embed_gradient(fx=tf.sin(x * BATCH), gx=BATCH * tf.cos(x * BATCH), x=x)
-
-
-def axis(x):
-    """[B], [B, D], [B, D]."""
-    return cg.embed_gradient(fx=tf.reduce_sum(x**3, -1), gx=3 * x**2, x=x, axis=-1)
-
-
-def axis_with_one_number(x):
-    """[B], [B, D], [B]."""
-    total = tf.reduce_sum(x, -1)
-    return cg.embed_gradient(fx=tf.sin(total), gx=tf.cos(total), x=x, axis=-1)
-
-
-def scalar_of_all(x):
-    return cg.embed_gradient(fx=tf.reduce_sum(x**2), gx=2 * x, x=x, axis=None)
+    """[n], [n], []."""
+    return cg.embed_gradient(fx=tf.exp(Y * x), gx=Y * tf.exp(Y * x), x=x)
 
 
 def jacobian(x):
-    """[n], [m], [n, m]."""
+    """[m], [m, n], [n]."""
     return cg.embed_gradient(fx=tf.linalg.matvec(MATRIX, tf.sin(x)), gx=MATRIX * tf.cos(x), x=x, axis=None)
 
 
 def product(x, y):
     return cg.embed_gradient(fx=x * tf.exp(y), gx=[tf.exp(y), x * tf.exp(y)], x=[x, y])
-
-
-def holomorphic(z):
-    return cg.embed_gradient(fx=z**3, gx=3 * z**2, x=z)
 
 
 @cg.custom_gradient
@@ -109,36 +79,37 @@ def mixed(x, n, flag, text, nothing):
     return {"y": x**n, "which": tf.argmax(x), "sign": x > 0}
 
 
+SECOND = {"second_order": True}
 # A function, its arguments and the options of the check.
-EMBEDDED = {
-    "elementwise": (elementwise, [X]),
-    "shared_scalar": (shared_scalar, [0.5]),
-    "over_the_batch": (over_the_batch, [X]),
-    "axis": (axis, [BATCH]),
-    "axis_with_one_number": (axis_with_one_number, [BATCH]),
-    "scalar_of_all": (scalar_of_all, [X]),
-    "jacobian": (jacobian, [X]),
-    "pairs": (product, [X, Y]),
-    "holomorphic": (holomorphic, [Z]),
+RIGHT = {
+    "shared_scalar": (shared_scalar, [0.5], {"forward_mode": True}),
+    "axis": (
+        lambda x: cg.embed_gradient(tf.reduce_sum(x**3, -1), 3 * x**2, x, axis=-1),
+        [BATCH],
+        {"forward_mode": True},
+    ),
+    "jacobian": (jacobian, [X], {"forward_mode": True}),
+    "pairs": (product, [X, Y], {"forward_mode": True}),
+    "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], {"forward_mode": True}),
+    "custom_gradient": (log1pexp, [X], SECOND),
+    "custom_vjp": (vjp, [X, Y], SECOND),
+    "custom_jvp": (jvp, [X, Y], SECOND),
+    "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),
+    "complex": (square_of_complex, [Z], SECOND),
+    "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}, **SECOND}),
+    "tf.custom_gradient": (of_tensorflow, [X], SECOND),
+    "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}, **SECOND}),
+    "linear": (tf.linalg.matvec, [MATRIX, X], SECOND),
+    "real_of_complex": (tf.abs, [Z], SECOND),
+    "complex_of_real": (tf.complex, [X, Y], SECOND),
+    "not_differentiable": (mixed, [X, 3, True, "text", None], SECOND),
+    "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], SECOND),
+    "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], SECOND),
+    "scalars": (lambda x, y: x**y, [2.0, 3.0], SECOND),
+    "empty": (tf.sin, [np.zeros([0, 3])], SECOND),
 }
-RIGHT = {name: (*case, {"forward_mode": True}) for name, case in EMBEDDED.items()} | {
-    "custom_gradient": (log1pexp, [X], {"second_order": True}),
-    "custom_vjp": (vjp, [X, Y], {"second_order": True}),
-    "custom_jvp": (jvp, [X, Y], {"second_order": True}),
-    "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], {"second_order": True}),
-    "complex": (square_of_complex, [Z], {"second_order": True}),
-    "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}, "second_order": True}),
-    "tf.custom_gradient": (of_tensorflow, [X], {"second_order": True}),
-    "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}, "second_order": True}),
-    "linear": (tf.linalg.matvec, [MATRIX, X], {"second_order": True}),
-    "real_of_complex": (tf.abs, [Z], {"second_order": True}),
-    "complex_of_real": (tf.complex, [X, Y], {"second_order": True}),
-    "not_differentiable": (mixed, [X, 3, True, "text", None], {"second_order": True}),
-    "ragged": (lambda r: tf.reduce_sum(r**2, 1), [RAGGED], {"second_order": True}),
-    "variable": (tf.sin, [tf.Variable(X, dtype=tf.float32)], {"second_order": True}),
-    "scalars": (lambda x, y: x**y, [2.0, 3.0], {"second_order": True}),
-    "empty": (tf.sin, [np.zeros([0, 3])], {"second_order": True}),
-}
+
+
 # Beside eager mode.
 OTHER_MODES = ("function", "xla", "vectorized")
 
@@ -201,16 +172,15 @@ def test_like_and_intended_gradient_declare_a_gradient():
 def test_other_arguments_stay_in_the_domain():
     """Those of a batch are near to the given ones, and no nearer to its ends."""
     check_gradient(tf.asin, [np.array([-0.99, 0.3, 0.98])], modes=["vectorized"])
+    check_gradient(tf.math.log, [np.array([1e-9, 0.3, 1e9])], modes=["vectorized"])
 
 
 def test_empty_arguments_are_reported_as_equal():
-    report = check_gradient(tf.sin, [np.zeros([0])])
-    assert {comparison.mode for comparison in report.comparisons} == {"eager", *OTHER_MODES}
-    for comparison in report.comparisons:
-        assert (comparison.analytic, comparison.numeric, comparison.ratio, comparison.checked) == (0.0, 0.0, 1.0, 0)
+    for c in check_gradient(tf.sin, [np.zeros([0])], modes=["eager", "function"]).comparisons:
+        assert (c.analytic, c.numeric, c.ratio, c.checked) == (0.0, 0.0, 1.0, 0)
 
 
-# Everything that the library offers
+# What the library and its examples offer
 
 XS = np.array([[-2.2, -0.6, 0.4], [0.3, 1.6, -1.2]])
 ROW = XS[0]
@@ -221,14 +191,8 @@ def hard_tanh(slope):
     return lambda x: tf.clip_by_value(x, -1 / slope, 1 / slope)
 
 
-def clipped(dy, x):
-    return np.clip(dy, -0.5, 0.5)
-
-
-def shrunk(dy, *xs):
-    dys = dy if isinstance(dy, list) else [dy]
-    norm = np.sqrt(sum(np.sum(each**2) for each in dys))
-    return [each * min(1, 0.5 / norm) for each in dys] if isinstance(dy, list) else dy * min(1, 0.5 / norm)
+def shrunk(dys, *xs):
+    return [dy * min(1, 0.5 / np.sqrt(sum(np.sum(each**2) for each in dys))) for dy in dys]
 
 
 LIBRARY = {
@@ -245,48 +209,18 @@ LIBRARY = {
         [XS],
         {"intended_gradient": lambda dy, x: 5.0 * dy[0] + 7.0 * dy[1][:, None]},
     ),
-    "grad_pass_through": (cg.grad_pass_through(tf.round), [XS], {"like": tf.identity, **BOTH}),
-    "compat.bayesflow": (
-        lambda x: cg.compat.bayesflow.custom_gradient(tf.reduce_sum(x, -1), tf.ones(2, x.dtype), x, axis=[1]),
-        [XS],
-        {},
-    ),
-    "compat.tfp_math": (lambda x: cg.compat.tfp_math.custom_gradient(x**2, 2 * x, x), [XS], {}),
-    "reverse_gradient": (lambda x: cg.reverse_gradient(x**2, 0.5), [XS], {"like": lambda x: -0.5 * x**2, **BOTH}),
-    "scale_gradient": (
-        lambda x: cg.scale_gradient(tf.sin(x), ROW),
-        [XS],
-        {"like": lambda x: ROW * tf.sin(x), **BOTH},
-    ),
-    "clip_gradient by value": (lambda x: cg.clip_gradient(x, value=0.5), [XS], {"intended_gradient": clipped}),
-    "clip_gradient by norm": (lambda x: cg.clip_gradient(x, norm=0.5), [XS], {"intended_gradient": shrunk}),
-    "clip_gradient by global norm": (
+    "scale_gradient": (lambda x: cg.scale_gradient(tf.sin(x), ROW), [XS], {"like": lambda x: ROW * tf.sin(x), **BOTH}),
+    "clip_gradient": (
         lambda x, y: cg.clip_gradient([x, y], global_norm=0.5),
         [XS, ROW],
         {"intended_gradient": shrunk},
     ),
     "straight_through": (
-        cg.straight_through(tf.sign, "hard_tanh", slope=0.8),
-        [XS],
-        {"like": hard_tanh(0.8), "second_order": True},
-    ),
-    "straight_through, sigmoid": (
-        cg.straight_through(tf.sign, "sigmoid", slope=2.0),
-        [XS],
-        {"like": lambda x: tf.sigmoid(2.0 * x), **BOTH},
-    ),
-    "straight_through, fast sigmoid": (
         cg.straight_through(tf.sign, "fast_sigmoid", slope=2.0),
         [XS],
         {"like": lambda x: x / (1 + 2.0 * tf.abs(x)), **BOTH},
     ),
 }
-
-
-@pytest.mark.parametrize(("name", "mode"), pairs(LIBRARY, OTHER_MODES))
-def test_the_functions_of_the_library(name, mode):
-    function, args, options = LIBRARY[name]
-    check_gradient(function, args, modes=["eager", mode], **options)
 
 
 SPIKE = {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), **BOTH}
@@ -297,24 +231,22 @@ EXAMPLES = {
     "spiking_cell": ("spiking_cell", "spike", [XS], SPIKE),
     "long_sequence": ("long_sequence", "spike", [XS], SPIKE),
     "strip_for_tflite": ("strip_for_tflite", "rounded", [XS], {"like": hard_tanh(1.0), "second_order": True}),
-    # A function of NumPy has no graph, and the solver's own tolerance is 1e-9.
-    "fit_ode": ("fit_ode", "residuals", [np.array([-0.6, -3.6, -0.3, -3.7, 33.0, 6.0])], {"rtol": 1e-4, "step": 1e-3}),
 }
+
+
+def found_in(example):
+    return runpy.run_path(ROOT / "examples" / f"{example}.py")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_functions_of_the_examples(name):
-    file, function, args, options = EXAMPLES[name]
-    found = runpy.run_path(ROOT / "examples" / f"{file}.py")[function]
-    check_gradient(found, args, modes=["eager", "function"], **options)
+    example, function, args, options = EXAMPLES[name]
+    check_gradient(found_in(example)[function], args, modes=["eager", "function"], **options)
 
 
 def test_the_binary_layer_of_the_example():
-    layer = runpy.run_path(ROOT / "examples" / "binary_net.py")["BinaryDense"](3)
+    layer = found_in("binary_net")["BinaryDense"](3)
     layer.build([2, 3])
     kernel = np.random.default_rng(0).uniform(-0.9, 0.9, [3, 3])
-
-    def multiplied(kernel):
-        return tf.matmul(tf.constant(XS), layer.sign(kernel))
-
-    check_gradient(multiplied, [kernel], like=lambda kernel: tf.matmul(tf.constant(XS), kernel), modes=["xla"])
+    multiply = lambda kernel: tf.constant(XS) @ kernel  # noqa: E731
+    check_gradient(lambda kernel: multiply(layer.sign(kernel)), [kernel], like=multiply, modes=["xla"])

@@ -14,15 +14,19 @@ def f(x):
     return tf.sin(x)
 
 
-def g(x):
-    return tf.sin(x)[:2]
-
-
-def message_of(error, *args, **options):
-    """The whole message of an error of check_gradient."""
+def message_of(error, function, args, **options):
+    """The message of an error of check_gradient, after its name."""
     with pytest.raises(error) as raised:
-        check_gradient(*args, **options)
-    return str(raised.value)
+        check_gradient(function, args, **options)
+    name, _, message = str(raised.value).partition(": ")
+    assert name == "check_gradient"
+    return message
+
+
+def lines_of_failure(function, args, **options):
+    with pytest.raises(AssertionError) as failure:
+        check_gradient(function, args, **options)
+    return str(failure.value).splitlines()
 
 
 UNKNOWN_MODES = (
@@ -33,104 +37,34 @@ OTHER_SHAPES = (
     "intended_gradient returned other shapes than those of the arguments of 'f'; expected [[3]] (one for each of 'x'), got "
     "{}. Return NumPy arrays of these shapes, or None for zeros."
 )
-
-
-@pytest.mark.parametrize(
-    ("args", "options", "message"),
-    [
-        ([X], {"modes": ["eager", "graph"]}, UNKNOWN_MODES.format("['eager', 'graph']")),
-        ([X], {"modes": "eager"}, UNKNOWN_MODES.format("'eager'")),
-        ([X], {"modes": []}, UNKNOWN_MODES.format("[]")),
-        (
-            [X],
-            {"like": f, "intended_gradient": f},
-            "pass either like or intended_gradient, not both: each declares the intended gradient.",
-        ),
-        (
-            [X],
-            {"forward_mode": True, "intended_gradient": f},
-            "forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a function with that "
-            "gradient as like, or leave out forward_mode.",
-        ),
-        (
-            [X],
-            {"forward_mode": True, "modes": ["xla"]},
-            "forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got ['xla']. Add one.",
-        ),
-        (
-            [np.array([1, 2])],
-            {},
-            "'f' has no float or complex tensor among its arguments to differentiate by. Integers, bools, strings and None "
-            "are passed on as they are.",
-        ),
-        (
-            [np.array([1.0, np.inf])],
-            {},
-            "'x' of 'f' contains inf or nan, around which nothing can be differentiated numerically. Pass finite numbers.",
-        ),
-        (
-            [X],
-            {"like": g},
-            "like returns other shapes than 'f'; expected [[3]], got [[2]]. Pass a function with the intended gradient and "
-            "outputs like those of 'f'.",
-        ),
-        ([X], {"intended_gradient": lambda dy, x: dy[:2]}, OTHER_SHAPES.format("[[2]]")),
-        ([X], {"intended_gradient": lambda dy, x: (dy, None)}, OTHER_SHAPES.format("[[3], None]")),
-    ],
+BOTH = "pass either like or intended_gradient, not both: each declares the intended gradient."
+NO_TANGENTS = (
+    "forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a function with that gradient as "
+    "like, or leave out forward_mode."
 )
-def test_wrong_values_of_arguments_are_named(args, options, message):
-    assert message_of(ValueError, f, args, **options) == f"check_gradient: {message}"
-
-
-TOLERANCE = "a finite number that is not negative"
-STEP = "a number from 1e-12 to 1, or None"
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "error", "expected"),
-    [
-        ("rtol", np.inf, ValueError, TOLERANCE),
-        ("rtol", np.nan, ValueError, TOLERANCE),
-        ("rtol", -1, ValueError, TOLERANCE),
-        ("rtol", None, TypeError, TOLERANCE),
-        ("rtol", "1e-3", TypeError, TOLERANCE),
-        ("atol", np.inf, ValueError, TOLERANCE),
-        ("atol", -1e-9, ValueError, TOLERANCE),
-        ("atol", [1e-3, 1e-3], TypeError, TOLERANCE),
-        ("step", 0.0, ValueError, STEP),
-        ("step", 1e-300, ValueError, STEP),
-        ("step", -0.1, ValueError, STEP),
-        ("step", np.inf, ValueError, STEP),
-        ("step", np.nan, ValueError, STEP),
-        ("step", True, TypeError, STEP),
-        ("seed", -1, ValueError, "an integer that is not negative"),
-        ("max_elements", -1, ValueError, "a positive integer"),
-        ("max_elements", 0, ValueError, "a positive integer"),
-        ("max_elements", 2.5, TypeError, "a positive integer"),
-    ],
+NO_MODE = "forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got ['xla']. Add one."
+OTHER_OUTPUTS = (
+    "like returns other shapes than 'f'; expected [[3]], got [[2]]. Pass a function with the intended gradient and outputs "
+    "like those of 'f'."
 )
-def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, error, expected):
-    message = f"check_gradient: {option} is invalid; expected {expected}, got {value!r}."
-    assert message_of(error, f, [X], **{option: value}) == message
-
-
+NO_NUMBERS = (
+    "'f' has no float or complex tensor among its arguments to differentiate by. Integers, bools, strings and None are passed "
+    "on as they are."
+)
+NOT_FINITE = (
+    "'x' of 'f' contains inf or nan, around which nothing can be differentiated numerically. Pass finite numbers."
+)
 NO_LIST = "args is no sequence of arguments; expected a list or a tuple, got ndarray. Pass [x] for one argument."
 NO_FIT = "the arguments do not fit 'f': too many positional arguments. Call it as f(x)."
 NO_FUNCTION = "{} is not a function; expected a callable, got {}. Pass the function, not its value."
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"f": None}, NO_FUNCTION.format("f", "NoneType")),
-        ({"like": X}, NO_FUNCTION.format("like", "ndarray")),
-        ({"intended_gradient": X}, NO_FUNCTION.format("intended_gradient", "ndarray")),
-        ({"args": X}, NO_LIST),
-        ({"args": [X, X]}, NO_FIT),
-    ],
+NO_DERIVATIVE = (
+    "'{}' returns nothing that has a derivative; expected a float or complex tensor, got {}. Check the function before it "
+    "rounds to integers."
 )
-def test_wrong_types_of_arguments_are_named(options, message):
-    assert message_of(TypeError, **{"f": f, "args": [X], **options}) == f"check_gradient: {message}"
+ANOTHER_VALUE = (
+    "'noisy' returns another value when it is called again: it uses random numbers or a state. Use "
+    "tf.random.stateless_uniform and the like, with a fixed seed."
+)
 
 
 def noisy(x):
@@ -147,32 +81,65 @@ def with_another_number_of_outputs():
     return noisy
 
 
-NO_DERIVATIVE = (
-    "'{}' returns nothing that has a derivative; expected a float or complex tensor, got {}. Check the function before it "
-    "rounds to integers."
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"modes": ["eager", "graph"]}, ValueError, UNKNOWN_MODES.format("['eager', 'graph']")),
+        ({"modes": "eager"}, ValueError, UNKNOWN_MODES.format("'eager'")),
+        ({"modes": []}, ValueError, UNKNOWN_MODES.format("[]")),
+        ({"like": f, "intended_gradient": f}, ValueError, BOTH),
+        ({"forward_mode": True, "intended_gradient": f}, ValueError, NO_TANGENTS),
+        ({"forward_mode": True, "modes": ["xla"]}, ValueError, NO_MODE),
+        ({"args": [np.array([1, 2])]}, ValueError, NO_NUMBERS),
+        ({"args": [np.array([1.0, np.inf])]}, ValueError, NOT_FINITE),
+        ({"like": lambda x: tf.sin(x)[:2]}, ValueError, OTHER_OUTPUTS),
+        ({"intended_gradient": lambda dy, x: dy[:2]}, ValueError, OTHER_SHAPES.format("[[2]]")),
+        ({"intended_gradient": lambda dy, x: (dy, None)}, ValueError, OTHER_SHAPES.format("[[3], None]")),
+        ({"function": lambda x: tf.argmax(x)}, ValueError, NO_DERIVATIVE.format("<lambda>", "['int64']")),
+        ({"function": print}, ValueError, NO_DERIVATIVE.format("print", "no tensor")),
+        ({"function": noisy}, ValueError, ANOTHER_VALUE),
+        ({"function": with_another_number_of_outputs()}, ValueError, ANOTHER_VALUE),
+        ({"function": None}, TypeError, NO_FUNCTION.format("f", "NoneType")),
+        ({"like": X}, TypeError, NO_FUNCTION.format("like", "ndarray")),
+        ({"intended_gradient": X}, TypeError, NO_FUNCTION.format("intended_gradient", "ndarray")),
+        ({"args": X}, TypeError, NO_LIST),
+        ({"args": [X, X]}, TypeError, NO_FIT),
+    ],
 )
-ANOTHER_VALUE = (
-    "'noisy' returns another value when it is called again: it uses random numbers or a state. Use "
-    "tf.random.stateless_uniform and the like, with a fixed seed."
-)
+def test_wrong_arguments_are_named(options, error, message):
+    assert message_of(error, **{"function": f, "args": [X], **options}) == message
+
+
+TOLERANCE = "a finite number that is not negative"
+STEP = "a number from 1e-12 to 1, or None"
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("option", "value", "error", "expected"),
     [
-        (lambda x: tf.argmax(x), NO_DERIVATIVE.format("<lambda>", "['int64']")),
-        (print, NO_DERIVATIVE.format("print", "no tensor")),
-        (noisy, ANOTHER_VALUE),
-        (with_another_number_of_outputs(), ANOTHER_VALUE),
+        ("rtol", np.inf, ValueError, TOLERANCE),
+        ("rtol", np.nan, ValueError, TOLERANCE),
+        ("rtol", None, TypeError, TOLERANCE),
+        ("atol", -1e-9, ValueError, TOLERANCE),
+        ("atol", [1e-3, 1e-3], TypeError, TOLERANCE),
+        ("step", 1e-300, ValueError, STEP),
+        ("step", -0.1, ValueError, STEP),
+        ("step", np.inf, ValueError, STEP),
+        ("step", np.nan, ValueError, STEP),
+        ("step", True, TypeError, STEP),
+        ("seed", -1, ValueError, "an integer that is not negative"),
+        ("max_elements", 0, ValueError, "a positive integer"),
+        ("max_elements", 2.5, TypeError, "a positive integer"),
     ],
 )
-def test_functions_that_cannot_be_differentiated_are_named(function, message):
-    assert message_of(ValueError, function, [X]) == f"check_gradient: {message}"
+def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, error, expected):
+    message = f"{option} is invalid; expected {expected}, got {value!r}."
+    assert message_of(error, f, [X], **{option: value}) == message
 
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
-        "check_gradient: it needs eager mode for numeric differentiation, but a graph is under construction, or "
+        "it needs eager mode for numeric differentiation, but a graph is under construction, or "
         "tf.config.run_functions_eagerly(True) was called. Call it outside of a tf.function, with functions that run as "
         "graphs."
     )
@@ -193,6 +160,12 @@ def test_an_exception_of_the_function_itself_comes_as_it_is():
         check_gradient(broken, [X])
 
 
+FAILED = (
+    "check_gradient: the {} of '{}' with respect to '{}' could not be computed in mode '{}'; expected numbers, got {}. Leave "
+    "the mode out by modes=[...] if TensorFlow cannot run the function in it."
+)
+
+
 def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
     @cg.custom_gradient
     def broken(x):
@@ -205,11 +178,8 @@ def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
         check_gradient(broken, [X], modes=["eager"], second_order=True)
     assert isinstance(failure.value.__cause__, KeyError)
     assert str(failure.value).splitlines()[:2] == [
-        "check_gradient: the gradient of 'broken' with respect to 'x' could not be computed in mode 'eager'; expected "
-        "numbers, got KeyError: 'mine'. Leave the mode out by modes=[...] if TensorFlow cannot run the function in it.",
-        "check_gradient: the second-order gradient of 'broken' with respect to 'x, upstream' could not be computed in mode "
-        "'eager'; expected numbers, got KeyError: 'mine'. Leave the mode out by modes=[...] if TensorFlow cannot run the "
-        "function in it.",
+        FAILED.format(order, "broken", names, "eager", "KeyError: 'mine'")
+        for order, names in (("gradient", "x"), ("second-order gradient", "x, upstream"))
     ]
 
 
@@ -230,13 +200,11 @@ NOT_RUN = {
 @pytest.mark.parametrize("name", NOT_RUN)
 def test_a_mode_that_tensorflow_cannot_run_is_reported_in_one_line(name):
     function, x, mode, expected = NOT_RUN[name]
-    with pytest.raises(AssertionError) as failure:
-        check_gradient(function, [x], modes=["eager", mode])
-    line, head, *_ = str(failure.value).splitlines()
+    line, head, *_, last = lines_of_failure(function, [x], modes=["eager", mode])
     assert f"could not be computed in mode '{mode}'; expected numbers, got {expected}" in line
-    assert line.endswith("Leave the mode out by modes=[...] if TensorFlow cannot run the function in it.")
+    assert line.endswith(FAILED.rpartition("got {}")[2])
     assert head.startswith("gradients of ")
-    assert str(failure.value).splitlines()[-1].endswith("NOT RUN")
+    assert last.endswith("NOT RUN")
 
 
 def test_an_error_of_a_graph_that_ran_is_one_line():
@@ -244,13 +212,9 @@ def test_an_error_of_a_graph_that_ran_is_one_line():
     def checked(x):
         return x if tf.executing_eagerly() else tf.debugging.check_numerics(x / tf.zeros_like(x), "divided")
 
-    with pytest.raises(AssertionError) as failure:
-        check_gradient(checked, [X], modes=["function"])
-    assert str(failure.value).splitlines()[0] == (
-        "check_gradient: the gradient of 'checked' with respect to 'x' could not be computed in mode 'function'; expected "
-        "numbers, got InvalidArgumentError: divided : Tensor had Inf values. Leave the mode out by modes=[...] if "
-        "TensorFlow cannot run the function in it."
-    )
+    got = "InvalidArgumentError: divided : Tensor had Inf values"
+    first, *_ = lines_of_failure(checked, [X], modes=["function"])
+    assert first == FAILED.format("gradient", "checked", "x", "function", got)
 
 
 WEIGHTS = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])

@@ -67,59 +67,70 @@ def test_errors_within_16_roundings_are_not_found_in_half_precision(mode, small,
             check_gradient(with_factor(wrong), [tf.constant([1.0])], modes=["eager", mode])
 
 
-def test_a_functional_model():
-    """It takes functions of Keras, but none that reads variables or takes no symbolic inputs."""
+@cg.custom_gradient
+def with_a_dtype(x):
+    return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * x
+
+
+@cg.custom_gradient
+def overflowing(x):
+    return tf.exp(x), lambda dy: dy * tf.exp(3 * x) / tf.exp(2 * x)
+
+
+@cg.custom_gradient
+def wrong_in_a_loop(x):
+    def grad_fn(dy):
+        name = tf.compat.v1.get_default_graph().name if not tf.executing_eagerly() else ""
+        return dy * tf.cos(x) * (-1.0 if "while" in name else 1.0)
+
+    return tf.sin(x), grad_fn
+
+
+@cg.custom_gradient
+def untraceable(x):
+    return tf.sin(x), lambda dy: tf.constant(dy.numpy() * np.cos(x.numpy()))
+
+
+in_python = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)))
+NOT_COMPUTED = "could not be computed in mode '{}'; expected numbers, got "
+# A function, its arguments, modes in which it passes, the mode in which it fails, and what that says.
+FAULTS = {
+    "reads a variable": (weighted, [X, 3], ["eager"], "functional", "'weighted'.*functional"),
+    "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "numbers, got ValueError: A KerasTensor"),
+    "a dtype in the code": (with_a_dtype, [X], ["eager"], "mixed_float16", "mode 'mixed_float16'; .*float16"),
+    "overflow": (
+        overflowing,
+        [X + 4],
+        ["eager", "mixed_bfloat16"],
+        "mixed_float16",
+        "wrong in mode 'mixed_float16'; .* The gradient is not finite",
+    ),
+    "loop": (
+        wrong_in_a_loop,
+        [X],
+        ["eager", "function"],
+        "while_loop",
+        "is wrong in mode 'while_loop'; .*the sign is wrong",
+    ),
+    "untraceable": (untraceable, [X], ["eager"], "saved_model", NOT_COMPUTED.format("saved_model") + "Runtime"),
+    "Python": (
+        in_python,
+        [X],
+        ["eager", "function", "while_loop", "cond"],
+        "saved_model",
+        NOT_COMPUTED.format("saved_model"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_of_one_mode_are_found_there_alone(name):
+    function, args, modes, mode, message = FAULTS[name]
+    with pytest.raises(AssertionError, match=message) as failure:
+        check_gradient(function, args, modes=[*modes, mode])
+    rows = [line.split() for line in str(failure.value).splitlines() if " first " in line]
+    assert {row[0] for row in rows if row[-1] != "ok"} <= {mode}
+
+
+def test_functions_of_keras_pass_in_a_functional_model():
     assert not check_gradient(lambda x: keras.ops.tanh(x) * 2.0, [X], modes=["functional"]).failures
-    with pytest.raises(AssertionError, match=r"'weighted'.*functional"):
-        check_gradient(weighted, [X, 3], modes=["eager", "functional"])
-    with pytest.raises(AssertionError, match="in mode 'functional'; expected numbers, got ValueError: A KerasTensor"):
-        check_gradient(lambda x: tf.sin(x), [X], modes=["eager", "functional"])
-
-
-def test_faults_of_half_precision():
-    """A dtype that is written into the code, and an overflow."""
-
-    @cg.custom_gradient
-    def written(x):
-        return x * x, lambda dy: 2 * tf.cast(dy, tf.float64) * x
-
-    check_gradient(written, [X])
-    with pytest.raises(AssertionError, match=r"mode 'mixed_float16'; .*float16"):
-        check_gradient(written, [X], modes=["eager", "mixed_float16"])
-
-    @cg.custom_gradient
-    def overflowing(x):
-        return tf.exp(x), lambda dy: dy * tf.exp(3 * x) / tf.exp(2 * x)
-
-    check_gradient(overflowing, [X + 4], modes=["eager", "mixed_bfloat16"])
-    with pytest.raises(AssertionError, match=r"wrong in mode 'mixed_float16'; .* The gradient is not finite"):
-        check_gradient(overflowing, [X + 4], modes=["eager", "mixed_float16"])
-
-
-def test_a_gradient_that_is_wrong_in_a_loop_alone_is_found_there():
-    @cg.custom_gradient
-    def faulty(x):
-        def grad_fn(dy):
-            name = tf.compat.v1.get_default_graph().name if not tf.executing_eagerly() else ""
-            return dy * tf.cos(x) * (-1.0 if "while" in name else 1.0)
-
-        return tf.sin(x), grad_fn
-
-    with pytest.raises(AssertionError, match=r"is wrong in mode 'while_loop'; .*the sign is wrong"):
-        check_gradient(faulty, [X], modes=["eager", "function", "while_loop"])
-
-
-def test_gradients_that_cannot_be_saved_are_found_in_a_saved_model():
-    """A gradient that cannot be traced, and a Python function."""
-
-    @cg.custom_gradient
-    def faulty(x):
-        return tf.sin(x), lambda dy: tf.constant(dy.numpy() * np.cos(x.numpy()))
-
-    message = "could not be computed in mode 'saved_model'; expected numbers, got "
-    with pytest.raises(AssertionError, match=f"{message}Runtime"):
-        check_gradient(faulty, [X], modes=["eager", "saved_model"])
-    function = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)))
-    check_gradient(function, [X], modes=["eager", "function", "while_loop", "cond"])
-    with pytest.raises(AssertionError, match=message):
-        check_gradient(function, [X], modes=["saved_model"])

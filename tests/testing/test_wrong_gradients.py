@@ -45,75 +45,67 @@ def decorated(value, grad_fn):
     return faulty
 
 
+SIGN, FACTOR = "The ratio is -1 everywhere: the sign is wrong.", "The ratio is 2 everywhere: a factor is wrong."
 CONJUGATED = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
+TRANSPOSED = "It is the Jacobian times the upstream: the Jacobian is transposed."
+NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."
+SWAPPED = "It is the gradient with respect to 'args[1]': the gradients may be in the wrong order."
+NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
+ZERO = "The gradient is zero everywhere."
+UNIFORM_ONLY = "It is right for a uniform upstream only: it is not a vector-Jacobian product."
+NAN = "The gradient is not finite."
 NOT_LINEAR = "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass intended_gradient=."
 NUMERIC_ZERO = (
     "The numeric derivative is zero wherever it is known: if the gradient deliberately differs from it, as in a "
     "straight-through estimator, pass like= or intended_gradient=."
 )
-FROM_FACTOR = "The ratio is 2 everywhere: a factor is wrong."
-# A function, its arguments and the end of the message.
+
+
+def transpose(x):
+    return tf.linalg.matvec(MATRIX, x)
+
+
+def squared_size(z):
+    return tf.math.real(z * tf.math.conj(z))
+
+
+# A value, its gradient, its arguments and the end of the message.
 WRONG = {
-    "sign": (decorated(tf.sin, lambda dy, x: -dy * tf.cos(x)), [X], "The ratio is -1 everywhere: the sign is wrong."),
-    "factor": (decorated(tf.sin, lambda dy, x: 2 * dy * tf.cos(x)), [X], FROM_FACTOR),
-    "conj": (decorated(lambda z: z**3, lambda dy, z: dy * 3 * z**2), [Z], CONJUGATED),
+    "sign": (tf.sin, lambda dy, x: -dy * tf.cos(x), [X], SIGN),
+    "factor": (tf.sin, lambda dy, x: 2 * dy * tf.cos(x), [X], FACTOR),
+    "conj": (lambda z: z**3, lambda dy, z: dy * 3 * z**2, [Z], CONJUGATED),
     "conj of a real output": (
-        decorated(
-            lambda z: tf.math.real(z * tf.math.conj(z)),
-            lambda dy, z: 2 * tf.cast(dy, z.dtype) * tf.math.conj(z),
-        ),
+        squared_size,
+        lambda dy, z: 2 * tf.cast(dy, z.dtype) * tf.math.conj(z),
         [Z],
         CONJUGATED,
     ),
-    "transposed": (
-        decorated(lambda x: tf.linalg.matvec(MATRIX, x), lambda dy, x: tf.linalg.matvec(MATRIX, dy)),
-        [X],
-        "It is the Jacobian times the upstream: the Jacobian is transposed.",
-    ),
-    "no_upstream": (
-        decorated(tf.sin, lambda dy, x: tf.cos(x)),
-        [X],
-        "It does not depend on the upstream: multiply by dy.",
-    ),
+    "transposed": (transpose, lambda dy, x: transpose(dy), [X], TRANSPOSED),
+    "no_upstream": (tf.sin, lambda dy, x: tf.cos(x), [X], NO_UPSTREAM),
     "swapped": (
-        decorated(lambda x, y: x * tf.sin(y), lambda dy, x, y: (dy * x * tf.cos(y), dy * tf.sin(y))),
+        lambda x, y: x * tf.sin(y),
+        lambda dy, x, y: (dy * x * tf.cos(y), dy * tf.sin(y)),
         [X, Y],
-        "It is the gradient with respect to 'args[1]': the gradients may be in the wrong order.",
+        SWAPPED,
     ),
-    "none": (
-        decorated(tf.sin, lambda dy, x: None),
-        [X],
-        "The gradient is None: for TensorFlow, the value does not depend on the argument.",
-    ),
-    "zero": (decorated(tf.sin, lambda dy, x: tf.zeros_like(x)), [X], "The gradient is zero everywhere."),
-    "uniform_only": (
-        decorated(lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x),
-        [X],
-        "It is right for a uniform upstream only: it is not a vector-Jacobian product.",
-    ),
-    "nan": (
-        decorated(tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x))),
-        [X],
-        "The gradient is not finite.",
-    ),
-    "clipped at every upstream": (
-        decorated(tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x)),
-        [X],
-        NOT_LINEAR,
-    ),
-    "not declared": (decorated(tf.sign, lambda dy, x: dy), [X], NUMERIC_ZERO),
+    "none": (tf.sin, lambda dy, x: None, [X], NONE),
+    "zero": (tf.sin, lambda dy, x: tf.zeros_like(x), [X], ZERO),
+    "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], UNIFORM_ONLY),
+    "nan": (tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x)), [X], NAN),
+    "clipped at every upstream": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x), [X], NOT_LINEAR),
+    "not declared": (tf.sign, lambda dy, x: dy, [X], NUMERIC_ZERO),
     # Halfway between two integers.
-    "not declared, at a step": (decorated(tf.round, lambda dy, x: dy), [np.array([0.5, -1.0, 3.0])], NUMERIC_ZERO),
-    "unknown": (decorated(lambda x: tf.linalg.matvec(MATRIX, x), lambda dy, x: dy * Y), [X], ""),
+    "not declared, at a step": (tf.round, lambda dy, x: dy, [np.array([0.5, -1.0, 3.0])], NUMERIC_ZERO),
+    "unknown": (transpose, lambda dy, x: dy * Y, [X], ""),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_gradient_is_found_and_named(name):
     """In every mode, which two of them show."""
-    function, args, hint = WRONG[name]
+    value, grad_fn, args, hint = WRONG[name]
     modes, where = (MODES, ALL_MODES) if name in ("factor", "none") else (["eager"], "mode 'eager'")
-    line = first_line(function, args, modes=modes)
+    line = first_line(decorated(value, grad_fn), args, modes=modes)
     got = {"none": "None", "nan": "nan"}.get(name, NUMBER)
     found = re.fullmatch(
         rf"check_gradient: the gradient of 'faulty' with respect to 'args\[0\]' is wrong in {where}; expected "
@@ -132,38 +124,23 @@ def in_float32(x):
     return tf.cast(tf.exp(tf.cast(x, tf.float32)), tf.float64)
 
 
+tiny = decorated(lambda x: 1e-12 * x, lambda dy, x: 2e-12 * dy)
+TINY = {"intended_gradient": lambda dy, x: 1e-12 * dy}
 FLOAT32 = {"step": 0.1, "rtol": 1e-3}
+HALF = "The ratio is 0.5 everywhere: a factor is wrong."
+LOWER_PRECISION = "the function computes in a lower precision than float64. Pass other numbers, or step and rtol."
+NOT_FINITE_AROUND = "The function itself is not finite around the argument: pass other numbers."
 # Other failures: a function, its argument, options, and two parts of the message.
 FAILURES = {
     # The tolerance is relative to the largest element, however small that is.
-    "tiny": (
-        decorated(lambda x: 1e-12 * x, lambda dy, x: 2e-12 * dy),
-        X,
-        {"intended_gradient": lambda dy, x: 1e-12 * dy},
-        ("(intended_gradient)", FROM_FACTOR),
-    ),
+    "tiny": (tiny, X, TINY, ("(intended_gradient)", FACTOR)),
     "kink": (tf.nn.relu, np.array([-1.0, 0.0, 2.0]), {}, ("at element [1]", "there may be a kink nearby")),
     # An infinite gradient, and one that is nan as the value is.
     "infinite": (tf.sqrt, np.array([0.0, 1.0]), {}, ("at element [0], got", "")),
     "nan": (tf.sqrt, np.array([-1.0, 1.0]), {}, ("at element [0], got", "")),
-    "not finite around it": (
-        decorated(tf.math.log, lambda dy, x: dy),
-        np.array([1.0, -1.0]),
-        {},
-        ("", "The function itself is not finite around the argument: pass other numbers."),
-    ),
-    "float32 inside": (
-        in_float32,
-        X,
-        {},
-        ("", "the function computes in a lower precision than float64. Pass other numbers, or step and rtol."),
-    ),
-    "half of it in float32": (
-        lambda x: in_float32(x) + tf.stop_gradient(tf.exp(x)),
-        X,
-        FLOAT32,
-        ("", "The ratio is 0.5 everywhere: a factor is wrong."),
-    ),
+    "not finite": (decorated(tf.math.log, lambda dy, x: dy), np.array([1.0, -1.0]), {}, ("", NOT_FINITE_AROUND)),
+    "float32 inside": (in_float32, X, {}, ("", LOWER_PRECISION)),
+    "half of it in float32": (lambda x: in_float32(x) + tf.stop_gradient(tf.exp(x)), X, FLOAT32, ("", HALF)),
 }
 
 
@@ -217,15 +194,15 @@ def wrong_second_order(x):
     return tf.sin(x), lambda dy: dy * derivative(x)
 
 
-@pytest.mark.parametrize(("function", "fault"), [(wrong_second_order, "sign"), (first_order_only, "none")])
-def test_a_wrong_second_order_is_found_where_the_first_is_right(function, fault):
+@pytest.mark.parametrize(("function", "hint"), [(wrong_second_order, SIGN), (first_order_only, NONE)])
+def test_a_wrong_second_order_is_found_where_the_first_is_right(function, hint):
     assert not check_gradient(function, [X]).failures
     line = first_line(function, [X], modes=MODES, second_order=True)
     assert line.startswith(
         f"check_gradient: the second-order gradient of '{function.__name__}' with respect to 'x' is wrong in "
         f"{ALL_MODES}; expected "
     )
-    assert line.endswith(WRONG[fault][2])
+    assert line.endswith(hint)
 
 
 def test_a_wrong_tangent_is_found_where_the_gradient_is_right():
@@ -314,7 +291,7 @@ def test_a_tangent_rule_that_is_not_linear_is_called_so(rule, mode):
         )
 
 
-@pytest.mark.parametrize(("small", "function"), pairs([1.0, 1e-3, 1e-5, 1e-9, 1e-20], [tf.reduce_sum, tf.exp]))
+@pytest.mark.parametrize(("small", "function"), pairs([1.0, 1e-3, 1e-5, 1e-9, 1e-20], ["reduce_sum", "exp"]))
 def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, function):
     sampled = np.random.default_rng(0).choice(2000, 64, replace=False)
     place = int(np.setdiff1d(np.arange(2000), sampled)[1000])
@@ -322,9 +299,9 @@ def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, 
     x[place], wrong[place] = small, 0
 
     def grad_fn(dy, x):
-        return dy * (tf.exp(x) if function is tf.exp else 1.0) * wrong
+        return dy * (tf.exp(x) if function == "exp" else 1.0) * wrong
 
-    assert "at element all, along a random direction" in first_line(decorated(function, grad_fn), [x])
+    assert "at element all, along a random direction" in first_line(decorated(getattr(tf, function), grad_fn), [x])
 
 
 def test_no_fault_is_found_where_there_is_none():
@@ -347,4 +324,4 @@ def test_no_kink_is_suspected_where_another_mode_agrees():
     function, zeros = in_python(decorated(tf.nn.relu, f)), np.zeros(2)
     assert not check_gradient(function, [zeros], modes=["eager"]).failures
     assert "a kink nearby" in first_line(function, [zeros], modes=["function"])
-    assert first_line(function, [zeros], modes=["eager", "function"]).endswith(FROM_FACTOR)
+    assert first_line(function, [zeros], modes=["eager", "function"]).endswith(FACTOR)
