@@ -153,7 +153,11 @@ def test_arguments_that_depend_on_each_other():
     np.testing.assert_allclose(dx, DY * 3 * X**2 / (3 * value**2 + 1), rtol=1e-11)
 
 
-@pytest.mark.parametrize(("run", "shape"), [(eager, ()), (jit, (1,)), (eager, (2, 2)), (traced, (0,))], ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("run", "shape"),
+    [(eager, ()), (jit, (1,)), (eager, (2, 2)), (traced, (0,))],
+    ids=lambda value: getattr(value, "__name__", None),
+)
 def test_a_root_of_any_shape(run, shape, rng):
     x, dy = random_array(rng, shape), random_array(rng, shape)
     value, (dx,) = run(cg.implicit_root(cubic_residual, cubic_newton), [x], dy)
