@@ -182,7 +182,6 @@ np.savez(path, *gradients)
 """
 
 
-@pytest.mark.core
 @fills("keras_fresh", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
 @fills("keras_export", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
 def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):

@@ -12,8 +12,6 @@ from ..support.processes import run_python
 from ..support.reference import widen
 from ..support.tensors import address, assert_gradient_close, random_array
 
-pytestmark = pytest.mark.core
-
 # Around the length of the lanes (8) and of the tile (256) of the kernel, and past what one thread takes.
 LENGTHS = [0, 1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 257, 511, 513, 100_003]
 

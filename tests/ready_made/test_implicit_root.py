@@ -60,7 +60,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.core
 @pytest.mark.mode_table(feature="implicit_root", mode="reloaded")
 def test_first_and_second_order_after_a_reload_in_a_fresh_process(tmp_path):
     model = tf.Module()
