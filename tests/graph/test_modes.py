@@ -44,19 +44,23 @@ IMPOSSIBLE = [
 
 
 def pairs_to_test():
-    """All other functions have XLA and two more modes in turn, since they differ from these within a mode only.
+    """All pairs; the core is the modes without control flow, and every mode for two functions.
 
-    The core is the modes without control flow, and every mode for `embed_gradient` and a plain `custom_gradient`.
+    The functions that are not in IN_EVERY_MODE differ from these within a mode only: XLA and two modes in turn are quick,
+    and the others slow.
     """
     modes, others = list(ALL_MODES), [name for name in FUNCTIONS if name not in IN_EVERY_MODE]
-    pairs = [(function, mode) for function in IN_EVERY_MODE for mode in modes]
-    for i, function in enumerate(others):
-        pairs += [(function, mode) for mode in ("jit", modes[i], modes[(i + 9) % len(modes)])]
-    return [
-        pytest.param(*pair, marks=pytest.mark.core if pair[1] in MODES or pair[0] in IN_EVERY_MODE[:3:2] else ())
-        for pair in dict.fromkeys(pairs)
-        if pair not in IMPOSSIBLE
-    ]
+    found = []
+    for function in FUNCTIONS:
+        for mode in (mode for mode in modes if (function, mode) not in IMPOSSIBLE):
+            if function in IN_EVERY_MODE:
+                is_core = mode in MODES or function in ("embed_gradient", "plain")
+                marks = [pytest.mark.core] * is_core
+            else:
+                i = others.index(function)
+                marks = [] if mode in ("jit", modes[i], modes[(i + 9) % len(modes)]) else [pytest.mark.slow]
+            found.append(pytest.param(function, mode, marks=marks))
+    return found
 
 
 def by_hand(case):
