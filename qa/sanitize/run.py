@@ -80,7 +80,7 @@ TESTS = (
     "kernels/test_built_in_kernel",
     "graph/test_pruning",
     "graph/test_pruning_malformed",
-    "graph/test_pruning_order",
+    "graph/test_pruning_side_effects",
     "graph/test_without_python",
     "saved_model/test_fresh_process",
     "graph/test_xla",

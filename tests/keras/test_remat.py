@@ -85,15 +85,14 @@ def test_both_switches_may_be_repeated():
 
 def test_a_replacement_by_other_code_is_not_dropped(monkeypatch):
     cg.layers.enable_remat()
-    ours = core.remat
-    monkeypatch.setattr(core, "remat", lambda f: f)
-    with pytest.raises(RuntimeError) as error:
-        cg.layers.disable_remat()
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "remat", lambda f: f)
+        with pytest.raises(RuntimeError) as error:
+            cg.layers.disable_remat()
     assert str(error.value).startswith(
         "layers.disable_remat: Keras recomputes by another function than that of enable_remat, which this call would "
         f"drop; got '{__name__}.test_a_replacement_by_other_code_is_not_dropped.<locals>.<lambda>'"
     )
-    monkeypatch.setattr(core, "remat", ours)
     cg.layers.disable_remat()
     assert core.remat is THEIRS
 
