@@ -161,7 +161,7 @@ def page(version, cells):
         "",
         "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
         "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
-        f"`docs/modes.json` names them. The tests ran on a CPU, with TensorFlow {version}, and wrote this table.",
+        f"`docs/modes.json` names them; `make test-slow` has the other pairs. The tests ran on a CPU, with TensorFlow {version}, and wrote this table.",
         "",
         "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
         "- empty: no test.",
