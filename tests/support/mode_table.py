@@ -10,8 +10,6 @@ import xml.etree.ElementTree
 
 import pytest
 
-from build_ops.tensorflow import installed_tensorflow, minor_of
-
 from .sources import ROOT
 
 # The columns, and which of the functions under test belong to each.
@@ -185,6 +183,8 @@ def _cell(outcomes):
 
 def main(report):
     """Writes both files, unless a cell that they have is missing: then some tests did not run."""
+    from build_ops.tensorflow import installed_tensorflow, minor_of  # Which tests run by Bazel do not have.
+
     cells = read(report)
     known = json.loads((ROOT / "docs" / "modes.json").read_text())["cells"]
     missing = [
