@@ -67,37 +67,27 @@ def test_the_second_derivative_by_a_watched_variable_that_is_not_trainable():
     np.testing.assert_allclose(second, 6 * v.numpy() * X.numpy() * DY.numpy(), rtol=1e-6)
 
 
+VARIABLE = tf.Variable([0.5, -1.0])
+
+
+def sine(x):
+    return tf.sin(x * VARIABLE)
+
+
+def twice(x, inner=sine):
+    return inner(inner(x) + VARIABLE) * x
+
+
+def in_a_loop(x, inner=sine):
+    return tf.while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, inner(x) + x), (0, x), maximum_iterations=3, parallel_iterations=1
+    )[1]
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_a_function_with_variables_in_another_one(mode):
-    variable = tf.Variable([0.5, -1.0])
-
-    def sine(x):
-        return tf.sin(x * variable)
-
-    def plain(x, inner=sine):
-        return inner(inner(x) + variable) * x
-
-    recomputed = cg.recompute_grad(lambda x: plain(x, cg.recompute_grad(sine)))
-    for found, expected in zip(
-        gradients_of(recomputed, mode, [X, variable], X), gradients_of(plain, mode, [X, variable], X), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_function_with_variables_in_a_loop_of_another_one(mode):
-    variable = tf.Variable([0.5, -1.0])
-
-    def sine(x):
-        return tf.sin(x * variable)
-
-    def loop(x, inner=sine):
-        return tf.while_loop(
-            lambda i, x: i < 3, lambda i, x: (i + 1, inner(x) + x), (0, x), maximum_iterations=3, parallel_iterations=1
-        )[1]
-
-    recomputed = cg.recompute_grad(lambda x: loop(x, cg.recompute_grad(sine)))
-    for found, expected in zip(
-        gradients_of(recomputed, mode, [X, variable], X), gradients_of(loop, mode, [X, variable], X), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("outer", [twice, in_a_loop])
+def test_a_function_with_variables_in_another_one(outer, mode):
+    recomputed = cg.recompute_grad(lambda x: outer(x, cg.recompute_grad(sine)))
+    found, expected = (gradients_of(function, mode, [X, VARIABLE], X) for function in (recomputed, outer))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
