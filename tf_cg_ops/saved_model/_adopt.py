@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
@@ -275,7 +275,7 @@ def _attach_saved(
 
     results, inputs = list(op.outputs)[: gradient.num_results], list(op.inputs)[gradient.num_results :]
     outputs = attach(without_gradient_function(_API), place, results, inputs, backward)
-    exception = graph_rule.exception_of(outputs[0].op)
+    exception = live_rule.exception_of(outputs[0].op)
     if isinstance(exception, UnreachableError):
         raise ValueError(
             f"{_API}: the gradient of '{place}' reads a tensor from outside of the function that the function does not "

@@ -4,8 +4,9 @@
 """
 
 import contextlib
+import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 # The type of a function, which takes long to derive. Only Python code that calls a function needs it: rules,
@@ -136,6 +137,20 @@ def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     return _autograph.tf_convert(function, _autograph_context.control_status_ctx())
 
 
+# Forward mode stops all recording, also that of new tapes, while it transposes a gradient.
+@contextlib.contextmanager
+def tapes_restarted() -> Iterator[None]:
+    """Lets tapes record in here, even if recording was stopped."""
+    is_stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    if is_stopped:
+        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield
+    finally:
+        if is_stopped:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
 # Attributes take half the time of an eager call, also those with their default values.
 def execute(op: str, *inputs_and_attributes: Any) -> Any:
     """Runs an op on EagerTensors, followed by the names and values of attributes that differ from their defaults.
@@ -256,6 +271,22 @@ def function_of_definition(definition: Any, called: list[Any], graph: Any = None
             for function in called:
                 graph._add_function(function)
     return AtomicFunction(definition.signature.name, current, FunctionType([]), called, cached_graph=graph)
+
+
+# The gradient of an op in a batch may read tensors that TensorFlow did not convert, because no result depends on them.
+def converted_for_pfor(pfor_input: Any, tensors: Sequence[Any]) -> list[tuple[Any, bool]]:
+    """The values, for a whole batch, of tensors of one example, made in the current graph; and whether each is stacked.
+
+    `pfor_input` is what an op of the example was converted with.
+    """
+    pfor = copy.copy(pfor_input.pfor)
+    pfor._conversion_map = type(pfor._conversion_map)()
+    pfor._conversion_map.update(pfor_input.pfor._conversion_map)
+    converted = []
+    for tensor in tensors:
+        value = wrap_for_pfor(tensor, False) if isinstance(tensor, EagerTensor) else pfor._convert_helper(tensor)
+        converted.append((value.t, value.is_stacked))
+    return converted
 
 
 # A graph captures a tensor at the first op that reads it, and tapes learn of that only if the op is recorded.

@@ -11,8 +11,13 @@ import tensorflow as tf
 from tf_cg_ops._src.core import calls, tapes, tf_internal
 
 
-def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Imports the body of a function into the default graph; `source`, or a graph around it, holds the function."""
+def inline(
+    source: Any, name: str, arguments: list[tf.Tensor], original: Any = None
+) -> tuple[list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+    """Imports the body of a function into the default graph; `source`, or a graph around it, holds the function.
+
+    Returns its results, and pairs: tensors of the original, the graph that the function was made of, and their copies.
+    """
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
     _add_called_functions(source, target, definition)
@@ -29,15 +34,22 @@ def inline(source: Any, name: str, arguments: list[tf.Tensor]) -> list[tf.Tensor
         keys = (f"{parameter}:0", f"^{parameter}")
         input_map.update({key: argument for key in keys if key.removesuffix(":0") in read})
     num_operations = len(target.get_operations())
-    outputs = tf.graph_util.import_graph_def(
-        graph_def, input_map=input_map, return_elements=returned, name="custom_gradient_rule"
-    )
+    with tf.name_scope("custom_gradient_rule") as scope:
+        outputs = tf.graph_util.import_graph_def(graph_def, input_map=input_map, return_elements=returned, name=scope)
     for op in target.get_operations()[num_operations:]:
         tf_internal.cache_control_flow_graphs(op)
         if tf_internal.is_ordered(op):  # After the side effects of the rules that the arguments come from.
             tf_internal.wait_for(op, [argument.op for argument in arguments])
         _record(op)
-    return outputs
+    if original is None:
+        return outputs, []
+    copies = list(zip(original.inputs, arguments, strict=True))
+    by_name = {op.name: op for op in target.get_operations()[num_operations:]}
+    for op in original.get_operations():
+        copy = by_name.get(scope + op.name)
+        if copy is not None and len(copy.outputs) == len(op.outputs):  # A call is a NoOp now.
+            copies += zip(op.outputs, copy.outputs, strict=True)
+    return outputs, copies
 
 
 def _record(op: tf.Operation) -> None:

@@ -4,6 +4,7 @@ It serves callers that do not have the Python closure: a loaded model, an import
 a C program.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -16,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -27,12 +28,26 @@ Backward = Callable[[list[Any]], Sequence[Any]]
 # A decorated call inside a rule has a rule for the next derivative. A function may call itself in its rule, even more
 # than once: without a limit tracing would not end, and each order multiplies the number of rules.
 MAX_ORDER = 3
+# Rules of the second and third order are traced as long as those of one order, with the values that they belong to,
+# have fewer ops. An op that calls a function counts as many: tracing its loop or branch costs more than all other ops.
+_MOST_OPS = 200
 
 _serial = itertools.count()
 
 _num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
 
-_thread = threading.local()
+
+class _Derivative(threading.local):
+    """The derivative that this thread computes or traces."""
+
+    order = 0  # 0 for a value.
+    saved_orders: int | None = None  # What the user asked for, instead of MAX_ORDER where that is cheap.
+    graph: Any = None
+    num_operations = 0  # In the graph when the derivative began.
+    spent: collections.Counter[int]  # The ops of the rules of each order, in the outermost rule.
+
+
+_now = _Derivative()
 
 # Python code never calls a rule as a function.
 _NO_TYPE = tf_internal.FunctionType([])
@@ -54,35 +69,58 @@ class TracedRule:
 
 def current_order() -> int:
     """The order of the derivative that is computed or traced now; 0 for a value."""
-    return getattr(_thread, "order", 0)
+    return _now.order
 
 
 @contextlib.contextmanager
-def derivative(order: int) -> Iterator[None]:
+def derivative(order: int, saved_orders: int | None = None) -> Iterator[None]:
     """A scope in which a derivative of this order is computed or traced."""
-    before = current_order()
-    _thread.order = order
+    before = dict(vars(_now))
+    if _now.order == 0:
+        _now.spent = collections.Counter()
+    _now.order, _now.saved_orders = order, saved_orders
+    _now.graph = tf.compat.v1.get_default_graph()
+    _now.num_operations = _now.graph.num_operations()
     try:
         yield
     finally:
-        _thread.order = before
+        vars(_now).clear()
+        vars(_now).update(before)
 
 
-def trace(wording: Wording, name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+def trace(
+    wording: Wording, name: str, results: list[tf.Tensor], backward: Backward, saved_orders: int | None = None
+) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: an error is raised when a gradient is asked for."""
-    if current_order() >= MAX_ORDER:
-        return _without_rule(
-            f"{wording.api}: the graph holds no gradient rule of '{name}' for a derivative of this order; expected "
-            f"orders up to {MAX_ORDER} in a loaded model and in tf.vectorized_map, got a higher one. Compute it "
-            "in the program that traced it."
+    saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
+    order = current_order() + 1
+    if order > (saved_orders or MAX_ORDER) or not (order == 1 or saved_orders or _is_cheap(order)):
+        return without_rule(
+            f"{wording.api}: the graph has no gradient rule of '{name}' for the derivative of order {order}. Compute "
+            f"the derivative in the program that traced '{name}', or save more orders with {wording.api}(..., "
+            f"saved_orders={order})."
         )
     try:
-        with derivative(current_order() + 1):
-            return _trace(name, results, backward)
+        with derivative(order, saved_orders):
+            rule = _trace(name, results, backward)
+            _now.spent[order] += _count(rule.function.graph.get_operations())
+        return rule
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
         # Its traceback would keep the graphs that were being traced alive.
-        return _without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
+        return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
+
+
+def _is_cheap(order: int) -> bool:
+    """Whether a rule of this order, for a value that was just computed, does not cost too much."""
+    graph = tf.compat.v1.get_default_graph()
+    before = _now.num_operations if graph is _now.graph else 0
+    left = _MOST_OPS - _now.spent[order]
+    return graph.num_operations() - before < left and _count(graph.get_operations()[before:]) < left
+
+
+def _count(operations: Sequence[Any]) -> int:
+    return sum(_MOST_OPS if op.type in calls.TYPES else 1 for op in operations)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
@@ -91,7 +129,8 @@ def zeros_like(result: tf.Tensor) -> tf.Tensor:
     return tf.zeros(shape if shape.is_fully_defined() else tf.shape(result), dtype)
 
 
-def _without_rule(error: str, exception: Exception | None = None) -> TracedRule:
+def without_rule(error: str, exception: Exception | None = None) -> TracedRule:
+    """Stands for a rule that there is not."""
     return TracedRule(_empty_function(), [], [], [], [], error, exception)
 
 

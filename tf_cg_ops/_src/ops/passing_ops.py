@@ -1,5 +1,6 @@
 """Gradients and batching of the ops that pass their inputs on, and of the token, which has no gradient."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def _convert_rule(pfor_input: Any) -> Sequence[Any]:
     # A malformed op names others; the gradient refuses them.
     pfor_input.stack_inputs([i for i in pfor_input.get_attr("differentiated_results") if 0 <= i < num_results])
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
-    outputs = graph_rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped])
+    convert = functools.partial(tf_internal.converted_for_pfor, pfor_input)
+    outputs = graph_rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped], convert)
     return [tf_internal.wrap_for_pfor(output, w.is_stacked) for output, w in zip(outputs, wrapped, strict=False)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -94,7 +94,7 @@ def attach_traced_rule(
 ) -> list[tf.Tensor]:
     """`attach_rule` for a graph that goes into a file: an exception of the rule is raised now."""
     results = attach_rule(api, rule, op, inputs, outputs, place)
-    exception = graph_rule.exception_of(results[0].op)
+    exception = live_rule.exception_of(results[0].op)
     if exception is not None:
         raise exception
     return results

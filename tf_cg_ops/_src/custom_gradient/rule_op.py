@@ -1,0 +1,120 @@
+"""The op CustomGradientRule: returns its first inputs, the results, and names the function that is their gradient.
+
+Its other inputs are those of the user's function, and what the rule captures.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import variable_reads
+from tf_cg_ops._src.custom_gradient.traced_rule import TracedRule
+
+# The attribute of a tf.Operation that holds the graph of its rule, which exists in the process that traced it.
+_RULE_GRAPH = "_tf_cg_ops_rule_graph"
+
+
+def create(
+    graph: tf.Graph, name: str, groups: Sequence[Sequence[tf.Tensor]], rule: TracedRule
+) -> tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]:
+    """The op, of results, inputs and captures, and each tensor of an outer graph with its capture in this one."""
+    tf_internal.add_function(graph, rule.function)
+    # Captured here, where the tapes see it: the live rule reads the same tensors.
+    inputs = [[tf_internal.capture(graph, tensor) for tensor in tensors] for tensors in groups]
+    pairs = zip(itertools.chain(*groups), itertools.chain(*inputs), strict=True)
+    captured = [(outside, inside) for outside, inside in pairs if inside is not outside]
+    with tf_internal.stop_recording():
+        for i in rule.variables:
+            inputs[2][i] = variable_reads.read_for_rule(inputs[2][i])
+    value = tf.compat.v1.AttrValue
+    types = [value.ListValue(type=[t.dtype.base_dtype.as_datatype_enum for t in tensors]) for tensors in inputs]
+    positions = {
+        "differentiated_results": rule.results,
+        "differentiated_inputs": rule.inputs,
+        "sliced_inputs": rule.sliced_inputs,
+        "variable_captures": rule.variables,
+    }
+    attributes = {
+        **{f"T{group}": value(list=t) for group, t in zip(("results", "inputs", "captures"), types, strict=True)},
+        "rule": value(func=tf.compat.v1.NameAttrList(name=rule.function.name)),
+        **{attribute: value(list=value.ListValue(i=which)) for attribute, which in positions.items()},
+        "function_name": value(s=name.encode()),
+        "error": value(s=rule.error.encode()),
+    }
+    op = tf_internal.create_op(graph, "CustomGradientRule", list(itertools.chain(*inputs)), attributes)
+    set_rule_graph(op, rule.function.graph)
+    return op, captured
+
+
+def rule_graph(op: Any) -> Any:
+    """The graph that the rule of the op was made of; None in another process."""
+    return getattr(op, _RULE_GRAPH, None)
+
+
+def set_rule_graph(op: Any, graph: Any) -> None:
+    """Keeps the graph that the rule of the op was made of."""
+    setattr(op, _RULE_GRAPH, graph)
+
+
+def parts_of_inputs(op: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+    """The inputs of an op that are its results, the inputs of the function, and what the rule captures."""
+    tensors, num_results, num_inputs = list(op.inputs), len(op.outputs), len(op.get_attr("Tinputs"))
+    return tensors[:num_results], tensors[num_results:][:num_inputs], tensors[num_results + num_inputs :]
+
+
+def function_name(op: Any) -> str:
+    """The name of the user's function."""
+    return tf.compat.as_str(op.get_attr("function_name"))
+
+
+def check_positions(op: Any) -> None:
+    """Raises ValueError for positions out of range: a loaded graph may be malformed."""
+    counts = {"differentiated_results": len(op.outputs), "differentiated_inputs": len(op.get_attr("Tinputs"))}
+    allowed = {name: set(range(count)) for name, count in counts.items()}
+    allowed["sliced_inputs"] = set(op.get_attr("differentiated_inputs"))
+    for name, allowed_positions in allowed.items():
+        positions = op.get_attr(name)
+        is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
+        if is_repeated or not allowed_positions.issuperset(positions):
+            raise ValueError(
+                f"CustomGradientRule: {name} names a position that is not there, or one twice; expected positions "
+                f"among {sorted(allowed_positions)}, got {positions}. Load the graph as it was saved."
+            )
+
+
+def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
+    """Raises ValueError if the graph does not hold the rule, or holds another function under its name."""
+    name = op.get_attr("rule").name
+    function = tf_internal.find_function(op.graph, name)
+    if function is None:
+        raise ValueError(
+            f"CustomGradientRule: the graph does not hold the gradient rule; expected a function named '{name}' in "
+            "it, got none. Import the functions of a graph with its nodes."
+        )
+    signature = tf_internal.function_def_of(function).signature
+    parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
+    returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
+    inputs = op.inputs[len(op.outputs) :]
+    expected: list[tf.DType] = []
+    for position in op.get_attr("differentiated_inputs"):
+        dtype = inputs[position].dtype.base_dtype
+        if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
+            dtype = returned[len(expected)]  # Only the rule knows the dtype of the contents.
+        expected.append(dtype)
+        expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
+    upstream = [op.outputs[i].dtype.base_dtype for i in op.get_attr("differentiated_results")]
+    for i, parameter in enumerate(parameters[: len(upstream)]):
+        upstream[i] = parameter if upstream[i] == tf.resource else upstream[i]
+    arguments = upstream + [tensor.dtype.base_dtype for tensor in captures]
+    if (parameters, returned) != (arguments, expected):
+        expected_text, got_text = (
+            f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"
+            for before, after in ((arguments, expected), (parameters, returned))
+        )
+        raise ValueError(
+            f"CustomGradientRule: the function '{name}' is no gradient rule of this op; expected {expected_text}, "
+            f"got {got_text}. Load the graph as it was saved."
+        )
