@@ -53,17 +53,7 @@ def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[N
 # TensorFlow's gradient of a loop stores only the shape, too (tensorflow/python/ops/while_v2.py), if the gradient
 # function is in Python.
 class RuleGraph(tf_internal.FuncGraphWithMakeOp):
-    """The graph of a function; if it reads only the shape of an outer tensor, it captures the shape.
-
-    Tapes that record now record nothing in it: nobody differentiates the graph, only copies of it.
-    """
-
-    def capture(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Captures a tensor, which no tape watches in here: TensorFlow would trace the gradient of each loop."""
-        if getattr(tensor, "graph", None) is self:
-            return tensor
-        with tf_internal.stop_recording():
-            return super().capture(tensor, *args, **kwargs)
+    """The graph of a function; if it reads only the shape of an outer tensor, it captures the shape."""
 
     def make_op(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Makes an op that reads a shape in the outer graph."""

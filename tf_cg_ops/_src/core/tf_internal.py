@@ -37,6 +37,9 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     _frequent_tracing_detector_manager as frequent_tracing,
 )
 
+# The tangents that accumulators have of some tensors. An accumulator tells only its own.
+from tensorflow.python.eager.forwardprop_util import pack_tangents
+
 # Whether anything records at all: if nothing does, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
 
@@ -135,20 +138,6 @@ def autograph_scope() -> contextlib.AbstractContextManager[Any]:
 def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as AutoGraph translates it, if it translates the code that calls this library."""
     return _autograph.tf_convert(function, _autograph_context.control_status_ctx())
-
-
-# Forward mode stops all recording, also that of new tapes, while it transposes a gradient.
-@contextlib.contextmanager
-def tapes_restarted() -> Iterator[None]:
-    """Lets tapes record in here, even if recording was stopped."""
-    is_stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
-    if is_stopped:
-        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-    try:
-        yield
-    finally:
-        if is_stopped:
-            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 # Attributes take half the time of an eager call, also those with their default values.

@@ -57,6 +57,7 @@ def call_with_gradient(
     wording: Wording = CUSTOM_GRADIENT,
     compute: Callable[..., Any] | None = None,
     nondiff_argnames: Collection[str] = (),
+    saved_orders: int | None = None,
 ) -> Any:
     """Returns the value of a call, recorded on the tapes in eager mode, as the outputs of an op in a graph.
 
@@ -68,6 +69,7 @@ def call_with_gradient(
       compute: Returns `(value, grad_fn)` for the arguments, if the function itself does not. The second is a function
         or a `GradFn`.
       nondiff_argnames: The arguments without a gradient, for which `grad_fn` has no entry.
+      saved_orders: The highest order of derivative that a file has; by default as many as are cheap.
     """
     name = text.name_of(function)
     arguments = pytree.flatten_arguments(wording.api, function, args, kwargs, nondiff_argnames)
@@ -101,7 +103,9 @@ def call_with_gradient(
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
         for_tapes = functools.partial(backward, needed=watched)
         backward = functools.partial(backward, needed=tuple(map(bool, inputs)))
-    flat_outputs = graph_rule.attach(wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents)
+    flat_outputs = graph_rule.attach(
+        wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents, saved_orders=saved_orders
+    )
     if not grad_fn.materialize:
         flat_outputs = unused_outputs.marked(name, flat_outputs)
     if isinstance(value, tf.Tensor):

@@ -12,7 +12,7 @@ from tf_cg_ops._src.core import pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
@@ -30,7 +30,9 @@ _WORDING = Wording(
 
 
 @tf_internal.autograph_artifact
-def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = ()) -> Any:
+def custom_jvp(
+    f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = (), *, saved_orders: int | None = None
+) -> Any:
     """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
 
     The decorated function has a decorator `defjvp` for the tangent rule:
@@ -83,27 +85,33 @@ def custom_jvp(f: Callable[..., Any] | None = None, nondiff_argnames: Collection
     Args:
       f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
       nondiff_argnames: The names of arguments of `f` that have no derivative.
+      saved_orders: As in `custom_gradient`: the highest order of derivative that a loaded model can compute if the rule
+        calls decorated functions.
 
     Returns:
       A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` names no arguments of `f`. When you compute a derivative: the tangents have
-        another structure or shape than the value.
+      ValueError: `nondiff_argnames` names no arguments of `f`, or `saved_orders` is less than 1. When you compute a
+        derivative: the tangents have another structure or shape than the value.
       TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When you
         compute a derivative: the rule does not return a pair, or a tangent is complex where the value is real.
     """
+    saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:
-        return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames)
-    return CustomJvp(f, nondiff_argnames)
+        return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames, saved_orders=saved_orders)
+    return CustomJvp(f, nondiff_argnames, saved_orders)
 
 
 class CustomJvp(CustomGradient):
     """A function that `custom_jvp` decorated."""
 
-    def __init__(self, function: Callable[..., Any], nondiff_argnames: Collection[str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], nondiff_argnames: Collection[str], saved_orders: int | None
+    ) -> None:
         super().__init__(_API, function, self._call)
         self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames)
+        self._saved_orders = saved_orders
         self._rule: Callable[..., Any] | None = None
 
     @tf_internal.autograph_artifact
@@ -138,7 +146,13 @@ class CustomJvp(CustomGradient):
             return value, GradFn(tangents.transpose(), tangents=tangents)
 
         return call_with_gradient(
-            function, args, kwargs, wording=_WORDING, compute=compute, nondiff_argnames=self._nondiff_argnames
+            function,
+            args,
+            kwargs,
+            wording=_WORDING,
+            compute=compute,
+            nondiff_argnames=self._nondiff_argnames,
+            saved_orders=self._saved_orders,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 
@@ -18,6 +18,7 @@ def custom_vjp(
     nondiff_argnames: Collection[str] = (),
     *,
     materialize_grads: bool = True,
+    saved_orders: int | None = None,
 ) -> Callable[..., Any]:
     """Makes a function of a forward and a backward pass, which share residuals instead of a closure.
 
@@ -65,12 +66,15 @@ def custom_vjp(
         parameters `variables` and `needed`.
       nondiff_argnames: The names of arguments of `forward` that have no gradient.
       materialize_grads: Whether `backward` gets zeros for an output that nobody used.
+      saved_orders: As in `custom_gradient`: the highest order of derivative that a loaded model can compute if
+        `backward` calls decorated functions.
 
     Returns:
       A function with the signature of `forward` that returns its `y`.
 
     Raises:
-      ValueError: As `custom_gradient`; at the decoration, if `nondiff_argnames` names no arguments of `forward`.
+      ValueError: As `custom_gradient`; at the decoration, if `nondiff_argnames` names no arguments of `forward`, or
+        `saved_orders` is less than 1.
       TypeError: As `custom_gradient`; at the call, if `forward` does not return a pair.
     """
     if not callable(backward):
@@ -79,6 +83,7 @@ def custom_vjp(
             f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
+    saved_orders = check_saved_orders("custom_vjp", saved_orders)
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
     wording = Wording(
         "custom_vjp",
@@ -104,7 +109,13 @@ def custom_vjp(
             return value, GradFn(bound, takes_needed=takes_needed, materialize=materialize_grads)
 
         return call_with_gradient(
-            function, args, kwargs, wording=wording, compute=compute, nondiff_argnames=nondiff_argnames
+            function,
+            args,
+            kwargs,
+            wording=wording,
+            compute=compute,
+            nondiff_argnames=nondiff_argnames,
+            saved_orders=saved_orders,
         )
 
     return CustomGradient("custom_vjp", forward, run)

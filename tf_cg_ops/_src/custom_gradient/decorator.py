@@ -18,7 +18,7 @@ from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
-def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
 
     `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`; its gradient for the
@@ -39,7 +39,8 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
     function of the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
     conditionals, other functions and a SavedModel that a fresh process loads. The results share the buffers of `y`.
     Second derivatives are those of the operations in `grad_fn`; decorated functions in it have their own gradients.
-    `grad_fn` may call the decorated function itself; a loaded model then has derivatives up to the third order.
+    `grad_fn` may call the decorated function itself. This program then computes derivatives of any order; a loaded
+    model has the second and the third one only if they are cheap to trace, or as many as `saved_orders` says.
 
     Slices. The upstream gradient `dy` is a Tensor for every function of TensorFlow, NumPy and Keras, also where
     `tf.custom_gradient` passes a `tf.IndexedSlices`, such as below a `tf.gather`. Some answers stay slices, so that no
@@ -79,6 +80,9 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
 
     Args:
       f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
+      saved_orders: The highest order of derivative that a loaded model can compute if `grad_fn` calls decorated
+        functions. Each order multiplies the time to trace `f` by the number of these calls. By default it is 1, and up
+        to 3 as long as the calls of one order have fewer than 200 ops, without loops, branches and functions.
 
     Returns:
       A function with the signature of `f` that returns the `y` of `f`, in the same structure.
@@ -91,12 +95,27 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Callable[..., Any]:
         one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
         too, unchanged.
       RuntimeError: When a gradient of a loaded SavedModel is asked for: its `grad_fn` could not be traced, or the
-        derivative is of an order above the third.
+        model was saved without derivatives of this order.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and its shape is known at run time only.
 
     The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
     """
-    return custom_gradient if f is None else CustomGradient("custom_gradient", f, call_with_gradient)
+    saved_orders = check_saved_orders("custom_gradient", saved_orders)
+    if f is None:
+        return functools.partial(custom_gradient, saved_orders=saved_orders)
+    run = (
+        call_with_gradient if saved_orders is None else functools.partial(call_with_gradient, saved_orders=saved_orders)
+    )
+    return CustomGradient("custom_gradient", f, run)
+
+
+def check_saved_orders(api: str, saved_orders: Any) -> int | None:
+    """The argument `saved_orders`, checked."""
+    if saved_orders is not None and type(saved_orders) is not int:
+        raise TypeError(f"{api}: saved_orders must be an int such as 2, got {text.describe(saved_orders)}.")
+    if saved_orders is not None and saved_orders < 1:
+        raise ValueError(f"{api}: saved_orders must be at least 1, got {saved_orders}.")
+    return saved_orders
 
 
 def not_a_function(api: str, value: Any) -> TypeError:

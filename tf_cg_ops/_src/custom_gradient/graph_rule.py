@@ -45,7 +45,7 @@ def attach(
     if error:
         rule = traced_rule.without_rule(error)
     else:
-        rule = traced_rule.trace(wording, name, results, backward, saved_orders)
+        rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
         raise ValueError(
             f"{wording.subject_of(name)} closes over a Tensor or reads a variable of eager mode, which a "
@@ -61,8 +61,7 @@ def attach(
         # Forward mode stops tapes, which `grad_fn` may use; while the traced rule was made, they worked.
         if rule.exception or tapes.new_tapes_record():
             return dataclasses.replace(live, backward=for_tapes).gradients(op, dys)
-        traced, captures = live_rule.with_traced_rule(op)
-        return _import(traced, dys, rule.captures if traced is op else captures, inputs)
+        return _import(op, dys, rule.captures, inputs)
 
     # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
     tapes.record(op.type, outputs, inputs, on_tapes, tangents)
@@ -83,6 +82,8 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     live = live_rule.of(op)
     # In a dead branch of a v1 conditional the inputs of the op are dead, but tensors that `grad_fn` captured are not.
     if live is not None and (live.exception or not tf_internal.is_in_v1_conditional(op)):
+        if not live.exception and rule_op.error(op) and not tapes.new_tapes_record():
+            raise RuntimeError(rule_op.error(op))  # Forward mode.
         by_input = live.gradients(op, dys)
     else:
         traced, traced_captures = live_rule.with_traced_rule(op)
@@ -127,14 +128,15 @@ def vectorize(
             by_input[position] = gradient if is_stacked[num_results + position] else tf.reduce_sum(gradient, 0)
         return by_input
 
-    error = tf.compat.as_str(op.get_attr("error"))
-    return attach(live_rule.OF_THE_OP, rule_op.function_name(op), results, inputs, backward, error=error)
+    return attach(live_rule.OF_THE_OP, rule_op.function_name(op), results, inputs, backward, error=rule_op.error(op))
 
 
 def _import(
     op: Any, dys: Sequence[Any] | dict[int, Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> list[Any]:
     """Returns the gradients of the traced rule, one for each input, in the shapes of the inputs."""
+    if op.get_attr("error"):
+        raise RuntimeError(rule_op.error(op))
     rule_op.check_positions(op)
     result: list[Any] = [None] * len(op.get_attr("Tinputs"))
     positions = op.get_attr("differentiated_inputs")

@@ -89,7 +89,7 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     Raises the error of the op if it has no rule, and this process no live rule that can be traced.
     """
     results, inputs, captures = rule_op.parts_of_inputs(op)
-    error, live_rule, name = tf.compat.as_str(op.get_attr("error")), of(op), rule_op.function_name(op)
+    error, live_rule, name = rule_op.error(op), of(op), rule_op.function_name(op)
     if not error:
         return op, captures
     if live_rule is None:
@@ -97,9 +97,9 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     if live_rule.exception is not None:
         raise live_rule.exception
     graph = tf_internal.FuncGraph("custom_gradient_rule")
-    with graph.as_default(), traced_rule.derivative(live_rule.order), tf_internal.tapes_restarted():
+    with graph.as_default(), traced_rule.derivative(live_rule.order):
         backward = functools.partial(live_rule.captured_gradients, op)
-        rule = traced_rule.trace(OF_THE_OP, name, results, backward, live_rule.order + 1)
+        rule = traced_rule.trace(OF_THE_OP, name, results, inputs, backward, live_rule.order + 1)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
         return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures
@@ -113,6 +113,6 @@ def copy_rules(copies: list[tuple[tf.Tensor, tf.Tensor]]) -> None:
         if live_rule is None:
             continue
         rule_op.set_rule_graph(copy, rule_op.rule_graph(op))
-        if op.get_attr("error"):
+        if rule_op.error(op):
             captured = [(outside, copy_of.get(id(inside), inside)) for outside, inside in live_rule.captured]
             keep(copy, dataclasses.replace(live_rule, captured=[*copies, *captured]))

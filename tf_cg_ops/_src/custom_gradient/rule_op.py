@@ -70,6 +70,11 @@ def function_name(op: Any) -> str:
     return tf.compat.as_str(op.get_attr("function_name"))
 
 
+def error(op: Any) -> str:
+    """Why the op has no rule; empty if it has one."""
+    return tf.compat.as_str(op.get_attr("error"))
+
+
 def check_positions(op: Any) -> None:
     """Raises ValueError for positions out of range: a loaded graph may be malformed."""
     counts = {"differentiated_results": len(op.outputs), "differentiated_inputs": len(op.get_attr("Tinputs"))}

@@ -89,17 +89,19 @@ def derivative(order: int, saved_orders: int | None = None) -> Iterator[None]:
 
 
 def trace(
-    wording: Wording, name: str, results: list[tf.Tensor], backward: Backward, saved_orders: int | None = None
+    wording: Wording,
+    name: str,
+    results: list[tf.Tensor],
+    inputs: list[tf.Tensor],
+    backward: Backward,
+    saved_orders: int | None = None,
 ) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: an error is raised when a gradient is asked for."""
     saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
     order = current_order() + 1
-    if order > (saved_orders or MAX_ORDER) or not (order == 1 or saved_orders or _is_cheap(order)):
-        return without_rule(
-            f"{wording.api}: the graph has no gradient rule of '{name}' for the derivative of order {order}. Compute "
-            f"the derivative in the program that traced '{name}', or save more orders with {wording.api}(..., "
-            f"saved_orders={order})."
-        )
+    is_wanted = order == 1 or saved_orders or _is_cheap(order) or _in_forward_mode(inputs)
+    if order > (saved_orders or MAX_ORDER) or not is_wanted:
+        return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
         with derivative(order, saved_orders):
             rule = _trace(name, results, backward)
@@ -117,6 +119,11 @@ def _is_cheap(order: int) -> bool:
     before = _now.num_operations if graph is _now.graph else 0
     left = _MOST_OPS - _now.spent[order]
     return graph.num_operations() - before < left and _count(graph.get_operations()[before:]) < left
+
+
+def _in_forward_mode(inputs: list[tf.Tensor]) -> bool:
+    """Whether the rule is imported at once: `grad_fn` cannot be called while forward mode transposes it."""
+    return bool(tf_internal.pack_tangents(inputs).tangents)
 
 
 def _count(operations: Sequence[Any]) -> int:

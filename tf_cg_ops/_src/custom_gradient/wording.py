@@ -49,6 +49,10 @@ class Wording:
         "{subject} returned a gradient of the wrong shape for {argument}; expected {expected}, got {got}. Give it the "
         "shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
+    no_rule: str = (
+        "the graph has no gradient rule of '{function}' for a derivative of order {order}. Compute it in the program "
+        "that traced '{function}', or save it: {api}(..., saved_orders={order})."
+    )
     not_traced: str = _not_traced("{gradient_function}", "{gradient_function}")
 
     def subject_of(self, function: str) -> str:
