@@ -12,9 +12,9 @@ import sys
 
 from .harness import measurement, record
 from .report import table
-from .subjects import calls, graphs, kernels, library, memory, models
+from .subjects import calls, graphs, kernels, library, memory, models, traces
 
-SUBJECTS = (calls, kernels, memory, models, graphs, library)
+SUBJECTS = (calls, kernels, memory, models, graphs, traces, library)
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="measure only cases with TEXT in 'subject: case'; may be repeated",
+        help="measure only cases with TEXT in 'subject: case', and leave others in FILE as they are; may be repeated",
     )
     arguments = parser.parse_args()
     # Some benchmarks trace the same function again, of which TensorFlow warns.
@@ -41,6 +41,8 @@ def main() -> None:
     found = {**origin, "cases": measurement.measure_all(cases, settings)}
     if arguments.output is None:
         print(table.document(found))
+    elif arguments.only and arguments.output.exists():
+        record.write(record.merged(found, arguments.output), arguments.output)
     else:
         record.write(found, arguments.output)
 

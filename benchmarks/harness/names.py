@@ -41,6 +41,13 @@ JAX_BLOCKS = (
     "jax.checkpoint, dots_saveable",
 )
 
+# Of functions that are traced in eager mode.
+OVERRIDDEN = "cg.override_gradients"
+SCAN = "cg.scan"
+SEGMENTED = "cg.while_loop"
+SAME_IN_FUNCTION = "the same in a tf.function"
+PLAIN_IN_FUNCTION = "a tf.function without it"
+
 # Of calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"
 NUMPY_CALL = "tf.numpy_function"

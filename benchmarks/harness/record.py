@@ -74,6 +74,17 @@ def write(run: dict[str, Any], path: pathlib.Path) -> None:
     path.write_text("{\n" + ",\n".join([*header, f' "cases": [\n{cases}\n ]']) + "\n}\n")
 
 
+def merged(run: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
+    """The run in the file, with these cases in it, each of which tells its own commit and date."""
+    before = json.loads(path.read_text())
+    if before["machine"] != run["machine"]:
+        raise SystemExit(f"--only: {path} is of another machine; measure all cases, or write another file")
+    own = {"started": run["started"], "commit": run["commit"]}
+    new = {(case["subject"], case["case"]): {**case, **own} for case in run["cases"]}
+    kept = [new.pop((case["subject"], case["case"]), case) for case in before["cases"]]
+    return {**before, "cases": [*kept, *new.values()]}
+
+
 def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 

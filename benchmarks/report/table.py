@@ -46,9 +46,20 @@ def origin(run: dict[str, Any]) -> str:
         + (f", {cache / 2**20:.0f} MB of last-level cache" if cache else "")
         + f"; {', '.join(present)}, Python {versions['python']}; commit {(commit['hash'] or 'unknown')[:12]}{state}, "
         + run["started"][:10]
+        + "".join(f"; {subjects}: commit {commit}" for commit, subjects in _later_runs(run).items())
         + ("; quick run: the figures mean nothing" if run["quick"] else "")
         + "."
     )
+
+
+def _later_runs(run: dict[str, Any]) -> dict[str, str]:
+    """The subjects with cases that were measured later, by the commit and the date."""
+    found: dict[str, set[str]] = {}
+    for case in run["cases"]:
+        if "commit" in case:
+            key = f"{(case['commit']['hash'] or 'unknown')[:12]}, {case['started']}"
+            found.setdefault(key, set()).add(case["subject"].replace("_", " "))
+    return {key: " and ".join(sorted(subjects)) for key, subjects in found.items()}
 
 
 def targets(run: dict[str, Any]) -> str:

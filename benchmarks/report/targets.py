@@ -48,6 +48,19 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("the same with the gradient", "time, forward and*", DECORATOR, (TF,), 1.1),
         Target("the trace time of embed_gradient", "time, one op*", EMBED, (names.MULTIPLY,), 1.3),
     ),
+    "recursive_rules": (
+        Target("trace of a value, 1 call", "trace, value, *1 times", DECORATOR, (TF,), 1 + 1.5),
+        Target("trace of a value, 2 calls", "trace, value, *2 times", DECORATOR, (TF,), 2 + 1.5),
+        Target("trace of a value, 3 calls", "trace, value, *3 times", DECORATOR, (TF,), 3 + 1.5),
+        Target("trace of its gradient", "trace, gradient*", DECORATOR, (TF,), 2.5),
+        Target("trace of its second derivative", "trace, second*", DECORATOR, (TF,), 3),
+    ),
+    "first_calls": (
+        Target("first call of recompute_grad", names.RECOMPUTED, names.RECOMPUTED, (names.PLAIN_IN_FUNCTION,), 1.3),
+        Target("first call of override_gradients", names.OVERRIDDEN, names.OVERRIDDEN, (names.PLAIN_IN_FUNCTION,), 1.3),
+        Target("first call of scan", names.SCAN, names.SCAN, (names.SAME_IN_FUNCTION,), 1.3),
+        Target("first call of while_loop", names.SEGMENTED, names.SEGMENTED, (names.SAME_IN_FUNCTION,), 1.3),
+    ),
     "elementwise": (
         Target("backward, 10 million", "backward, 10,000,000", KERNEL, _PRODUCTS, 1.05),
         Target("backward, 100 million", "backward, 100,000,000", KERNEL, _PRODUCTS, 1.05),

@@ -388,6 +388,22 @@ def test_a_backward_that_is_no_function_is_refused_at_once():
         cg.custom_vjp(fwd, 3.0)
 
 
+DECORATORS = {
+    "custom_gradient": lambda n: cg.custom_gradient(saved_orders=n),
+    "custom_vjp": lambda n: cg.custom_vjp(fwd, bwd, saved_orders=n),
+    "custom_jvp": lambda n: cg.custom_jvp(saved_orders=n),
+}
+
+
+@pytest.mark.parametrize("api", DECORATORS)
+def test_saved_orders_must_be_a_positive_int(api):
+    with pytest.raises(ValueError, match=rf"^{api}: saved_orders must be at least 1, got 0\.$"):
+        DECORATORS[api](0)
+    for wrong in ("2", 2.0, True):
+        with pytest.raises(TypeError, match=rf"^{api}: saved_orders must be an int such as 2, got .*{wrong}"):
+            DECORATORS[api](wrong)
+
+
 @pytest.mark.parametrize("names", ["scale", ["nope"]], ids=str)
 def test_names_that_are_no_arguments_are_refused(names):
     """A str is not a list of names."""

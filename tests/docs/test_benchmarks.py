@@ -155,6 +155,21 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     assert "quick run: the figures mean nothing" in table.document(run)
 
 
+def test_cases_that_were_measured_later_say_so(tmp_path):
+    before, commit = record.read(), {"hash": "f" * 40, "dirty": False}
+    record.write(before, tmp_path / "results.json")
+    changed, added = before["cases"][3] | {"rounds": 1}, before["cases"][3] | {"case": "a new one"}
+    run = {**before, "started": "2030-01-01", "commit": commit, "cases": [changed, added]}
+    merged = record.merged(run, tmp_path / "results.json")
+    own = {"started": "2030-01-01", "commit": commit}
+    expected = [changed | own if case == before["cases"][3] else case for case in before["cases"]]
+    assert merged == {**before, "cases": [*expected, added | own]}
+    subject = changed["subject"].replace("_", " ")
+    assert f"{subject}: commit ffffffffffff, 2030-01-01" in table.origin(merged)
+    with pytest.raises(SystemExit, match=r"^--only: .*results\.json is of another machine; measure all cases, or "):
+        record.merged(run | {"machine": {}}, tmp_path / "results.json")
+
+
 def test_a_name_that_no_case_has_is_an_error_that_lists_them():
     with pytest.raises(SystemExit, match=r"--only: no case has \['importance'\] in its name; the cases are dispatch: "):
         chosen_cases(["importance"], measurement.QUICK)

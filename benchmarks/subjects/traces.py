@@ -1,0 +1,119 @@
+"""Traces: rules that call their own function, and first calls of functions that are traced in eager mode."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..harness.implementations import gradient
+from ..harness.measurement import Case, Samplers, Settings
+from ..harness.names import (
+    DECORATOR,
+    OVERRIDDEN,
+    PLAIN_IN_FUNCTION,
+    RECOMPUTED,
+    SAME_IN_FUNCTION,
+    SCAN,
+    SEGMENTED,
+    TF,
+)
+from ..harness.samplers import Timed
+
+_OPS = 10
+
+
+def _series(x: tf.Tensor) -> tf.Tensor:
+    """A value like TFP's `bessel_ive`: a loop and some ten operations around it."""
+
+    def step(i: tf.Tensor, term: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        for _ in range(_OPS):
+            term = term * x / (tf.cast(i, x.dtype) + 1.0)
+        return i + 1, term, total + term
+
+    x = tf.abs(x) + tf.cast(x < 0, x.dtype)
+    return tf.while_loop(lambda i, *_: i < 10, step, (0, tf.ones_like(x), tf.zeros_like(x)))[2]
+
+
+def _recursive(decorate: Callable, calls: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function whose gradient calls it so many times."""
+
+    @decorate
+    def function(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        return _series(x), lambda dy: dy * tf.add_n([function(x + float(i)) for i in range(calls)])
+
+    return function
+
+
+def _trace(function: Callable[[tf.Tensor], tf.Tensor], order: int) -> None:
+    for _ in range(order):
+        function = functools.partial(gradient, function)
+    tf.function(function).get_concrete_function(tf.TensorSpec([8], tf.float32))
+
+
+def _recursion(settings: Settings) -> list[Case]:
+    """The trace of a value, of its gradient, and of a second derivative."""
+
+    def build(calls: int, order: int) -> Samplers:
+        decorated = {DECORATOR: _recursive(cg.custom_gradient, calls), TF: _recursive(tf.custom_gradient, calls)}
+        return {name: Timed(functools.partial(_trace, function, order)) for name, function in decorated.items()}
+
+    cases = [(calls, order) for calls in settings.pick((1, 2, 3), (1,)) for order in (0, 1)]
+    cases += settings.pick([(2, 2)], [])
+    titles = ("value", "gradient", "second derivative")
+    found = []
+    for calls, order in cases:
+        name = f"trace, {titles[order]}, calls itself {calls} times"
+        found.append(Case("recursive_rules", name, functools.partial(build, calls, order), (DECORATOR,)))
+    return found
+
+
+def _block(x: tf.Tensor) -> tf.Tensor:
+    for _ in range(_OPS):
+        x = tf.sin(x) * 1.5 + tf.cos(x)
+    return x
+
+
+_STEPS = 16
+
+
+def _loop(x: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda i, _: i < _STEPS, lambda i, y: (i + 1, _block(y)), (0, x))[1]
+
+
+def _segmented_loop(x: tf.Tensor) -> tf.Tensor:
+    return cg.while_loop(lambda i, _: i < _STEPS, lambda i, y: (i + 1, _block(y)), (0, x), _STEPS)[1]
+
+
+def _scan(x: tf.Tensor) -> tf.Tensor:
+    return cg.scan(lambda carry, _: (_block(carry), ()), x, length=_STEPS)[0]
+
+
+# What eager mode traces at the first call, made anew for each; and the function inside.
+_TRACED: dict[str, tuple[Callable[[], Callable[[tf.Tensor], tf.Tensor]], Callable[[tf.Tensor], tf.Tensor]]] = {
+    RECOMPUTED: (lambda: cg.recompute_grad(lambda x: _block(x)), _block),
+    OVERRIDDEN: (lambda: cg.override_gradients(lambda x: _block(x), {"Sin": cg.rules.built_in}), _block),
+    SCAN: (lambda: _scan, _loop),
+    SEGMENTED: (lambda: _segmented_loop, _loop),
+}
+
+
+def _first_calls(settings: Settings) -> list[Case]:
+    """The first eager call with its gradient, beside that of a `tf.function`."""
+
+    def build(name: str) -> Samplers:
+        make, inside = _TRACED[name]
+        x = tf.linspace(0.1, 0.8, 8)
+        return {
+            name: Timed(lambda: gradient(make(), x)),
+            SAME_IN_FUNCTION: Timed(lambda: gradient(tf.function(make()), x)),
+            PLAIN_IN_FUNCTION: Timed(lambda: gradient(tf.function(lambda x: inside(x)), x)),
+        }
+
+    return [Case("first_calls", name, functools.partial(build, name), (name,)) for name in _TRACED]
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Recursive rules and first calls."""
+    return _recursion(settings) + _first_calls(settings)
