@@ -353,6 +353,34 @@ def test_this_process_has_derivatives_without_traced_rules(case, mode):
         np.testing.assert_allclose(found(tf.constant(X)), expected_orders(name, order)[-1], rtol=1e-10)
 
 
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("around", [batch, tangent])
+def test_derivatives_without_traced_rules_reach_variables(around, mode):
+    w = tf.Variable(1.5, dtype=tf.float64)
+
+    def wave(value, derivative):
+        def function(x):
+            def grad_fn(dy, variables):
+                return dy * w * derivative(x), [tf.reduce_sum(dy * x * derivative(x)) for _ in variables]
+
+            return in_a_function(value(w * x)), grad_fn
+
+        return cg.custom_gradient(function)
+
+    sin, cos = wave(tf.sin, lambda x: cos(x)), wave(tf.cos, lambda x: -sin(x))
+
+    def both(x):
+        once = gradient(around(sin)) if around is batch else around(sin)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = once(x)
+        return tape.gradient(y, [x, w], output_gradients=tf.constant(DY))
+
+    dx, dw = (tf.function(both) if mode == "traced" else both)(tf.constant(X))
+    np.testing.assert_allclose(dx, -(1.5**2) * np.sin(1.5 * X) * DY**2, rtol=1e-10)
+    np.testing.assert_allclose(dw, np.sum((np.cos(1.5 * X) - 1.5 * X * np.sin(1.5 * X)) * DY**2), rtol=1e-10)
+
+
 def test_forward_mode_traces_a_rule_whose_gradient_function_uses_tapes():
     """Forward mode stops tapes: called now, the function would return None, silently."""
 

@@ -105,7 +105,8 @@ def trace(
     try:
         with derivative(order, saved_orders):
             rule = _trace(name, results, backward)
-            _now.spent[order] += _count(rule.function.graph.get_operations())
+            if order > 1:
+                _now.spent[order] += _count(rule.function.graph.get_operations())
         return rule
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
