@@ -79,10 +79,7 @@ def attach(
     """
     for_tapes = for_tapes or backward
     if tf.executing_eagerly():
-        # Unrecorded: otherwise forward mode would take the tangent of the results.
-        copies = [tapes.unrecorded_identity(tensor) for tensor in results]
-        tapes.record(name, copies, inputs, lambda *dys: for_tapes(list(dys)), tangents)
-        return copies
+        return tapes.recorded_copies(name, results, inputs, for_tapes, tangents)
     graph = tf.compat.v1.get_default_graph()
     rule = traced_rule.trace(wording, name, results, backward)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
