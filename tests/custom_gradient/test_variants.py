@@ -1,5 +1,7 @@
 """custom_vjp, recompute_grad and grad_pass_through beyond what custom_gradient/test_modes.py shows."""
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -189,6 +191,56 @@ def test_eager_recompute_grad_keeps_no_intermediate():
 
     assert kept_by(cg.recompute_grad(deep), 1237) <= 4
     assert kept_by(deep, 1238) >= 20
+
+
+@cg.custom_jvp
+def squared(x):
+    return x * x
+
+
+squared.defjvp(lambda primals, tangents: (primals[0] ** 2, 2.0 * primals[0] * tangents[0]))
+WEIGHT = tf.Variable([3.0, 4.0])
+EAGER = {
+    "custom_gradient": cg.custom_gradient(lambda x: (x * x, lambda dy: 2.0 * x * dy)),
+    "custom_gradient of two": lambda x: cg.custom_gradient(lambda x, y: (x * y, lambda dy: (dy * y, dy * x)))(x, x),
+    "custom_gradient, structures": lambda x: cg.custom_gradient(
+        lambda x, k: ([x["x"] * x["x"], k], lambda dy, _: {"x": {"x": 2.0 * x["x"] * dy}})
+    )({"x": x}, k=1)[0],
+    "custom_gradient, variables": cg.custom_gradient(
+        lambda x: (x * WEIGHT * x / WEIGHT, lambda dy, variables: (2.0 * x * dy, [None]))
+    ),
+    "custom_vjp": cg.custom_vjp(lambda x: (x * x, x), lambda x, dy: 2.0 * x * dy),
+    "custom_vjp, needed": cg.custom_vjp(lambda x: (x * x, x), lambda x, dy, needed: 2.0 * x * dy),
+    "custom_vjp, unused outputs": lambda x: cg.custom_vjp(
+        lambda x: ((x * x, x), x), lambda x, dy, _: 2.0 * x * dy, materialize_grads=False
+    )(x)[0],
+    "custom_jvp": squared,
+    "grad_pass_through": lambda x: cg.grad_pass_through(tf.round)(x * x),
+    "recompute_grad": cg.recompute_grad(lambda x: x * x),
+    "embed_gradient": lambda x: cg.embed_gradient(x * x, 2.0 * x, x),
+    "embed_gradient, gx later": lambda x: cg.embed_gradient(x * x, lambda: 2.0 * x, x),
+}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_eager_calls_leave_nothing_to_the_garbage_collector(name):
+    """Tensors in a cycle of references would live until it runs."""
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = EAGER[name](X)
+        return tape.gradient(y, X, DY)
+
+    np.testing.assert_allclose(run(), 2.0 * X * DY)
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        run()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_grad_pass_through_of_a_bound_method(traced):

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx  # Only a test may look inside.
 from tensorflow.python.autograph.impl import api  # Only a test may look inside.
 
 import tf_cg_ops as cg
@@ -122,3 +123,23 @@ def test_nothing_of_the_library_is_translated(name, translated):
     tf.function(derivative(value)).get_concrete_function(tf.TensorSpec([2]))
     assert any(entry.endswith(".users_own") for entry in translated)
     assert [entry for entry in translated if entry.startswith("tf_cg_ops")] == []
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_nothing_is_translated_inside_a_decorated_function_and_all_is_as_before_after_an_error(traced):
+    statuses = []
+
+    @cg.custom_gradient
+    def function(x, fails):
+        statuses.append(ag_ctx.control_status_ctx().status)
+        return 1 // (not fails) * x, lambda dy: dy
+
+    def run(x):
+        before = ag_ctx.control_status_ctx()
+        function(x, False)
+        with pytest.raises(ZeroDivisionError):
+            function(x, True)
+        assert ag_ctx.control_status_ctx() is before
+
+    (tf.function(run, autograph=False) if traced else run)(tf.constant(1.0))
+    assert statuses == [ag_ctx.Status.DISABLED] * 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support.tensors import DTYPES, bits
@@ -44,6 +45,25 @@ def test_products_of_special_numbers(dtype):
     undefined = np.isnan(expected.astype(np.float64))
     np.testing.assert_array_equal(np.isnan(out.astype(np.float64)), undefined)
     np.testing.assert_array_equal(bits(out[~undefined]), bits(expected[~undefined]))
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
+def test_the_eager_gradient_of_few_numbers_is_that_of_many(dtype):
+    """TensorFlow multiplies the few, and an op of this library the many."""
+    numbers = special_numbers(dtype)
+    dy, gx = (grid.ravel() for grid in np.meshgrid(numbers, numbers))
+
+    def gradient_of(times):
+        x, upstream = tf.ones([times * dy.size], dtype), tf.constant(np.tile(dy, times))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = cg.embed_gradient(x, tf.constant(np.tile(gx, times)), x)
+        return tape.gradient(h, x, upstream).numpy()
+
+    few, many = gradient_of(1), gradient_of(100)
+    undefined = np.isnan(few.astype(np.float64))
+    np.testing.assert_array_equal(np.isnan(many.astype(np.float64)), np.tile(undefined, 100))
+    np.testing.assert_array_equal(bits(many[~np.tile(undefined, 100)]), np.tile(bits(few[~undefined]), 100))
 
 
 @pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128], ids=lambda dtype: dtype.name)

@@ -2,22 +2,34 @@
 
 import gc
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_cg_ops._src.core import rule_graph, tf_internal
 
+from ..support.tensors import address
 
-def test_execute_unrecorded_is_on_no_tape_and_goes_on_recording_afterwards():
-    x = tf.constant(1.0)
+
+def test_a_tensor_with_the_same_buffer_is_on_no_tape_and_recording_goes_on():
+    x = tf.random.uniform([1000])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
-        unseen = tf_internal.execute_unrecorded("Neg", x)
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            tf_internal.execute_unrecorded("Add", tf.ones([2]), tf.ones([3]))
-        seen = 2.0 * x
-    assert tape.gradient(unseen, x) is None
-    assert tape.gradient(seen, x) == 2.0
+        unseen = tf_internal.same_buffer(x)
+        seen = 2.0 * unseen + x
+    assert unseen is not x
+    assert address(unseen) == address(x)
+    assert unseen.device == x.device
+    assert tape.gradient(seen, unseen) is None
+    np.testing.assert_array_equal(tape.gradient(seen, x), np.ones(1000))
+
+
+@pytest.mark.parametrize("value", ["text", True, 3, 1j, [], [[1.5]]], ids=str)
+def test_tensors_of_all_kinds_have_others_with_the_same_buffer(value):
+    x = tf.constant(value)
+    same = tf_internal.same_buffer(x)
+    assert (same.dtype, same.shape) == (x.dtype, x.shape)
+    np.testing.assert_array_equal(same, x)
 
 
 def test_a_scope_outside_of_all_graphs_leaves_recording_as_it_was():

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.core.signature import bind
+from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.core.variables import as_variable
 
 
@@ -41,6 +42,14 @@ class Leaves:
         return [name for argument in self.arguments for name in leaf_names(argument.name, argument.value)]
 
 
+def are_eager_tensors(values: Sequence[Any]) -> bool:
+    """Whether all values are EagerTensors, as nearly all are in eager mode: a check in front of slower ones."""
+    for value in values:  # noqa: SIM110 (A generator takes three times as long.)
+        if type(value) is not EagerTensor:
+            return False
+    return True
+
+
 def flatten_arguments(
     api: str,
     function: Callable[..., Any],
@@ -53,8 +62,8 @@ def flatten_arguments(
     Raises TypeError if the arguments do not fit the signature. Positional Tensors alone are in its order and are not
     compared with it: if calling the function then fails, `signature.bind` has the message.
     """
-    if not kwargs and not constants and all(isinstance(arg, tf.Tensor) for arg in args):
-        return Leaves(list(args), lambda: _arguments(api, function, args, kwargs, constants))
+    if not kwargs and not constants and (are_eager_tensors(args) or all(isinstance(arg, tf.Tensor) for arg in args)):
+        return Leaves(list(args), functools.partial(_arguments, api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
     leaves = Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
     _ = leaves.names  # Now: the caller may change a list or dictionary before a gradient needs the names.
@@ -187,8 +196,10 @@ def _replace_components(value: Any, tensors: Sequence[Any]) -> Any:
     return tf.nest.pack_sequence_as(value, parts, expand_composites=True)
 
 
-def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> list[Any]:
+def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dys: Sequence[Any]) -> Sequence[Any]:
     """The upstream gradient of each output; None for an output without Tensors."""
+    if are_eager_tensors(dys) and are_eager_tensors(outputs):
+        return dys
     if all(isinstance(output, tf.Tensor) for output in outputs):
         return [slices.upstream(dy, output) for dy, output in zip(dys, outputs, strict=True)]
     return regroup(outputs, components, [slices.to_dense(dy) for dy in dys])

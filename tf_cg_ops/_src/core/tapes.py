@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of
 
 # Takes an upstream gradient for each output; returns a gradient, or None, for each input.
 Backward = Callable[..., Sequence[Any]]
@@ -24,14 +25,31 @@ def record(
     `tangents`, from one tangent for each input to one, or None, for each output, serves forward mode. Without it,
     TensorFlow transposes `backward`.
     """
+    gradients = functools.partial(_dense_in_forward_mode, lambda dys: backward(*dys))
+    tf_internal.record_operation(name, outputs, inputs, gradients, tangents)
 
-    def dense_in_forward_mode(*dys: Any) -> list[Any]:
-        gradients = list(backward(*dys))
-        if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients) and not new_tapes_record():
-            gradients = [slices.to_dense(gradient) for gradient in gradients]
-        return gradients
 
-    tf_internal.record_operation(name, list(outputs), list(inputs), dense_in_forward_mode, tangents)
+def recorded_copies(
+    name: str,
+    results: Sequence[tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    backward: Callable[[list[Any]], Sequence[Any]],
+    tangents: Callable[..., Sequence[Any]] | None = None,
+) -> list[tf.Tensor]:
+    """Copies of EagerTensors, with `backward` recorded for them as `record` does, but called with a list."""
+    # Unrecorded: otherwise forward mode would take the tangent of the results.
+    copies = [unrecorded_identity(result) for result in results]
+    gradients = functools.partial(_dense_in_forward_mode, backward)
+    tf_internal.record_operation(name, copies, inputs, gradients, tangents)
+    return copies
+
+
+def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys: Any) -> Sequence[Any]:
+    gradients = backward(list(dys))
+    for gradient in gradients:
+        if type(gradient) is not EagerTensor and isinstance(gradient, tf.IndexedSlices):
+            return gradients if new_tapes_record() else [slices.to_dense(gradient) for gradient in gradients]
+    return gradients
 
 
 def new_tapes_record() -> bool:
@@ -50,10 +68,21 @@ def _probes() -> list[tf.Tensor]:
         return [tf.constant(0.0), tf.constant(0.0)]
 
 
+_HANDLES = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
+
+
 def unrecorded_identity(tensor: tf.Tensor) -> tf.Tensor:
     """Another EagerTensor with the same value and buffer, which no tape knows; TypeError for a Tensor of a graph."""
-    if type(tensor) is not tf_internal.EagerTensor or tensor.dtype is tf.resource or tensor.dtype is tf.variant:
-        with tf_internal.stop_recording():
-            return tf.identity(tensor)  # This keeps the shape and dtype behind a handle.
-    recorded = tf_internal.could_possibly_record()
-    return (tf_internal.execute_unrecorded if recorded else tf_internal.execute)("Identity", tensor)
+    if type(tensor) is EagerTensor and dtype_number_of(tensor) not in _HANDLES:
+        device = tensor.backing_device
+        if _can_share(device) and device == tensor.device:
+            return tf_internal.same_buffer(tensor)
+    with tf_internal.stop_recording():
+        return tf.identity(tensor)  # This keeps the shape and dtype behind a handle.
+
+
+@functools.cache
+def _can_share(device: str) -> bool:
+    """Whether it is a CPU or GPU of this process: devices that a program adds copy in ways of their own."""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.job == "localhost" and spec.device_type in ("CPU", "GPU")

@@ -115,6 +115,9 @@ from tf_cg_ops._src.core import calls as _calls
 # The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
+# The dtype of an EagerTensor as a number, without the Python code of its property.
+dtype_number_of = EagerTensor._datatype_enum
+
 # Python code takes its objects for eager Tensors. EagerTensor, its subclass in C, cannot wait for its value.
 EagerTensorBase: Any = EagerTensor.__base__
 
@@ -126,6 +129,12 @@ Marked = TypeVar("Marked", bound=Callable[..., Any])
 def autograph_artifact(function: Marked) -> Marked:
     """Decorates a public function or class whose code AutoGraph must not translate."""
     return _autograph.autograph_artifact(function)
+
+
+# The list of a thread. While NOT_TRANSLATED is the last item, AutoGraph translates nothing. The context manager of
+# tf.autograph.experimental.do_not_convert makes and appends such an item in three times the time.
+autograph_statuses = _autograph_context._control_ctx
+NOT_TRANSLATED = _autograph_context.ControlStatusCtx(_autograph_context.Status.DISABLED)
 
 
 # A tf.function without AutoGraph switches it off for the layers of tf_keras that it calls, too.
@@ -152,14 +161,13 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# The context manager stop_recording costs ten times as much.
-def execute_unrecorded(op: str, *inputs_and_attributes: Any) -> Any:
-    """`execute` for an op that tapes must not see; use it only if something records."""
-    pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+# TensorFlow makes no copy on the same device, and tapes do not see it. The op Identity takes six times as long.
+def same_buffer(tensor: Any) -> Any:
+    """Another EagerTensor with the buffer of one that is in the memory of this process."""
     try:
-        return execute(op, *inputs_and_attributes)
-    finally:
-        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+        return tensor._copy_to_device(tensor.backing_device)
+    except core._NotOkStatusException as error:
+        ops.raise_from_not_ok_status(error, None)
 
 
 # tf.init_scope stops all recording on the thread, also that of tapes opened inside, and ends by what was before.
@@ -171,6 +179,17 @@ def recording_init_scope() -> Iterator[None]:
         if not stopped:
             pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
         yield
+
+
+# VariableWatcher is four calls of Python functions, in every call of a decorated function.
+def call_and_watch_variables(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """What the function returns, and the trainable variables that it has read, as VariableWatcher knows them."""
+    watcher = pywrap_tfe.TFE_Py_VariableWatcherNew()
+    try:
+        result = function(*args, **kwargs)
+    finally:
+        pywrap_tfe.TFE_Py_VariableWatcherRemove(watcher)
+    return result, pywrap_tfe.TFE_Py_VariableWatcherWatchedVariables(watcher)
 
 
 # VariableWatcher knows only trainable variables, but a tape may watch any. TensorFlow reports accesses to the default

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,24 +27,28 @@ def as_variable(value: Any) -> tf.Variable | None:
 _NO_CONTEXT = contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def noted_reads(function: Callable[..., Any]) -> Iterator[list[tf.Variable]]:
-    """A context for a call of the function; at its end the list holds the variables that the call has read.
+def call_and_note_reads(
+    function: Callable[..., Any],
+    compute: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    is_eager: bool,
+) -> tuple[Any, list[tf.Variable]]:
+    """What `compute`, which calls the function, returns for the arguments, and the variables that the call has read.
 
     Only those that can have gradients, in the order of their creation: the trainable ones, and those that a tape or an
     accumulator watches.
     """
     accessed: list[tf.Variable] = []
-    found: list[tf.Variable] = []
     context: contextlib.AbstractContextManager[None] = _NO_CONTEXT
     if tf_internal.could_possibly_record():  # Otherwise nothing watches.
-        if not tf.executing_eagerly():
+        if not is_eager:
             context = tf_internal.variable_accesses(accessed)
         elif watched := [v for v in _variables_near(function) if _is_only_watched(v)]:
             context = tf_internal.reported_accesses(watched)
-    with context, tf_internal.VariableWatcher() as watcher:
-        yield found
-    found += merged(watcher.watched_variables(), [v for v in accessed if _is_only_watched(v)])
+    with context:
+        result, read = tf_internal.call_and_watch_variables(compute, args, kwargs)
+    return result, merged(read, [v for v in accessed if _is_only_watched(v)])
 
 
 def _is_only_watched(variable: tf.Variable) -> bool:
@@ -75,17 +79,29 @@ _DEPTH, _MOST = 6, 2000
 # Nothing of these types holds a variable. This runs in each eager call under a tape.
 _PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
 _PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
+_PLAIN_OR_FUNCTION = _PLAIN | {types.FunctionType}
 _CONTAINERS = (list, tuple, dict)
 
 
 def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
     """`variables_behind`, but not far: this runs in each eager call under a tape."""
-    values, function = _attributes_and_function(function)
-    if not isinstance(function, types.FunctionType):
-        return variables_behind(function, 3)
-    values += [function.__globals__.get(name) for name in function.__code__.co_names]
-    values = [value for value in values if type(value) is not types.FunctionType] + _closed_over(function)
-    near = [value for value in values if type(value) not in _PLAIN]
+    near = []
+    if type(function) is not types.FunctionType:
+        attributes, function = _attributes_and_function(function)
+        if not isinstance(function, types.FunctionType):
+            return variables_behind(function, 3)
+        near = [value for value in attributes if type(value) not in _PLAIN_OR_FUNCTION]
+    names = function.__globals__
+    for name in function.__code__.co_names:
+        if name in names and type(names[name]) not in _PLAIN_OR_FUNCTION:
+            near.append(names[name])
+    for cell in function.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # It is empty.
+            continue
+        if type(value) not in _PLAIN:
+            near.append(value)
     return variables_behind(near, 2) if near else []
 
 

@@ -32,12 +32,12 @@ def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries
     if not isinstance(answer, Mapping):
         readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments)))
     found: list[Entries] = []
-    errors: list[_WrongAnswerError] = []
+    errors: list[str] = []  # Not the exceptions, which hold this frame and so themselves.
     for reading in readings:
         try:
             entries = reading()
         except _WrongAnswerError as error:
-            errors.append(error)
+            errors.append(str(error))
         else:
             if not any(_are_same(entries, other) for other in found):
                 found.append(entries)

@@ -106,6 +106,8 @@ def custom_vjp(
                 )
             value, residuals = answer
             bound = functools.partial(backward, residuals, **nondiff)
+            if materialize_grads and not takes_needed:
+                return value, bound
             return value, GradFn(bound, takes_needed=takes_needed, materialize=materialize_grads)
 
         return call_with_gradient(

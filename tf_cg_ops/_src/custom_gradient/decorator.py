@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
@@ -200,14 +200,20 @@ class CustomGradient:
         held = [getattr(attribute, name, None) for attribute in found for name in ("__func__", "fget", "func")]
         return any(self is function for function in (*found, *held))
 
-    @tf.autograph.experimental.do_not_convert
+    @tf_internal.autograph_artifact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if args and self._is_method_of(args[0]):
-            return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
-        package = dispatch.package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
-        if package:
-            return dispatch.call_symbolically(package, self, args, kwargs)
-        return self._run(self._function, args, kwargs)
+        statuses = tf_internal.autograph_statuses()
+        statuses.append(tf_internal.NOT_TRANSLATED)
+        try:
+            if kwargs or not pytree.are_eager_tensors(args):
+                if args and self._is_method_of(args[0]):
+                    return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+                package = dispatch.package_of_keras_tensors((*args, *kwargs.values()))
+                if package:
+                    return dispatch.call_symbolically(package, self, args, kwargs)
+            return self._run(self._function, args, kwargs)
+        finally:
+            statuses.pop()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled by name, like a function; by value if there is no such name (some picklers can do that)."""

@@ -7,6 +7,7 @@ CustomGradientRule names. Its body is imported, not called, so that its ops are 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,10 +38,7 @@ def attach(
     """
     for_tapes = for_tapes or backward
     if tf.executing_eagerly():
-        # Unrecorded: otherwise forward mode would take the tangent of the results.
-        copies = [tapes.unrecorded_identity(tensor) for tensor in results]
-        tapes.record(name, copies, inputs, lambda *dys: _in_eager_mode(for_tapes, dys), tangents)
-        return copies
+        return tapes.recorded_copies(name, results, inputs, in_its_order(for_tapes), tangents)
     graph = tf.compat.v1.get_default_graph()
     if error:
         rule = traced_rule.without_rule(error)
@@ -68,12 +66,16 @@ def attach(
     return outputs
 
 
-def _in_eager_mode(backward: traced_rule.Backward, dys: Sequence[Any]) -> Sequence[Any]:
-    """The gradients of a value of eager mode; a graph computes them in `tape.jacobian`."""
+def in_its_order(backward: traced_rule.Backward) -> traced_rule.Backward:
+    """The gradients of a value of eager mode: in a graph, such as that of `tape.jacobian`, they are a derivative."""
+    return functools.partial(_in_its_order, backward)
+
+
+def _in_its_order(backward: traced_rule.Backward, dys: list[Any]) -> Sequence[Any]:
     if tf.executing_eagerly():
-        return backward(list(dys))
+        return backward(dys)
     with traced_rule.derivative(traced_rule.current_order() + 1):
-        return backward(list(dys))
+        return backward(dys)
 
 
 def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:

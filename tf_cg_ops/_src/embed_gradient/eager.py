@@ -4,17 +4,20 @@ If the tapes recorded the op itself, they would keep all its inputs and pass its
 op. The closure keeps `gx` and shapes, and a call of it takes a third of the time.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, tf_internal
-from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
+from tf_cg_ops._src.core import convert, library, tapes, tf_internal
+from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_of
 from tf_cg_ops._src.embed_gradient.vjp import eager_shape, vjp
 
-# By id: a DType hashes in Python.
-_SUPPORTED = frozenset(map(id, convert.DTYPES))
+_SUPPORTED = frozenset(dtype.as_datatype_enum for dtype in convert.DTYPES)
+# TensorFlow's product of real numbers is the same, bit for bit, and its call takes less time. Ours is faster for many.
+_REAL = frozenset(dtype.as_datatype_enum for dtype in convert.DTYPES if dtype.is_floating)
+_FEW = 10_000
 
 
 def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor | None:
@@ -22,16 +25,20 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
 
     Training loops call it: each line counts.
     """
-    dtype, shape = fx.dtype, shape_of(fx)
-    if not (gx.dtype is dtype is x.dtype and id(dtype) in _SUPPORTED and shape_of(gx) == shape == shape_of(x)):
+    dtype, shape = dtype_number_of(fx), shape_of(fx)
+    if not (dtype_number_of(gx) == dtype == dtype_number_of(x) and shape_of(gx) == shape == shape_of(x)):
         return None
+    if dtype not in _SUPPORTED:
+        return None
+    h = tapes.unrecorded_identity(fx)
     if not tf_internal.could_possibly_record():
-        return tf_internal.execute("Identity", fx)
-    h = tf_internal.execute_unrecorded("Identity", fx)
+        return h
 
     def backward(dy: Any) -> tuple[tf.Tensor]:
         is_plain = type(dy) is EagerTensor and shape_of(dy) == shape and tf.executing_eagerly()
         if is_plain and not tf_internal.could_possibly_record():
+            if dtype in _REAL and dtype_number_of(dy) == dtype and math.prod(shape) <= _FEW:
+                return (tf_internal.execute("Mul", dy, gx),)
             return (tf_internal.execute("CustomGradientEmbedGrad", dy, gx, eager_shape(shape), "wrt", "x"),)
         return (vjp(dy, shape, gx, shape, [], False),)
 
