@@ -70,6 +70,21 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
         np.testing.assert_array_equal(on_gpu.view(np.uint8), on_cpu.view(np.uint8))
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_address_between_elements_is_refused(place, dtype, capfd):
+    """A GPU would stop. TensorFlow's kernel makes an InvalidArgumentError of the reason."""
+    memory = np.zeros(4096, np.uint8)
+    start, beyond = -memory.ctypes.data % 64, dtype.size // 2
+    for size in (1, 40):
+        arrays = [np.zeros([size], dtype.as_numpy_dtype) for _ in range(3)]
+        arrays[place] = memory[start + beyond :][: size * dtype.size].view(dtype.as_numpy_dtype)
+        assert emulated_cuda.library().emulated_contract(*contraction.as_c(*arrays, "x")) == 1
+        expected = (
+            f" must begin at a multiple of its elements' size in memory, {dtype.size} bytes, got one that begins "
+        )
+        assert ("lhs", "rhs", "out")[place] + expected + str(beyond) in capfd.readouterr().err
+
+
 def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
     out = np.full([3, 0], 7, np.float32)
     emulated_cuda.contract(np.zeros([3, 0], np.float32), np.zeros([3, 0], np.float32), out)
