@@ -160,12 +160,12 @@ def find_cuobjdump():
     return pathlib.Path(found)
 
 
-# nvcc 13 has another compiler from 10.0 on than below: one of each.
 @pytest.fixture(scope="module", params=["sm_90", "sm_100"])
 def kernels(request):
     """The instructions of each kernel of the library, for the H200 and the B200, as (address, opcode and operands).
 
-    By its name without namespace and arguments.
+    By its name without namespace and arguments. nvcc 13 compiles for 10.0 and newer with another compiler than for older
+    ones, so the tests look at one of each. The library has both.
     """
     if cg.sysconfig.gpu_kernels() == "the library was built without nvcc":
         pytest.skip(cg.sysconfig.gpu_kernels())
