@@ -56,7 +56,7 @@ def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path)
 # The text of the sources, the fault put in its place, and a case that shows it.
 FAULTS = {
     "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
-    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < head", "same"),
+    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < scalars && threadIdx.x < head", "same"),
     "a vector written where columns end": ("if (columns.Has(i)) Write<T, I>", "Write<T, I>", "sum of columns"),
     "a segment that ends too early": ("kSegment - lane)", "kSegment - lane - 1)", "[n, 1001] * [1001]"),
     "sums that stay with other threads": (
