@@ -45,15 +45,11 @@ struct Memory {
 
 template <typename T, bool rhs_moves>
 static std::string LaunchFlat(const Schedule& schedule, const Memory<T>& memory, Stream stream) {
-  // An element of 16 bytes is always a whole vector.
-  const auto kernel = schedule.is_vectorized || kVectorSize<T> == 1
-                          ? MultiplyFlatKernel<T, rhs_moves, true>
-                          : MultiplyFlatKernel<T, rhs_moves, kVectorSize<T> == 1>;
   const int64_t size = schedule.layout.outputs;
   std::string error;
   for (int64_t begin = 0; begin < size && error.empty(); begin += kMaxFlatElements) {
     const int64_t count = std::min(size - begin, kMaxFlatElements);
-    error = Launch(stream, BlocksForItems(count / kVectorSize<T>), kernel, memory.lhs + begin,
+    error = Launch(stream, BlocksForItems(count / kVectorSize<T>), MultiplyFlatKernel<T, rhs_moves>, memory.lhs + begin,
                    memory.rhs + (rhs_moves ? begin : 0), memory.out + begin, static_cast<uint32_t>(count),
                    schedule.layout.conjugates);
   }
@@ -67,12 +63,15 @@ static std::string LaunchMultiply(const Schedule& schedule, const Memory<T>& mem
   };
   if (!schedule.has_narrow_indices) return launch(MultiplyScalarKernel<T, int64_t>, schedule.layout);
   const Layout<uint32_t> layout = Narrowed(schedule.layout);
+  const bool rhs_moves = schedule.rhs_moves;
+  // An element of 16 bytes is always a whole vector.
   if constexpr (kVectorSize<T> > 1) {
-    if (schedule.is_vectorized) {
-      return launch(schedule.rhs_moves ? MultiplyRowsKernel<T, true> : MultiplyRowsKernel<T, false>, layout);
+    if (schedule.kernel == Kernel::kMultiplySegments) {
+      return launch(rhs_moves ? MultiplySegmentsKernel<T, true> : MultiplySegmentsKernel<T, false>, layout);
     }
+    if (schedule.kernel == Kernel::kMultiplyScalar) return launch(MultiplyScalarKernel<T, uint32_t>, layout);
   }
-  return launch(MultiplyScalarKernel<T, uint32_t>, layout);
+  return launch(rhs_moves ? MultiplyRowsKernel<T, true> : MultiplyRowsKernel<T, false>, layout);
 }
 
 template <typename T, typename Reader>
@@ -95,15 +94,27 @@ static std::string LaunchVectorizedSum(const Schedule& schedule, const Memory<T>
              : LaunchSumWith<T, VectorReader<T, false, false>>(schedule, layout, memory, sums, stream);
 }
 
+// Computes the sums, or the parts of each.
+template <typename T>
+static std::string LaunchParts(const Schedule& schedule, const Memory<T>& memory, Sum<T>* sums, Stream stream) {
+  const Layout<int64_t>& layout = schedule.layout;
+  if (!schedule.has_narrow_indices) {
+    return LaunchSumWith<T, ScalarReader<T, int64_t>>(schedule, layout, memory, sums, stream);
+  }
+  // An element of 16 bytes is always a whole vector.
+  if constexpr (kVectorSize<T> > 1) {
+    if (!schedule.is_vectorized) {
+      return LaunchSumWith<T, ScalarReader<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
+    }
+  }
+  return LaunchVectorizedSum<T>(schedule, memory, sums, stream);
+}
+
 template <typename T>
 static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, void* scratch, Stream stream) {
   const Layout<int64_t>& layout = schedule.layout;
   auto* const sums = static_cast<Sum<T>*>(scratch);
-  const std::string error =
-      !schedule.has_narrow_indices ? LaunchSumWith<T, ScalarReader<T, int64_t>>(schedule, layout, memory, sums, stream)
-      : schedule.is_vectorized
-          ? LaunchVectorizedSum<T>(schedule, memory, sums, stream)
-          : LaunchSumWith<T, ScalarReader<T, uint32_t>>(schedule, Narrowed(layout), memory, sums, stream);
+  const std::string error = LaunchParts<T>(schedule, memory, sums, stream);
   if (!error.empty() || layout.parts == 1) return error;
   // Neighboring threads have neighboring outputs. The more parts, the more threads share those of one output.
   int lanes = 1;
@@ -194,7 +205,9 @@ std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, 
     case Kernel::kMultiplyFlat:
       return schedule.rhs_moves ? LaunchFlat<T, true>(schedule, memory, stream)
                                 : LaunchFlat<T, false>(schedule, memory, stream);
-    case Kernel::kMultiply:
+    case Kernel::kMultiplyRows:
+    case Kernel::kMultiplySegments:
+    case Kernel::kMultiplyScalar:
       return LaunchMultiply<T>(schedule, memory, stream);
     case Kernel::kSumRows:
     case Kernel::kSumColumns:

@@ -26,10 +26,21 @@ const std::string& WhyUnusable();
 template <typename T>
 int64_t ScratchBytes(const ContractionPlan& plan);
 
-// Enqueues the computation of out from lhs and rhs, or from lhs and the conjugate of rhs, all on the device. `scratch`
-// has ScratchBytes(plan) bytes with the alignment of cudaMalloc, and may be null if that is 0. out may be an operand
-// that is elementwise by the plan. Results are the same bits in every run and on every GPU. Returns an error message,
-// empty on success.
+// Why Contract cannot take an operand or out, `what`, at this address: it must be a multiple of the size of an element.
+// Empty if it can.
+template <typename T>
+std::string WhyMisaligned(const char* what, const T* data) {
+  const auto beyond = reinterpret_cast<uintptr_t>(data) % sizeof(T);
+  if (beyond == 0) return "";
+  return std::string(what) + " must begin at a multiple of its elements' size in memory, " + std::to_string(sizeof(T)) +
+         " bytes, got one that begins " + std::to_string(beyond) + " bytes after such a multiple; copy it first";
+}
+
+// Enqueues the computation of out from lhs and rhs, or from lhs and the conjugate of rhs, all on the device. Their
+// addresses must be multiples of the size of an element, which a GPU reads at once: see WhyMisaligned. `scratch` has
+// ScratchBytes(plan) bytes with the alignment of cudaMalloc, and may be null if that is 0. out may be an operand that
+// is elementwise by the plan. Results are the same bits in every run and on every GPU. Returns an error message, empty
+// on success.
 template <typename T>
 std::string Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out, void* scratch,
                      Stream stream);

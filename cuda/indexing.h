@@ -99,21 +99,31 @@ struct Offsets {
   I innermost = 0;
 };
 
-// The offsets of trip `item` of the loops [0, count), outermost first; there is at least one loop.
+// The offsets of trip `item` of the loops [0, count), outermost first; there is at least one loop. Only the loops
+// between the innermost and the outermost one are gone through as a loop, since most plans have none.
 template <typename I>
 TF_CG_OPS_DEVICE inline Offsets<I> OffsetsOf(I item, const Step<I>* steps, int count) {
   Offsets<I> offsets;
+  const Step<I>& innermost = steps[count - 1];
+  const I row = innermost.size.Divide(item);
+  offsets.innermost = item - row * innermost.size.divisor();
+  offsets.lhs = offsets.innermost * innermost.lhs;
+  offsets.rhs = offsets.innermost * innermost.rhs;
+  offsets.out = offsets.innermost * innermost.out;
+  item = row;
   TF_CG_OPS_ROLLED
-  for (int i = count - 1; i >= 0; --i) {
-    // The outermost loop takes the rest.
-    const I outer = i > 0 ? steps[i].size.Divide(item) : 0;
+  for (int i = count - 2; i > 0; --i) {
+    const I outer = steps[i].size.Divide(item);
     const I trip = item - outer * steps[i].size.divisor();
-    if (i == count - 1) offsets.innermost = trip;
     offsets.lhs += trip * steps[i].lhs;
     offsets.rhs += trip * steps[i].rhs;
     offsets.out += trip * steps[i].out;
     item = outer;
   }
+  // The outermost loop takes the rest. A single loop is the innermost one and leaves 0.
+  offsets.lhs += item * steps[0].lhs;
+  offsets.rhs += item * steps[0].rhs;
+  offsets.out += item * steps[0].out;
   return offsets;
 }
 

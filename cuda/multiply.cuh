@@ -23,8 +23,8 @@ inline __device__ void MultiplyElement(Element<T> lhs, Element<T> rhs, Conjugate
 // The operands of one product.
 template <typename T>
 struct ElementPair {
-  Element<T> lhs = {};
-  Element<T> rhs = {};
+  Element<T> lhs;
+  Element<T> rhs;
 
   inline __device__ void Load(const Element<T>* from_lhs, const Element<T>* from_rhs) {
     lhs = *from_lhs;
@@ -47,9 +47,9 @@ inline __device__ void Multiply(const Operands<T, rhs_moves>& operands, Conjugat
   *reinterpret_cast<Vector<T>*>(out) = products;
 }
 
-// out = lhs * rhs along one loop of at most kMaxFlatElements. Vectors begin at the aligned addresses of out; the
-// elements before and after them are scalars. With `is_vectorized`, the operands are aligned where out is.
-template <typename T, bool rhs_moves, bool is_vectorized>
+// out = lhs * rhs along one loop of at most kMaxFlatElements. Vectors begin at the aligned addresses of out, where the
+// operands are aligned, too; the elements before and after them are scalars.
+template <typename T, bool rhs_moves>
 __global__ void __launch_bounds__(kThreads) MultiplyFlatKernel(const Element<T>* lhs, const Element<T>* rhs,
                                                                Element<T>* out, uint32_t count, Conjugates conjugates) {
   const uint32_t to_boundary = -reinterpret_cast<uintptr_t>(out) % kVectorBytes / sizeof(Element<T>);
@@ -72,11 +72,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyFlatKernel(const Element<T>*
       const uint32_t item = tile + u * kThreads + threadIdx.x;
       if (item >= vectors) break;
       const uint32_t i = item * kVectorSize<T>;
-      if (is_vectorized) {
-        operands[u].Load(lhs + i, rhs + (rhs_moves ? i : 0));
-      } else {
-        operands[u].LoadScalars(lhs + i, rhs + (rhs_moves ? i : 0), kVectorSize<T>);
-      }
+      operands[u].Load(lhs + i, rhs + (rhs_moves ? i : 0));
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -96,19 +92,20 @@ inline __device__ void MultiplyItems(const Layout<I>& layout, const Element<T>* 
   for (I tile = blockIdx.x * kTile; tile < layout.output_items; tile += gridDim.x * kTile) {
     I items[kUnroll];
     Offsets<I> offsets[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) items[u] = tile + u * kThreads + static_cast<I>(threadIdx.x);
-    FindOffsets(items, layout.steps, layout.output_loops, offsets);
     Item operands[kUnroll];
+    // Threads without an item load the last one, which costs less than a condition.
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.output_items) break;
-      operands[u].Load(lhs + offsets[u].lhs, rhs + offsets[u].rhs);
+      const I item = tile + u * kThreads + static_cast<I>(threadIdx.x);
+      items[u] = item < layout.output_items ? item : layout.output_items - 1;
     }
+    FindOffsets(items, layout.steps, layout.output_loops, offsets);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) operands[u].Load(lhs + offsets[u].lhs, rhs + offsets[u].rhs);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (items[u] >= layout.output_items) break;
-      Multiply(operands[u], layout.conjugates, out + items[u] * size);
+      const I item = tile + u * kThreads + static_cast<I>(threadIdx.x);
+      if (item < layout.output_items) Multiply(operands[u], layout.conjugates, out + item * size);
     }
   }
 }
@@ -121,7 +118,41 @@ __global__ void __launch_bounds__(kThreads)
   MultiplyItems<T, Operands<T, rhs_moves>, kVectorSize<T>>(layout, lhs, rhs, out);
 }
 
-// Element by element.
+// Element by element, for long rows. A warp takes a segment of a row; a trip of the innermost loop is one segment.
+template <typename T, bool rhs_moves>
+__global__ void __launch_bounds__(kThreads)
+    MultiplySegmentsKernel(const __grid_constant__ Layout<uint32_t> layout, const Element<T>* lhs,
+                           const Element<T>* rhs, Element<T>* out) {
+  constexpr uint32_t kWarps = kThreads / kWarp;
+  constexpr int kSegment = SegmentSize(sizeof(Element<T>)), kElements = kSegment / kWarp;
+  const uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll 1
+  for (uint32_t item = blockIdx.x * kWarps + threadIdx.x / kWarp; item < layout.output_items;
+       item += gridDim.x * kWarps) {
+    const Offsets<uint32_t> offsets = OffsetsOf(item, layout.steps, layout.output_loops);
+    // Neighboring threads have neighboring elements, and each thread every kWarp-th.
+    const auto left = static_cast<int32_t>(layout.innermost_size - offsets.innermost * kSegment - lane);
+    const Element<T>* const from_lhs = lhs + (offsets.lhs + lane);
+    const Element<T>* const from_rhs = rhs + (offsets.rhs + (rhs_moves ? lane : 0));
+    Element<T>* const to = out + (offsets.out + lane);
+    Element<T> lhs_elements[kElements], rhs_elements[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i * kWarp < left) {
+        lhs_elements[i] = from_lhs[i * kWarp];
+        if (i == 0 || rhs_moves) rhs_elements[i] = from_rhs[i * kWarp];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i * kWarp < left) {
+        MultiplyElement<T>(lhs_elements[i], rhs_elements[rhs_moves ? i : 0], layout.conjugates, to + i * kWarp);
+      }
+    }
+  }
+}
+
+// Element by element, for any rows.
 template <typename T, typename I>
 __global__ void __launch_bounds__(kThreads)
     MultiplyScalarKernel(const __grid_constant__ Layout<I> layout, const Element<T>* lhs, const Element<T>* rhs,

@@ -15,7 +15,6 @@ constexpr int64_t kVectorsPerThread = 8;
 constexpr int64_t kProductsPerPart = 128;
 // Longer rows get all threads of a block, shorter ones a part of a warp, which needs no shared memory.
 constexpr int64_t kLongRow = 1024;
-constexpr int64_t kWarp = 32;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
@@ -52,6 +51,9 @@ Step<uint32_t> Narrowed(const Step<int64_t>& step) {
           static_cast<uint32_t>(step.rhs), static_cast<uint32_t>(step.out)};
 }
 
+// Whether threads without an element in the last segment of a row cost less than a kernel for any rows does.
+bool FillsSegments(int64_t size, int64_t segment) { return 3 * size >= 2 * segment * CeilDivide(size, segment); }
+
 // Makes each trip of the innermost loop a vector.
 void VectorizeStep(const Loop& loop, int64_t vector_size, Step<int64_t>* step) {
   *step = {Divisor<int64_t>(CeilDivide(loop.size, vector_size)), loop.lhs * vector_size, loop.rhs * vector_size,
@@ -75,10 +77,19 @@ void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {
   layout->parts = CeilDivide(layout->reduction_items, layout->part_items);
 }
 
+void SetLanes(int64_t lanes, Layout<int64_t>* layout) {
+  layout->lanes = static_cast<int>(lanes);
+  for (layout->lane_bits = 0; 1 << layout->lane_bits < layout->lanes;) ++layout->lane_bits;
+}
+
 // Distributes the work of a kernel for rows and returns the number of blocks.
-int64_t LayOutRows(Layout<int64_t>* layout) {
+int64_t LayOutRows(int64_t vector_size, Layout<int64_t>* layout) {
   const int64_t items = layout->reduction_items;
-  layout->lanes = static_cast<int>(items >= kLongRow ? kThreads : std::min(kWarp, PowerAbove(items)));
+  // In a short row, a thread has kUnroll vectors under way. Rows that are not whole vectors are read element by
+  // element, and enough threads read 16 bytes side by side.
+  const int64_t least = layout->innermost_size % vector_size == 0 ? 1 : std::min(PowerAbove(items), vector_size);
+  const int64_t lanes = std::max(PowerAbove(CeilDivide(items, kUnroll)), least);
+  SetLanes(items >= kLongRow ? kThreads : std::min<int64_t>(kWarp, lanes), layout);
   const int64_t groups = kThreads / layout->lanes;
   const int64_t wanted = CeilDivide(kEnoughBlocks * groups, layout->outputs);
   CutIntoParts(std::min(wanted, items / (kVectorsPerThread * kThreads)), layout);
@@ -90,8 +101,8 @@ int64_t LayOutColumns(Layout<int64_t>* layout) {
   const int64_t items = layout->reduction_items;
   // The threads below each other: as many as have work, but not at the expense of the 32 that read side by side.
   const int64_t below = std::min(PowerBelow(std::max<int64_t>(items / kUnroll, 1)),
-                                 kThreads / std::min(kWarp, PowerAbove(layout->output_items)));
-  layout->lanes = static_cast<int>(kThreads / below);
+                                 kThreads / std::min<int64_t>(kWarp, PowerAbove(layout->output_items)));
+  SetLanes(kThreads / below, layout);
   const int64_t tiles = CeilDivide(layout->output_items, layout->lanes);
   const int64_t wanted = CeilDivide(kEnoughBlocks, tiles);
   CutIntoParts(std::min(wanted, items / std::max(kVectorsPerThread * below, kProductsPerPart)), layout);
@@ -136,25 +147,33 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
 
   const bool has_narrow_offsets = HasNarrowOffsets(loops, layout.outputs);
   int64_t vector_size = kVectorBytes / element_bytes;
-  const bool operands_are_aligned = innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, vector_size) &&
-                                    (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, vector_size));
+  // An element of 16 bytes is always a whole vector.
+  const bool operands_are_aligned =
+      vector_size == 1 || (innermost.lhs != 0 && IsAligned(lhs, loops, innermost, &Loop::lhs, vector_size) &&
+                           (innermost.rhs == 0 || IsAligned(rhs, loops, innermost, &Loop::rhs, vector_size)));
   const bool rows_are_whole_vectors = innermost.size % vector_size == 0;
   if (!plan.reduction_loops.empty()) {
     schedule.kernel = plan.reduction_is_innermost ? Kernel::kSumRows : Kernel::kSumColumns;
     // A kernel can shorten the last vector of a sum over one loop only.
     const bool may_end_within_vector = plan.reduction_is_innermost && schedule.has_one_loop;
     schedule.is_vectorized = operands_are_aligned && (rows_are_whole_vectors || may_end_within_vector);
-  } else if (plan.output_loops.size() == 1 && innermost.lhs != 0) {
-    schedule.kernel = Kernel::kMultiplyFlat;
-    // The operands must be aligned where out is.
-    const auto offset = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes; };
-    schedule.is_vectorized = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
   } else {
-    schedule.kernel = Kernel::kMultiply;
-    // Kernels with 64-bit indices read single elements.
-    schedule.is_vectorized = operands_are_aligned && rows_are_whole_vectors && has_narrow_offsets &&
-                             reinterpret_cast<uintptr_t>(out) % kVectorBytes == 0;
-    if (!schedule.is_vectorized) vector_size = 1;
+    // Operands that are aligned where out is need no rows.
+    const auto offset = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes; };
+    const bool are_alike = offset(lhs) == offset(out) && (innermost.rhs == 0 || offset(rhs) == offset(out));
+    if (plan.output_loops.size() == 1 && innermost.lhs != 0 && are_alike) {
+      schedule.kernel = Kernel::kMultiplyFlat;
+      schedule.is_vectorized = true;
+    } else if (operands_are_aligned && rows_are_whole_vectors && has_narrow_offsets && offset(out) == 0) {
+      schedule.kernel = Kernel::kMultiplyRows;
+      schedule.is_vectorized = true;
+    } else if (innermost.lhs != 0 && FillsSegments(innermost.size, SegmentSize(element_bytes)) && has_narrow_offsets) {
+      schedule.kernel = Kernel::kMultiplySegments;
+      vector_size = SegmentSize(element_bytes);
+    } else {
+      schedule.kernel = Kernel::kMultiplyScalar;
+      vector_size = 1;
+    }
   }
 
   std::transform(loops.begin(), loops.end(), layout.steps, ToStep);
@@ -163,17 +182,24 @@ Schedule MakeSchedule(const ContractionPlan& plan, int element_bytes, bool conju
   layout.reduction_items = Trips(layout.steps + layout.output_loops, layout.reduction_loops);
   switch (schedule.kernel) {
     case Kernel::kSumRows:
-      schedule.blocks = LayOutRows(&layout);
+      schedule.blocks = LayOutRows(vector_size, &layout);
       break;
     case Kernel::kSumColumns:
       schedule.blocks = LayOutColumns(&layout);
+      break;
+    case Kernel::kMultiplySegments:
+      schedule.blocks = CeilDivide(layout.output_items, kThreads / kWarp);
       break;
     default:
       schedule.blocks = BlocksForItems(layout.output_items);
   }
   // A product has one part of one trip. Parts are few enough that their number cannot overflow.
+  const int64_t items = std::max(layout.reduction_items, layout.outputs * layout.parts);
+  // Sums that are read element by element count the elements along their vectors.
+  const bool counts_elements = !plan.reduction_loops.empty() && !schedule.is_vectorized;
+  const int64_t counted = counts_elements ? std::max(layout.reduction_items, layout.output_items) : 0;
   schedule.has_narrow_indices =
-      has_narrow_offsets && std::max(layout.reduction_items, layout.outputs * layout.parts) - 1 <= kMaxNarrowIndex;
+      has_narrow_offsets && items - 1 <= kMaxNarrowIndex && counted <= kMaxNarrowIndex / vector_size;
   return schedule;
 }
 
@@ -192,6 +218,7 @@ Layout<uint32_t> Narrowed(const Layout<int64_t>& layout) {
   narrowed.lhs_step = narrow(layout.lhs_step);
   narrowed.rhs_step = narrow(layout.rhs_step);
   narrowed.lanes = layout.lanes;
+  narrowed.lane_bits = layout.lane_bits;
   narrowed.conjugates = layout.conjugates;
   return narrowed;
 }

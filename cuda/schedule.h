@@ -15,6 +15,11 @@ namespace tf_cg_ops::cuda {
 inline constexpr int kThreads = 256;
 // The bytes that a thread reads or writes at once if it can.
 inline constexpr int kVectorBytes = 16;
+// The threads that run in step.
+inline constexpr int kWarp = 32;
+// The elements of a long row that a warp multiplies one by one at a time: more of 16 bits, to have enough memory under
+// way.
+TF_CG_OPS_DEVICE constexpr int SegmentSize(int element_bytes) { return (element_bytes == 2 ? 16 : 8) * kWarp; }
 // The items that each thread has in flight.
 inline constexpr int kUnroll = 4;
 // Each loop has at least two trips: a plan with more loops has more than 2^62 products, too many to compute anyway.
@@ -49,7 +54,8 @@ struct Layout {
   // The step of an operand between the elements of a vector: 0 or 1.
   I lhs_step = 0;
   I rhs_step = 0;
-  int lanes = 0;  // Neighboring threads along a row, or across columns: a power of two.
+  int lanes = 1;      // Neighboring threads along a row, or across columns: a power of two,
+  int lane_bits = 0;  // and its logarithm.
   Conjugates conjugates;
 };
 
@@ -57,13 +63,15 @@ struct Layout {
 static_assert(sizeof(Layout<int64_t>) <= 4000, "a kernel's parameters take 4096 bytes at most");
 
 enum class Kernel {
-  kNone,          // out is empty.
-  kZero,          // All sums are empty.
-  kMultiplyFlat,  // One product for each element of out, in one loop.
-  kMultiply,      // One product for each element of out.
-  kSumRows,       // Sums along the innermost loop.
-  kSumColumns,    // Sums across the innermost loop.
-  kTooManyLoops,  // More than kMaxLoops.
+  kNone,              // out is empty.
+  kZero,              // All sums are empty.
+  kMultiplyFlat,      // One product for each element of out, in one loop and in vectors.
+  kMultiplyRows,      // The same in rows of vectors.
+  kMultiplySegments,  // The same in long rows of any elements.
+  kMultiplyScalar,    // The same in any rows.
+  kSumRows,           // Sums along the innermost loop.
+  kSumColumns,        // Sums across the innermost loop.
+  kTooManyLoops,      // More than kMaxLoops.
 };
 
 struct Schedule {

@@ -29,7 +29,7 @@ struct alignas(kVectorBytes) RawVector {
   uint32_t words[kVectorBytes / sizeof(uint32_t)];
 };
 
-// The elements of an operand for one vector of products.
+// The elements of an operand for one vector of products. There are none before it is loaded.
 template <typename T, bool moves>
 class Operand {
  public:
@@ -53,7 +53,7 @@ class Operand {
   }
 
  private:
-  RawVector raw_ = {};
+  RawVector raw_;
 };
 
 // One element for all lanes.
@@ -65,7 +65,7 @@ class Operand<T, /*moves=*/false> {
   inline __device__ Element<T> At(int) const { return element_; }
 
  private:
-  Element<T> element_ = {};
+  Element<T> element_;
 };
 
 // Both operands of one vector of products.
@@ -84,11 +84,11 @@ struct Operands {
   }
 };
 
-// Sets the operands' offsets for the trips items[0], items[1], ... of the loops [0, count). Goes through the loops once
+// Adds the operands' offsets for the trips items[0], items[1], ... of the loops [0, count). Goes through the loops once
 // for all trips, so that each step is read once.
 template <typename I, int items_count>
-inline __device__ void FindOffsets(const I (&items)[items_count], const Step<I>* steps, int count,
-                                   Offsets<I> (&offsets)[items_count]) {
+inline __device__ void AddOffsets(const I (&items)[items_count], const Step<I>* steps, int count,
+                                  Offsets<I> (&offsets)[items_count]) {
   I left[items_count];
 #pragma unroll
   for (int k = 0; k < items_count; ++k) left[k] = items[k];
@@ -109,6 +109,22 @@ inline __device__ void FindOffsets(const I (&items)[items_count], const Step<I>*
     offsets[k].lhs += left[k] * steps[0].lhs;
     offsets[k].rhs += left[k] * steps[0].rhs;
   }
+}
+
+// Sets the operands' offsets for the trips items[0], items[1], ... of the loops [0, count); see OffsetsOf.
+template <typename I, int items_count>
+inline __device__ void FindOffsets(const I (&items)[items_count], const Step<I>* steps, int count,
+                                   Offsets<I> (&offsets)[items_count]) {
+  const Step<I> innermost = steps[count - 1];
+  I rows[items_count];
+#pragma unroll
+  for (int k = 0; k < items_count; ++k) {
+    rows[k] = innermost.size.Divide(items[k]);
+    const I trip = items[k] - rows[k] * innermost.size.divisor();
+    offsets[k].lhs = trip * innermost.lhs;
+    offsets[k].rhs = trip * innermost.rhs;
+  }
+  AddOffsets(rows, steps, count - 1, offsets);
 }
 
 }  // namespace tf_cg_ops::cuda

@@ -62,11 +62,16 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
     if (scratch_bytes > 0) {
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT8, TensorShape({scratch_bytes}), &scratch));
     }
+    const auto* const lhs = static_cast<const Element*>(context->input(0).data());
+    const auto* const rhs = static_cast<const Element*>(context->input(1).data());
+    for (const std::string& why :
+         {cuda::WhyMisaligned("the first input", lhs), cuda::WhyMisaligned("the second input", rhs)}) {
+      if (!why.empty()) return absl::InvalidArgumentError("CustomGradientEmbedGrad: " + why);
+    }
     void* const stream = context->op_device_context()->stream()->platform_specific_handle().stream;
-    const std::string error = cuda::Contract(
-        plan, /*conjugate=*/attributes_.wrt != kFx, static_cast<const Element*>(context->input(0).data()),
-        static_cast<const Element*>(context->input(1).data()), static_cast<Element*>(out->data()),
-        scratch_bytes > 0 ? scratch.data() : nullptr, static_cast<cuda::Stream>(stream));
+    const std::string error =
+        cuda::Contract(plan, /*conjugate=*/attributes_.wrt != kFx, lhs, rhs, static_cast<Element*>(out->data()),
+                       scratch_bytes > 0 ? scratch.data() : nullptr, static_cast<cuda::Stream>(stream));
     return error.empty() ? absl::OkStatus() : absl::InternalError(error);
   }
 

@@ -252,7 +252,7 @@ void Time(const std::string& dtype, const Form& form, int64_t bytes, const Optio
 template <typename T>
 void CheckAll(const std::string& dtype, const Options& options, Stream stream, Totals* totals) {
   std::mt19937_64 random_numbers(20240229);
-  std::vector<int64_t> sizes = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65};
+  std::vector<int64_t> sizes = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 171, 513};
   if (!options.quick) {
     sizes.insert(sizes.end(), {127, 128, 255, 256, 257, 1000, 1023, 1024, 1025, 4097, 65536, 100003});
     for (int i = 0; i < 20; ++i) sizes.push_back(random_numbers() % 20000);

@@ -104,7 +104,7 @@ std::vector<Product> WalkLayout(const cuda::Schedule& schedule, int64_t vector_s
       }
       const int64_t l = a.lhs + b.lhs, r = a.rhs + b.rhs, o = a.out + b.out;
       if (schedule.is_vectorized && !is_flat) {
-        TF_CG_OPS_CHECK(layout.lhs_step == 1 && begins_vector(lhs, l));
+        TF_CG_OPS_CHECK((layout.lhs_step == 1 || vector_size == 1) && begins_vector(lhs, l));
         TF_CG_OPS_CHECK(!schedule.rhs_moves || begins_vector(rhs, r));
         TF_CG_OPS_CHECK(Sums(schedule) || begins_vector(addresses.out, o));
       }
@@ -125,14 +125,16 @@ void CheckDistribution(const cuda::Schedule& schedule) {
   const bool rows = schedule.kernel == cuda::Kernel::kSumRows;
   if (!Sums(schedule)) {
     TF_CG_OPS_CHECK(layout.parts == 1 && layout.reduction_items == 1);
-    TF_CG_OPS_CHECK(Wide{schedule.blocks} * cuda::kThreads * cuda::kUnroll >= layout.output_items);
-    TF_CG_OPS_CHECK((Wide{schedule.blocks} - 1) * cuda::kThreads * cuda::kUnroll < layout.output_items);
+    const bool is_cut = schedule.kernel == cuda::Kernel::kMultiplySegments;
+    const int64_t items = is_cut ? cuda::kThreads / cuda::kWarp : cuda::kThreads * cuda::kUnroll;
+    TF_CG_OPS_CHECK(Wide{schedule.blocks} * items >= layout.output_items);
+    TF_CG_OPS_CHECK((Wide{schedule.blocks} - 1) * items < layout.output_items);
     return;
   }
   TF_CG_OPS_CHECK(layout.parts >= 1 && layout.part_items >= 1);
   TF_CG_OPS_CHECK(Wide{layout.parts} * layout.part_items >= layout.reduction_items);
   TF_CG_OPS_CHECK((Wide{layout.parts} - 1) * layout.part_items < layout.reduction_items);
-  TF_CG_OPS_CHECK(layout.lanes >= 1 && layout.lanes <= cuda::kThreads && (layout.lanes & (layout.lanes - 1)) == 0);
+  TF_CG_OPS_CHECK(layout.lanes >= 1 && layout.lanes <= cuda::kThreads && layout.lanes == 1 << layout.lane_bits);
   // Partial sums take up to 16 bytes each.
   const Wide scratch = layout.parts > 1 ? Wide{layout.outputs} * layout.parts * 16 : 0;
   TF_CG_OPS_CHECK(scratch <= std::numeric_limits<int64_t>::max());
@@ -166,8 +168,9 @@ void CheckSchedule(const ContractionPlan& plan, const Reversed& reversed, Role w
   CheckDistribution(schedule);
 
   if (CountElements(reversed.iteration_space) > kFew) return;
-  const bool is_single = schedule.kernel == Kernel::kMultiply && !schedule.is_vectorized;
-  const int64_t vector_size = is_single ? 1 : cuda::kVectorBytes / bytes;
+  int64_t vector_size = cuda::kVectorBytes / bytes;
+  if (schedule.kernel == Kernel::kMultiplyScalar) vector_size = 1;
+  if (schedule.kernel == Kernel::kMultiplySegments) vector_size = cuda::SegmentSize(bytes);
   std::vector<Product> products = WalkLayout(schedule, vector_size, bytes, addresses);
   std::sort(products.begin(), products.end());
   TF_CG_OPS_CHECK(products == AllProducts(reversed, wrt));

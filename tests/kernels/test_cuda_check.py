@@ -5,6 +5,7 @@ In what nvcc made of the library, the loops of the kernels have so few instructi
 
 import csv
 import dataclasses
+import heapq
 import os
 import pathlib
 import re
@@ -55,8 +56,14 @@ def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path)
 # The text of the sources, the fault put in its place, and a case that shows it.
 FAULTS = {
     "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
-    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < head", "same"),
-    "a vector written where columns end": ("if (i < count) Write<T, I>", "Write<T, I>", "sum of columns"),
+    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < scalars && threadIdx.x < head", "same"),
+    "a vector written where columns end": ("if (columns.Has(i)) Write<T, I>", "Write<T, I>", "sum of columns"),
+    "a segment that ends too early": ("kSegment - lane)", "kSegment - lane - 1)", "[n, 1001] * [1001]"),
+    "sums that stay with other threads": (
+        "shared[threadIdx.x * kSize + i]",
+        "shared[threadIdx.x + i * kThreads]",
+        "sum of rows",
+    ),
     "products rounded before they are added": (
         "static_cast<double>(lhs), static_cast<double>(rhs), sum",
         "static_cast<double>(lhs * rhs), 1.0, sum",
@@ -153,18 +160,22 @@ def find_cuobjdump():
     return pathlib.Path(found)
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    """The instructions of each kernel of the library, for the H200, as (address, opcode and operands).
+@pytest.fixture(scope="module", params=["sm_90", "sm_100"])
+def kernels(request):
+    """The instructions of each kernel of the library, for the H200 and the B200, as (address, opcode and operands).
 
-    By its name without namespace and arguments.
+    By its name without namespace and arguments. nvcc 13 compiles for 10.0 and newer with another compiler than for older
+    ones, so the tests look at one of each. The library has both.
     """
     if cg.sysconfig.gpu_kernels() == "the library was built without nvcc":
         pytest.skip(cg.sysconfig.gpu_kernels())
+    toolkit, _ = cuda.find_toolkit()
+    if toolkit and int(request.param.removeprefix("sm_")) not in toolkit.architectures:
+        pytest.skip(f"nvcc {toolkit.version} has no {request.param}")
     cuobjdump = find_cuobjdump()
     # It calls nvdisasm, which is installed beside it.
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [cuobjdump, "-sass", "-arch", "sm_90", cg.sysconfig.get_lib()]
+    command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_lib()]
     text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     text = subprocess.run(["c++filt"], input=text, check=True, capture_output=True, text=True).stdout
     found = {}
@@ -177,6 +188,18 @@ def kernels():
     return found
 
 
+# The target of a branch is the last group; the others are empty if it is always taken.
+BRANCH = re.compile(r"(@!?U?P\d+ )?BRA(?:\.\S+)? ((?:!?U?P\d+, )?)0x([0-9a-f]+)")
+
+
+def loops_of(function):
+    """The addresses where each loop begins and ends, with the branch back."""
+    for end, instruction in function:
+        branch = BRANCH.match(instruction)
+        if branch and int(branch[3], 16) < end:
+            yield int(branch[3], 16), end
+
+
 def hot_loop(function):
     """How many instructions the shortest loop has that loads from global memory, and how many of them load.
 
@@ -184,14 +207,45 @@ def hot_loop(function):
     of a row or of the memory that may be there, and with a loop inside once.
     """
     loops = []
-    for end, instruction in function:
-        branch = re.match(r"(?:@!?U?P\d+ )?BRA(?:\.\S+)? (?:!?U?P\d+, )?0x([0-9a-f]+)", instruction)
-        if branch and int(branch[1], 16) < end:
-            body = [text for address, text in function if int(branch[1], 16) <= address <= end]
-            loads = sum(bool(re.match(r"(@!?U?P\d+ )?LDG\.", text)) for text in body)
-            if loads:
-                loops.append((len(body), loads))
+    for begin, end in loops_of(function):
+        body = [text for address, text in function if begin <= address <= end]
+        loads = sum(bool(re.match(r"(@!?U?P\d+ )?LDG\.", text)) for text in body)
+        if loads:
+            loops.append((len(body), loads))
     return min(loops)
+
+
+def shortest_way(function, work, begin=0, end=None):
+    """How many instructions a warp issues at least if it does that work between two addresses, or from start to exit.
+
+    `work` says how often the way passes instructions of a kind: all loads and stores, the arithmetic on the operands,
+    and the shuffles. So the way goes through every loop as often as the work takes. Everything on it counts: indices,
+    conditions, and what is skipped by a predicate. Only branches that the work does not need may be passed over.
+    """
+    kinds = [re.compile(rf"(?:@!?U?P\d+ )?(?:{kind})\b") for kind in work]
+    place = {address: i for i, (address, _) in enumerate(function)}
+    seen, ways = set(), [(0, place[begin], (0,) * len(kinds))]
+    while ways:
+        issued, i, done = heapq.heappop(ways)
+        if (i, done) in seen:
+            continue
+        seen.add((i, done))
+        address, text = function[i]
+        done = tuple(
+            min(number + bool(kind.match(text)), most)
+            for number, kind, most in zip(done, kinds, work.values(), strict=True)
+        )
+        leaves = re.match(r"(@!?U?P\d+ )?EXIT", text)
+        branch = BRANCH.match(text)
+        if (address == end if end is not None else leaves) and done == tuple(work.values()):
+            return issued + 1
+        if address == end:
+            continue
+        if branch:
+            heapq.heappush(ways, (issued + 1, place[int(branch[3], 16)], done))
+        if (branch or leaves) is None or (branch or leaves)[1] or (branch and branch[2]):
+            heapq.heappush(ways, (issued + 1, i + 1, done))
+    return None
 
 
 # Each thread has so many vectors or elements under way at once; see cuda/schedule.h.
@@ -203,10 +257,8 @@ VECTOR, FLOAT, HALF = 370, 93, 46
 # The instructions that a warp spends for one vector or element, at most. Kernels that move less memory for it may spend
 # as much less.
 BUDGETS = {
-    "MultiplyFlatKernel<{}, true, true>": VECTOR,
-    "MultiplyFlatKernel<{}, true, false>": VECTOR,
-    "MultiplyFlatKernel<{}, false, true>": VECTOR * 2 // 3,
-    "MultiplyFlatKernel<{}, false, false>": VECTOR * 2 // 3,
+    "MultiplyFlatKernel<{}, true>": VECTOR,
+    "MultiplyFlatKernel<{}, false>": VECTOR * 2 // 3,
     "MultiplyRowsKernel<{}, true>": VECTOR,
     "MultiplyRowsKernel<{}, false>": VECTOR * 2 // 3,
 }
@@ -222,8 +274,8 @@ TYPES = ("Half", "BFloat16", "float", "double", "complex<float>", "complex<doubl
 def test_the_loop_over_vectors_keeps_the_budget(kernels, kernel):
     """A trip of the loop has several vectors."""
     for dtype in TYPES:
-        # A vector of complex128 has one element: other kernels do the same work.
-        if dtype == "complex<double>" and ("MultiplyRows" in kernel or (", false>" in kernel and "Flat" in kernel)):
+        # An element of 16 bytes is always a vector.
+        if dtype == "complex<double>" and "ScalarReader" in kernel:
             continue
         instructions, _ = hot_loop(kernels[kernel.format(dtype)])
         assert instructions / (1 if "ScalarReader" in kernel else UNROLL) <= BUDGETS[kernel], dtype
@@ -238,16 +290,93 @@ def test_single_elements_keep_the_budget(kernels, dtype, budget):
     assert instructions / UNROLL <= budget
 
 
+# By dtype: the elements of a vector, what multiplies a product, what adds one to a sum, and the shuffles that exchange
+# one.
+WORK = {
+    "float": (4, "FMUL", "DFMA", 2),
+    "Half": (8, "FMUL", "FFMA", 1),
+    "BFloat16": (8, "FMUL", "FADD", 1),
+}
+
+
+def way_through_segment(kernels, dtype):
+    """The whole kernel, and its products. A row of 1,001 leaves some threads of its last segment without an element."""
+    elements = 8 if dtype == "float" else 16
+    work = {"LDG": 2 * elements, "STG": elements, WORK[dtype][1]: elements}
+    return shortest_way(kernels[f"MultiplySegmentsKernel<{dtype}, true>"], work), elements * 1001 / 1024
+
+
+def way_through_row(kernel, products, levels, per_load):
+    """The whole kernel for one row: the products of a thread, and the threads that share it, as a power of two."""
+
+    def way(kernels, dtype):
+        size, _, add, shuffles = WORK[dtype]
+        count = products(size)
+        work = {"LDG": 2 * count // per_load(size), add: count, "SHFL": shuffles * levels(size), "STG": 1}
+        return shortest_way(kernels[kernel.format(dtype)], work), count
+
+    return way
+
+
+def way_through_columns(kernels, dtype):
+    """A trip of the loop over the rows."""
+    size, _, add, _ = WORK[dtype]
+    function = kernels[f"SumColumnsKernel<{dtype}, ScalarReader<{dtype}, unsigned int>>"]
+    ways = (shortest_way(function, {"LDG": 2 * size, add: size}, *loop) for loop in loops_of(function))
+    return min(way for way in ways if way), size
+
+
+def way_through_short_product(kernels, dtype):
+    """The whole kernel for rows that are too short for segments."""
+    work = {"LDG": 2 * UNROLL, "STG": UNROLL, WORK[dtype][1]: UNROLL}
+    return shortest_way(kernels[f"MultiplyScalarKernel<{dtype}, unsigned int>"], work), UNROLL
+
+
+VECTORS = "SumRowsKernel<{0}, VectorReader<{0}, true, true>>"
+SCALARS = "SumRowsKernel<{0}, ScalarReader<{0}, unsigned int>>"
+# What is computed, its way, and the instructions for one product of float, float16 and bfloat16, at most.
+WAYS = {
+    "[n, 1001] * [1001]": (way_through_segment, 13, 14, 14),
+    "[n, 3] * [3]": (way_through_short_product, 28, 31, 31),
+    # Threads that read four vectors each: two of them, or one of 16-bit elements.
+    "rows of 32": (way_through_row(VECTORS, lambda v: 4 * v, lambda v: 4 // v, lambda v: v), 16, 10, 10),
+    "rows of 1,024": (way_through_row(VECTORS, lambda v: 32, lambda v: 5, lambda v: v), 13, 11, 11),
+    "unaligned rows of 1,024": (way_through_row(SCALARS, lambda v: 32, lambda v: 5, lambda v: 1), 16, 14, 15),
+    "unaligned columns": (way_through_columns, 18, 14, 14),
+}
+
+
+@pytest.mark.parametrize("dtype", WORK)
+@pytest.mark.parametrize("name", WAYS)
+def test_a_product_takes_few_instructions(kernels, name, dtype):
+    """Of a warp, for a product in each thread: most of these keep well below the speed of the memory."""
+    way, *budgets = WAYS[name]
+    issued, products = way(kernels, dtype)
+    assert issued / products <= dict(zip(WORK, budgets, strict=True))[dtype]
+
+
+def test_rows_cut_by_other_loops_keep_the_budget_of_their_vectors(kernels):
+    """Unaligned sums over two loops or more, whose elements are found one by one."""
+    for dtype, (size, _, add, _) in WORK.items():
+        function = kernels[SCALARS.format(dtype)]
+        loops = [loop for loop in loops_of(function) if shortest_way(function, {"LDG": 2 * size, add: size}, *loop)]
+        inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+        # The others are over one loop, with and without constant distances.
+        assert len(inner) == 3
+        longest = max(shortest_way(function, {"LDG": 2 * size, add: size}, *loop) for loop in inner)
+        assert longest <= VECTOR * 2 // 3
+
+
 def test_vectors_are_read_at_once(kernels):
     """So that the loops above are those that read operands, and all of it."""
     for dtype in TYPES:
         names = [
             f"{name}<{dtype}, VectorReader<{dtype}, true, true>>" for name in ("SumRowsKernel", "SumColumnsKernel")
         ]
-        for name in (f"MultiplyFlatKernel<{dtype}, true, true>", *names):
+        for name in (f"MultiplyFlatKernel<{dtype}, true>", *names):
             assert hot_loop(kernels[name])[1] == 2 * UNROLL
 
 
 def test_the_plain_product_is_as_short_as_one_written_by_hand(kernels):
     """A kernel for float4 alone, with 32-bit indices, has 88 instructions for one vector."""
-    assert len(kernels["MultiplyFlatKernel<float, true, true>"]) <= 2 * 88
+    assert len(kernels["MultiplyFlatKernel<float, true>"]) <= 2 * 88

@@ -34,6 +34,55 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
             check(out, lhs, rhs, "x", dtype)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        lambda n: ([n], [n], [n]),
+        lambda n: ([n], [1], [n]),
+        lambda n: ([3, n], [1, n], [3, n]),
+        lambda n: ([3, 1], [3, n], [3, n]),
+        lambda n: ([2, 1, 2, n], [2, 3, 1, n], [2, 3, 2, n]),
+        lambda n: ([3, n], [3, n], [3, 1]),
+        lambda n: ([3, n], [3, n], [1, n]),
+        lambda n: ([2, 3, n], [2, 3, n], [2, 1, 1]),
+        lambda n: ([2, 3, 2, n], [2, 3, 2, n], [2, 1, 2, 1]),
+        lambda n: ([2, 3, 2, n], [2, 1, 2, n], [1, 3, 1, n]),
+    ],
+    ids=[
+        "same",
+        "by scalar",
+        "by row",
+        "by column",
+        "strided",
+        "sums",
+        "columns",
+        "block",
+        "sums 1, 3",
+        "columns 1, 3",
+    ],
+)
+def test_long_rows_at_any_address_within_fences(shapes, dtype, rng):
+    """Of whole segments and tiles, fewer and more; with any grid the same bits."""
+    memory = [contraction.Fenced(1 << 19) for _ in range(3)]
+    for n, offset in zip((171, 255, 256, 257, 400, 513, 1001, 2049), itertools.cycle((0, 1, 2, 3)), strict=False):
+        given = [random_array(rng, shape, dtype) for shape in shapes(n)[:2]]
+        results = set()
+        for i, place in enumerate((contraction.Fenced.at_start, contraction.Fenced.at_end, contraction.Fenced.at_end)):
+            lhs, rhs, out = (
+                place(block, shape, dtype.as_numpy_dtype, (offset + k) % 4 if i < 2 else 0)
+                for k, (block, shape) in enumerate(zip(memory, shapes(n), strict=True))
+            )
+            lhs[...], rhs[...] = given
+            memory[2].fill(UNTOUCHED)
+            before = memory[2].size - out.nbytes
+            emulated_cuda.contract(lhs, rhs, out, order=i, max_blocks=(1, 3, emulated_cuda.MANY)[i])
+            written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
+            assert memory[2].count(UNTOUCHED) - written == before
+            check(out, lhs, rhs, "x", dtype)
+            results.add(out.tobytes())
+        assert len(results) == 1
+
+
 def test_some_of_the_large_sums_are_cut_into_parts():
     """So that both are tried."""
     are_cut = [emulated_cuda.schedule(shapes).parts > 1 for shapes in LARGE]
@@ -68,6 +117,21 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
         emulated_cuda.contract(lhs, rhs, on_gpu, wrt)
         contraction.contract(lhs, rhs, on_cpu, wrt)
         np.testing.assert_array_equal(on_gpu.view(np.uint8), on_cpu.view(np.uint8))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_address_between_elements_is_refused(place, dtype, capfd):
+    """A GPU would stop. TensorFlow's kernel makes an InvalidArgumentError of the reason."""
+    memory = np.zeros(4096, np.uint8)
+    start, beyond = -memory.ctypes.data % 64, dtype.size // 2
+    for size in (1, 40):
+        arrays = [np.zeros([size], dtype.as_numpy_dtype) for _ in range(3)]
+        arrays[place] = memory[start + beyond :][: size * dtype.size].view(dtype.as_numpy_dtype)
+        assert emulated_cuda.library().emulated_contract(*contraction.as_c(*arrays, "x")) == 1
+        expected = (
+            f" must begin at a multiple of its elements' size in memory, {dtype.size} bytes, got one that begins "
+        )
+        assert ("lhs", "rhs", "out")[place] + expected + str(beyond) in capfd.readouterr().err
 
 
 def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
@@ -105,21 +169,54 @@ LIMIT = 2**31
 
 
 @pytest.mark.parametrize(
-    ("shapes", "kernel"),
+    ("shapes", "narrow", "wide"),
     [
-        (lambda n: [[n, 64], [1, 64], [n, 64]], "multiply"),
-        (lambda n: [[n, 64], [n, 64], [n, 1]], "sum rows"),
-        (lambda n: [[n, 64], [n, 64], [1, 64]], "sum columns"),
-        (lambda n: [[64, n], [64, n], [64, 1]], "sum rows"),
+        (lambda n: [[n, 64], [1, 64], [n, 64]], "multiply rows", "multiply scalar"),
+        (lambda n: [[64, n + 1], [1, n + 1], [64, n + 1]], "multiply segments", "multiply scalar"),
+        (lambda n: [[n, 64], [n, 64], [n, 1]], "sum rows", "sum rows"),
+        (lambda n: [[n, 64], [n, 64], [1, 64]], "sum columns", "sum columns"),
+        (lambda n: [[64, n], [64, n], [64, 1]], "sum rows", "sum rows"),
     ],
 )
-def test_indices_above_31_bits_take_64(shapes, kernel):
-    for n, is_narrow in ((LIMIT // 64, True), (LIMIT // 64 + 64, False)):
+def test_indices_above_31_bits_take_64(shapes, narrow, wide):
+    for n, is_narrow in ((LIMIT // 64 - 64, True), (LIMIT // 64 + 64, False)):
         schedule = emulated_cuda.schedule(shapes(n))
-        assert schedule.kernel == kernel
+        assert schedule.kernel == (narrow if is_narrow else wide)
         assert schedule.has_narrow_indices == is_narrow
     # Only the product is written element by element then; sums are of the same vectors, read singly.
-    assert schedule.is_vectorized == (kernel != "multiply")
+    assert schedule.is_vectorized == (not wide.startswith("multiply"))
+
+
+def test_elements_counted_along_vectors_fit_into_31_bits():
+    """A row of two elements counts as a vector of eight, where it is read element by element."""
+    for n, is_narrow in ((LIMIT // 8 - 1, True), (LIMIT // 8, False)):
+        schedule = emulated_cuda.schedule([[n, 3, 2], [n, 3, 2], [1, 3, 1]], itemsize=2)
+        assert (schedule.is_vectorized, schedule.has_narrow_indices) == (False, is_narrow)
+
+
+def test_long_rows_of_any_elements_are_cut_into_segments():
+    """Shorter ones are not, nor those that leave too many threads of their last segment without an element."""
+    for size, kernel in ((3, "scalar"), (169, "scalar"), (171, "segments"), (257, "scalar"), (343, "segments")):
+        assert emulated_cuda.schedule([[9, size], [1, size], [9, size]]).kernel == f"multiply {kernel}"
+    assert emulated_cuda.schedule([[9, 1000], [1, 1000], [9, 1000]]).kernel == "multiply rows"
+    assert emulated_cuda.schedule([[9, 1], [9, 1], [9, 1000]], addresses=(0, 0, 4)).kernel == "multiply scalar"
+    for addresses in ((4, 0, 0), (0, 4, 0), (0, 0, 4)):
+        assert (
+            emulated_cuda.schedule([[9, 1000], [1, 1000], [9, 1000]], addresses=addresses).kernel == "multiply segments"
+        )
+        assert emulated_cuda.schedule([[1000], [1000], [1000]], addresses=addresses).kernel == "multiply segments"
+
+
+def test_elements_of_16_bytes_are_always_vectors():
+    """Also rows of one element, and sums of operands that both stay in place along the columns."""
+    for shapes, kernel in (
+        ([[9, 3], [1, 3], [9, 3]], "multiply rows"),
+        ([[9, 1], [9, 1], [9, 3]], "multiply rows"),
+        ([[9, 3], [9, 3], [9, 1]], "sum rows"),
+        ([[9, 1], [9, 1], [1, 3]], "sum columns"),
+    ):
+        schedule = emulated_cuda.schedule(shapes, itemsize=16, addresses=(16, 48, 80))
+        assert (schedule.kernel, schedule.is_vectorized) == (kernel, True)
 
 
 def test_a_flat_product_of_any_size_is_in_vectors():

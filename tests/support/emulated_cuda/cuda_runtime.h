@@ -76,6 +76,7 @@ void SetOrder(uint64_t seed, unsigned max_blocks);
 }  // namespace emulated_cuda
 
 inline void __syncthreads() { emulated_cuda::BlockBarrier(); }
+inline void __syncwarp() { emulated_cuda::ExchangeInWarp(0, 0); }
 
 template <typename R>
 R __shfl_xor_sync(unsigned, R value, int mask) {

@@ -49,6 +49,10 @@ int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wr
   std::string error = "there is no such dtype";
   tf_cg_ops::WithElement(dtype, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
+    error = tf_cg_ops::cuda::WhyMisaligned("lhs", static_cast<const T*>(lhs)) +
+            tf_cg_ops::cuda::WhyMisaligned("rhs", static_cast<const T*>(rhs)) +
+            tf_cg_ops::cuda::WhyMisaligned("out", static_cast<const T*>(out));
+    if (!error.empty()) return;
     const int64_t bytes = tf_cg_ops::cuda::ScratchBytes<T>(plan);
     void* scratch = nullptr;
     // Writes beyond its end are detected.
