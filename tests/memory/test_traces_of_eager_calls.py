@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.memory.loop_step import LoopStep
 
 from ..support.modes import assert_all_close
 from ..support.tensors import pairs
@@ -481,3 +483,17 @@ def test_loops_with_a_new_step_keep_no_variable():
     alive = [reference for size in range(1, 10) for reference in alive_after(size)]
     collect_graphs()
     assert [reference() for reference in alive] == [None] * len(alive)
+
+
+def test_steps_that_compute_the_same_have_one_fingerprint():
+    """TensorFlow keeps the ops that an op waits for in no order."""
+    v = variable(np.ones([4]))
+
+    def step(y):
+        for _ in range(10):
+            y = tf.sin(y * v)
+        return [y]
+
+    spec, wording = tf.TensorSpec([4], tf.float64), without_gradient_function("scan")
+    steps = [LoopStep(wording, step, [spec]) for _ in range(8)]
+    assert len({step.fingerprint() for step in steps}) == 1

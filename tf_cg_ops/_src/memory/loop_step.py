@@ -149,7 +149,7 @@ def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.T
         return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
 
     for op in graph.get_operations():
-        waits = [number_of[id(other)] for other in op.control_inputs]
+        waits = sorted(number_of[id(other)] for other in op.control_inputs)  # TensorFlow orders them by address.
         digest.update(repr((op.type, op.device, places(op.inputs), waits)).encode())
         if any(id(output) in given for output in op.outputs):
             digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())
