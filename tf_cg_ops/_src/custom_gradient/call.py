@@ -190,10 +190,7 @@ def _backward(
     scopes = keras_internal.current_scopes()
     of_variables = {"variables": checks.variables} if checks.variables else {}
 
-    def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
-        if keras_internal.current_scopes() != scopes:
-            with keras_internal.scopes_entered(scopes):
-                return backward(upstream, **kwargs)
+    def in_the_same_scopes(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
         dys = pytree.upstream_gradients(outputs, components, upstream)
         try:
             answer = grad_fn.function(*dys, **of_variables, **kwargs)
@@ -202,6 +199,13 @@ def _backward(
             raise
         answer, by_capture = (answer, ()) if grad_fn.captures is None else answer
         return [*checks.checked_gradients(answer), *by_capture, *map(upstream.__getitem__, passed)]
+
+    # It does not refer to itself: what it keeps for the backward pass would wait for a collection of garbage.
+    def backward(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
+        if keras_internal.current_scopes() == scopes:
+            return in_the_same_scopes(upstream, **kwargs)
+        with keras_internal.scopes_entered(scopes):
+            return in_the_same_scopes(upstream, **kwargs)
 
     return backward if grad_fn.materialize else unused_outputs.with_none(backward)
 
