@@ -101,7 +101,8 @@ def call_with_recomputation(
     In eager mode a trace of it is kept as long as the function, or the one that it is `traced_for`.
     """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
-        return function(*args, **kwargs)
+        with traces.variables_reused(function):
+            return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
         inputs = traces.arrays_to_tensors((args, kwargs))
