@@ -14,6 +14,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
+from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
@@ -151,7 +152,7 @@ class Replay:
             return by_value + [None] * len(self._kept)
 
         specs = [_spec(tensor) for tensor in (*known, *self._kept, *targets)]
-        self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
+        self._backward = GradientFunction(tf.function(backward, autograph=False).get_concrete_function(*specs))
 
 
 def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:
