@@ -11,6 +11,7 @@ from tf_cg_ops._src.core import tf_internal
 
 from ..support.modes import RUNS as MODES
 from ..support.modes import assert_all_close
+from ..support.observed import COUNTS, counted, start_counting
 from ..support.tensors import pairs
 
 X = tf.constant([0.5, -1.0, 2.0], tf.float64)
@@ -143,6 +144,19 @@ def test_a_random_gradient_is_not_drawn_again():
             y = function(X)
         dx = inner.gradient(y, X)
     np.testing.assert_allclose(outer.gradient(dx, X), 2.0 * X, rtol=1e-12)
+
+
+def test_eager_mode_computes_the_gradients_that_a_tape_can_ask_for():
+    @cg.custom_gradient
+    def with_counted_gradient(x):
+        return tf.sin(x), lambda dy: dy * counted(tf.cos(x))
+
+    function = cg.recompute_grad(lambda x, y: with_counted_gradient(x) * y)
+    for sources, count in [([Y], 0), ([X, Y], 1), ([Y], 0), ([X], 1)]:
+        start_counting()
+        found = derivatives(lambda: function(X, Y), 1, sources)
+        assert COUNTS["gx"] == count
+        assert_all_close(found, derivatives(lambda: tf.sin(X) * Y, 1, sources), rtol=1e-12)
 
 
 def test_eager_mode_traces_one_graph_for_each_order():
