@@ -101,7 +101,7 @@ def call_with_recomputation(
     In eager mode a trace of it is kept as long as the function, or the one that it is `traced_for`.
     """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
-        with traces.variables_reused(function):
+        with traces.variables_reused(function if traced_for is None else traced_for):
             return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
