@@ -12,6 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.memory.loop_step import LoopStep
 
 from ..support.modes import assert_all_close
 from ..support.tensors import pairs
@@ -369,10 +372,53 @@ def test_a_function_that_needs_the_numbers_is_told_what_to_do(api, kind):
         assert noise not in message
 
 
-def collect_graphs():
-    """The graphs of a trace refer to each other in a way that takes the collector of garbage two runs."""
+def func_graphs():
+    """All graphs of functions that are alive."""
+    return [value for value in gc.get_objects() if type(value) is tf_internal.FuncGraph]
+
+
+def recomputed(f):
+    return cg.recompute_grad(f)
+
+
+def scanned(f):
+    def step(carry, _):
+        return f(carry), None
+
+    return lambda x: cg.scan(step, x, length=3)[0]
+
+
+def looped(f):
+    def cond(t, y):
+        return t < 3
+
+    def body(t, y):
+        return t + 1, f(y)
+
+    return lambda x: cg.while_loop(cond, body, (0, x), maximum_iterations=3)[1]
+
+
+KINDS = {"recompute_grad": recomputed, "override_gradients": overridden, "scan": scanned, "while_loop": looped}
+
+
+@pytest.mark.parametrize("wrap", KINDS.values(), ids=KINDS)
+def test_one_collection_of_garbage_frees_all_graphs_of_a_function(wrap):
+    w = variable(2.0)
+    for _ in range(3):
+        gc.collect()
+    before = len(func_graphs())
+
+    def function(x):
+        return w * tf.sin(x)
+
+    wrapped = wrap(function)
+    vjp(wrapped, X, sources=[X, w])
+    assert len(func_graphs()) > before
+    alive = weakref.ref(function)
+    del wrapped, function
+    assert alive() is None  # Without a collection of garbage.
     gc.collect()
-    gc.collect()
+    assert len(func_graphs()) == before
 
 
 @both
@@ -387,7 +433,7 @@ def test_no_graph_outlives_its_function(wrap):
     vjp(wrapped, X)
     assert traces.graphs[0]() is not None
     del wrapped, function
-    collect_graphs()
+    gc.collect()
     assert [graph() for graph in traces.graphs] == [None] * len(traces)
 
 
@@ -408,8 +454,9 @@ def test_no_graph_outlives_the_object_of_its_method(wrap):
     assert_equal(vjp(model.wrapped, X, sources=[X, model.w]), by_hand(2.0))
     alive = weakref.ref(model)
     del model
-    collect_graphs()
+    gc.collect()
     assert alive() is None
+    gc.collect()  # The first one frees the model, which refers to itself.
     assert [graph() for graph in traces.graphs] == [None] * len(traces)
 
 
@@ -432,7 +479,7 @@ def test_no_graph_outlives_the_step_of_a_loop():
 
     run()
     assert traces.graphs
-    collect_graphs()
+    gc.collect()
     assert [graph() for graph in traces.graphs] == [None] * len(traces)
 
 
@@ -469,6 +516,35 @@ def test_a_new_tensor_outside_is_a_new_trace(make):
             assert_equal([y, *tape.gradient(y, [X, held], output_gradients=DY)], by_hand(value))
 
 
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        lambda f: cg.custom_gradient(lambda x: (f(x), lambda dy: dy)),
+        lambda f: cg.custom_vjp(lambda x: (f(x), x), lambda x, dy: dy),
+        cg.recompute_grad,
+        overridden,
+        scanned,
+        looped,
+    ],
+    ids=["custom_gradient", "custom_vjp", *KINDS],
+)
+def test_what_a_call_keeps_for_its_gradient_goes_with_the_tape(decorate):
+    function = decorate(tf.sin)
+    vjp(function, X)
+    gc.collect()
+    gc.disable()
+    try:
+        x = tf.identity(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            function(x)
+        alive = weakref.ref(x)
+        del x, tape
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_loops_with_a_new_step_keep_no_variable():
     def alive_after(size):
         v, ones = variable(np.ones(size)), tf.ones([size], tf.float64)
@@ -479,5 +555,19 @@ def test_loops_with_a_new_step_keep_no_variable():
         return [weakref.ref(v), weakref.ref(v.handle)]
 
     alive = [reference for size in range(1, 10) for reference in alive_after(size)]
-    collect_graphs()
+    gc.collect()
     assert [reference() for reference in alive] == [None] * len(alive)
+
+
+def test_steps_that_compute_the_same_have_one_fingerprint():
+    """TensorFlow keeps the ops that an op waits for in no order."""
+    v = variable(np.ones([4]))
+
+    def step(y):
+        for _ in range(10):
+            y = tf.sin(y * v)
+        return [y]
+
+    spec, wording = tf.TensorSpec([4], tf.float64), without_gradient_function("scan")
+    steps = [LoopStep(wording, step, [spec]) for _ in range(8)]
+    assert len({step.fingerprint() for step in steps}) == 1

@@ -76,6 +76,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 # The graph of a FunctionDef, and its GraphDef: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
 
+# Keeps the variables that tf.compat.v1.get_variable makes in eager mode.
+from tensorflow.python.ops.variable_scope import EagerVariableStore
+
 # Whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
 
@@ -219,6 +222,12 @@ def variable_accesses(accessed: list[Any]) -> Iterator[None]:
             graph.watch_variable = outer
             for variable in accessed:
                 outer(variable)
+
+
+# The store in which tf.compat.v1.get_variable looks is the item of this collection.
+def eager_variable_store() -> Any:
+    """The store that keeps variables made in eager mode, such as a template has; None if none does."""
+    return next((store for store in ops.get_collection(("__variable_store",)) if store._store_eager_variables), None)
 
 
 # In eager mode, ops read their variables in C++, which reports trainable ones alone (pywrap_tfe_src.cc).

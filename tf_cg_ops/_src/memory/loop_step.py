@@ -16,6 +16,7 @@ from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.rewrite.traced_call import trace
 
 # The new value of a variable, for each op that writes it.
 _WRITES: dict[str, Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]] = {
@@ -42,7 +43,7 @@ class LoopStep:
     ) -> None:
         self._wording = wording
         with tf_internal.VariableWatcher() as watcher:
-            self._graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+            self._graph = trace(function, specs).graph
         self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self._graph.outputs]
         self._inputs = self._graph.inputs[: len(specs)]
         self._captures, self._handles = captures_of(self._graph)
@@ -149,7 +150,7 @@ def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.T
         return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
 
     for op in graph.get_operations():
-        waits = [number_of[id(other)] for other in op.control_inputs]
+        waits = sorted(number_of[id(other)] for other in op.control_inputs)  # TensorFlow orders them by address.
         digest.update(repr((op.type, op.device, places(op.inputs), waits)).encode())
         if any(id(output) in given for output in op.outputs):
             digest.update(repr([(output.dtype, output.shape) for output in op.outputs]).encode())

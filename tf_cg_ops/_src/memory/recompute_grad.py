@@ -101,7 +101,8 @@ def call_with_recomputation(
     In eager mode a trace of it is kept as long as the function, or the one that it is `traced_for`.
     """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
-        return function(*args, **kwargs)
+        with traces.variables_reused(function if traced_for is None else traced_for):
+            return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
         inputs = traces.arrays_to_tensors((args, kwargs))
@@ -116,8 +117,16 @@ def call_with_recomputation(
         with tf_internal.stop_recording():
             outputs, residuals = call.replay.forward(tensors)
 
-        def grad_fn(*dys: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            gradients = call.gradients(tensors, residuals, dys, [*variables, *passed])
+        def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
+            # A graph has one gradient for its tapes and for the rule that it holds.
+            skipped = {
+                id(tensor)
+                for leaf, is_needed in zip(leaves, needed, strict=True)
+                if not is_needed and tf.executing_eagerly()
+                for tensor in pytree.tensors_for_gradients(leaf)
+            }
+            needs = [id(tensor) not in skipped for tensor in tensors]
+            gradients = call.gradients(tensors, residuals, dys, [*variables, *passed], needs)
             by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
             by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
             sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
@@ -125,7 +134,7 @@ def call_with_recomputation(
             return (by_leaf, by_variable) if variables else by_leaf, by_capture
 
         captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
-        return call.pack(outputs), GradFn(grad_fn, captures, call.variables)
+        return call.pack(outputs), GradFn(grad_fn, captures, call.variables, takes_needed=True)
 
     return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
 
@@ -169,8 +178,9 @@ class _RecomputedCall:
         residuals: Sequence[tf.Tensor],
         dys: Sequence[Any],
         variables: Sequence[tf.Variable],
+        needed: Sequence[bool],
     ) -> "_Gradients":
-        """The gradients with respect to the Tensors, all captures, and the handles of variables that were read."""
+        """The gradients with respect to the Tensors that need them, all captures, and the handles of variables."""
         upstream = [
             tensor
             for gradient in dys
@@ -189,7 +199,7 @@ class _RecomputedCall:
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
             values = list(library.custom_gradient_barrier(values, upstream))
-        return _Gradients([*tensors, *self.replay.captures, *handles], self.replay.backward(values, upstream))
+        return _Gradients([*tensors, *self.replay.captures, *handles], self.replay.backward(values, upstream, needed))
 
 
 class _Gradients:

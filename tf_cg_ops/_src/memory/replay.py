@@ -5,6 +5,7 @@ The gradient computes everything else again.
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
+from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
@@ -50,7 +52,7 @@ class Replay:
         self.read_handles = [handle_of.get(id(residual)) for residual in residuals]
         pairs = zip(self.read_handles, residuals, strict=True)
         self.reads = [(handle, residual.dtype) for handle, residual in pairs if handle is not None]
-        self._backward: Any = None
+        self._backward: dict[tuple[bool, ...], GradientFunction] = {}
         self._lock = threading.Lock()
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -58,12 +60,16 @@ class Replay:
         results = self._forward(*tensors, *self.captures)
         return results[: len(self._outputs)], results[len(self._outputs) :]
 
-    def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any]) -> list[Any]:
-        """The gradients with respect to the arguments, the captures and the residuals; None where there is none."""
+    def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+        """The gradients with respect to the arguments, the captures and the residuals.
+
+        None where there is none, and for arguments that do not need theirs.
+        """
         with self._lock:  # In eager mode several threads share one trace.
-            if self._backward is None:
-                self._trace_backward()
-        return self._backward(*values, *dys)
+            key = tuple(needed)
+            if key not in self._backward:
+                self._backward[key] = self._trace_backward(key)
+        return self._backward[key](*values, *dys)
 
     def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
@@ -122,7 +128,7 @@ class Replay:
                 "of the recomputed function, or use numpy_function."
             )
 
-    def _trace_backward(self) -> None:
+    def _trace_backward(self, needed: tuple[bool, ...]) -> GradientFunction:
         targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
         known = [*self._forward_inputs, *self._residuals]
         # Gradient functions may read variables, such as those of a recomputed function inside of this one.
@@ -145,13 +151,14 @@ class Replay:
 
             copy = GraphCopy([*zip(known, values, strict=True), *handles], use_kept_values, pure=True)
             outputs = copy.tensors(targets)
-            sources = [value for value in values if tf_internal.is_trainable(value)]
-            gradients = iter(tf.gradients(outputs, sources, grad_ys=dys))
-            by_value = [next(gradients) if tf_internal.is_trainable(value) else None for value in values]
+            pairs = zip_longest(values, needed, fillvalue=True)
+            sources = [value if is_needed and tf_internal.is_trainable(value) else None for value, is_needed in pairs]
+            gradients = iter(tf.gradients(outputs, [source for source in sources if source is not None], grad_ys=dys))
+            by_value = [None if source is None else next(gradients) for source in sources]
             return by_value + [None] * len(self._kept)
 
         specs = [_spec(tensor) for tensor in (*known, *self._kept, *targets)]
-        self._backward = tf.function(backward, autograph=False).get_concrete_function(*specs)
+        return GradientFunction(tf.function(backward, autograph=False).get_concrete_function(*specs))
 
 
 def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:

@@ -13,7 +13,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall
+from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, trace
 
 _API = "override_gradients"
 _WORDING = without_gradient_function(_API)
@@ -119,14 +119,14 @@ class _OverriddenCall:
             return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
 
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            trace = TracedCall(function, args, kwargs)
-            self.pack = trace.pack
-            captures = [(inside, outside) for outside, inside in trace.graph.captures]
-            copy = GraphCopy([*zip(trace.inputs, tensors, strict=True), *captures], replace)
-            return [tf.identity(output) for output in copy.outputs_of(trace.graph)]
+            call = TracedCall(function, args, kwargs)
+            self.pack = call.pack
+            captures = [(inside, outside) for outside, inside in call.graph.captures]
+            copy = GraphCopy([*zip(call.inputs, tensors, strict=True), *captures], replace)
+            return [tf.identity(output) for output in copy.outputs_of(call.graph)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = ThreadSafeFunction(tf.function(flat_function, autograph=False).get_concrete_function(*specs))
+        self.compute = ThreadSafeFunction(trace(flat_function, specs))
         matching.check_all_matched(f"'{text.name_of(function)}'")
 
 

@@ -9,6 +9,24 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, tf_internal
 
 
+def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    """The function traced for Tensors of these specs, as `tf.function` does it, but without keeping it alive."""
+    # What TensorFlow traces stands in a cycle until garbage is collected. It must not hold an object whose end frees
+    # something else.
+    held = [function]
+    scope = tf.compat.v1.get_variable_scope()
+
+    def call(*tensors: tf.Tensor) -> Any:
+        # TensorFlow traces a function that makes variables twice, and counts scopes with a default name.
+        with tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False):
+            return held[0](*tensors)
+
+    try:
+        return tf.function(call, autograph=False).get_concrete_function(*specs)
+    finally:
+        held.clear()
+
+
 class TracedCall:
     """A function traced for arguments of one signature.
 
@@ -33,7 +51,7 @@ class TracedCall:
             return pytree.tensors_in(self._value)
 
         with tf_internal.VariableWatcher() as watcher:
-            self.graph = tf.function(flat_function, autograph=False).get_concrete_function(*specs).graph
+            self.graph = trace(flat_function, specs).graph
         self.inputs = self.graph.inputs[: len(specs)]
         self.variables = list(watcher.watched_variables())
 

@@ -58,9 +58,19 @@ def find_or_make(
     with slot.lock:
         made = traces.made.get(slot)
         if made is None:
-            with explain_missing_numbers(api, function):
+            with explain_missing_numbers(api, function), traces.variables_reused():
                 made = traces.made[slot] = make()
         return made
+
+
+def variables_reused(function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """A context for an eager call of the function itself: `get_variable` finds what a trace of it made."""
+    if isinstance(function, types.MethodType):
+        by_function = _by_object.get(function.__self__)
+        found = None if by_function is None else by_function.get(function.__func__)
+    else:
+        found = _by_owner.get(function)
+    return found.variables_reused() if found is not None and found.made_variables else contextlib.nullcontext()
 
 
 def _traces_of(owner: Any) -> "Traces":
@@ -105,6 +115,25 @@ class Traces:
         self._signatures = tf.function(_keep_slot, autograph=False)
         # By the slot. Here and not in the graph, which takes two collections of garbage to go.
         self.made: dict[_Slot, Any] = {}
+        self._variables = tf_internal.EagerVariableStore()
+        self.made_variables = False
+
+    @contextlib.contextmanager
+    def variables_reused(self) -> Iterator[None]:
+        """A context in which `tf.compat.v1.get_variable` finds a variable that a trace made under the same name.
+
+        In eager mode it makes a new one in each call. A trace of `tf.function` puts them into the store of all graphs,
+        where a call in eager mode fails to find them.
+        """
+        scope = tf.compat.v1.get_variable_scope()
+        with contextlib.ExitStack() as stack:
+            if tf_internal.eager_variable_store() is None:  # Otherwise the user keeps them.
+                stack.enter_context(self._variables.as_default())
+            stack.enter_context(
+                tf.compat.v1.variable_scope(scope, reuse=tf.compat.v1.AUTO_REUSE, auxiliary_name_scope=False)
+            )
+            yield
+        self.made_variables = bool(self._variables.variables())
 
     def slot_for(self, api: str, function: Callable[..., Any], key: Any, outside: Sequence[Any]) -> "_Slot":
         """The slot of a signature: a new one, or that of an earlier call."""
@@ -193,4 +222,6 @@ def _scope() -> tuple[Any, ...]:
     if tf.distribute.has_strategy():  # Each replica has its own variables.
         strategy, context = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
         replica = None if context is None else int(context.replica_id_in_sync_group)
-    return *keras_internal.state_of_call(), strategy, replica
+    variables = tf.compat.v1.get_variable_scope()  # Another scope or store has other variables.
+    of_variables = variables.name, variables.custom_getter, tf_internal.eager_variable_store()
+    return *keras_internal.state_of_call(), strategy, replica, *of_variables

@@ -1,0 +1,172 @@
+"""Derivatives of higher order of recomputed functions."""
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.core import tf_internal
+
+from ..support.modes import RUNS as MODES
+from ..support.modes import assert_all_close
+from ..support.observed import COUNTS, counted, start_counting
+from ..support.tensors import pairs
+
+X = tf.constant([0.5, -1.0, 2.0], tf.float64)
+Y = tf.constant([1.5, 0.25, -0.5], tf.float64)
+V = tf.Variable([2.0, 0.5, -1.0], dtype=tf.float64)
+INDICES = tf.constant([2, 0, 2])
+
+
+@tf.custom_gradient
+def of_tensorflow(x):
+    return tf.sin(x), lambda dy: dy * tf.cos(x)
+
+
+@cg.custom_gradient
+def of_ours(x):
+    return tf.sin(x), lambda dy: dy * tf.cos(x)
+
+
+@tf.custom_gradient
+def with_a_gradient_of_tensorflow(x):
+    return tf.square(x), lambda dy: 2.0 * dy * of_tensorflow(x)
+
+
+def with_a_random_gradient(x):
+    """The gradient is random, with the derivative 0: its own derivative must not draw the numbers again."""
+
+    @cg.custom_gradient
+    def function(x):
+        return tf.identity(x), lambda dy: dy * (1.0 + 0.0 * tf.random.uniform([], dtype=x.dtype)) * tf.square(x)
+
+    return function(x)
+
+
+# Functions of two Tensors.
+FUNCTIONS = {
+    "elementwise": lambda x, y: tf.sin(x * y) * tf.exp(x),
+    "variable": lambda x, y: tf.sin(x * V) * V * y,
+    "broadcast": lambda x, y: tf.reduce_prod(tf.tanh(x[:, None] * y) ** 2, 0),
+    "gather": lambda x, y: tf.sin(tf.gather(x * y, INDICES)) * tf.gather(x, INDICES),
+    "loop": lambda x, y: tf.while_loop(
+        lambda i, z: i < 3, lambda i, z: (i + 1, tf.sin(z * y)), (0, x), maximum_iterations=3
+    )[1],
+    "conditional": lambda x, y: tf.cond(x[0] > 0.0, lambda: tf.sin(x) * y, lambda: x),
+    "custom gradient of TensorFlow": lambda x, y: of_tensorflow(x * y) * x,
+    "custom gradient": lambda x, y: of_ours(x * y) * x,
+    "custom gradient in the gradient": lambda x, y: with_a_gradient_of_tensorflow(x) * y,
+    "recomputed inside": lambda x, y: cg.recompute_grad(lambda z: tf.sin(z) * y)(x * y),
+    "integers": lambda x, y: x * tf.cast(tf.argmax(y), x.dtype) * tf.exp(x),
+    "kept": lambda x, y: cg.checkpoint_name(tf.exp(x * y), "kept") ** 2,
+}
+
+
+def derivatives(function, order, sources):
+    """The value and the derivatives up to an order, each of the one before in fixed directions."""
+
+    def run(*sources):
+        if order == 0:
+            return [function()]
+        with tf.GradientTape() as tape:
+            tape.watch([source for source in sources if not isinstance(source, tf.Variable)])
+            found = derivatives(function, order - 1, sources)
+            y = tf.add_n([tf.reduce_sum(tf.cast(tf.range(1, 4), tf.float64) * t) for t in found[-len(sources) :]])
+        return [*found, *tape.gradient(y, sources, unconnected_gradients="zero")]
+
+    return run(*sources)
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(FUNCTIONS, ["eager", "traced"]))
+def test_third_derivatives_are_those_of_the_plain_function(name, mode):
+    plain = FUNCTIONS[name]
+    function = cg.recompute_grad(plain, keep=["kept"] if name == "kept" else ())
+    sources = [X, Y, V] if name == "variable" else [X, Y]
+    found = MODES[mode](lambda: derivatives(lambda: function(X, Y), 3, sources))()
+    assert_all_close(found, derivatives(lambda: plain(X, Y), 3, sources), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("name", ["elementwise", "gather"])
+def test_forward_mode_over_the_gradient(name, mode):
+    function = cg.recompute_grad(FUNCTIONS[name])
+
+    def product(function):
+        def run(x):
+            with tf.autodiff.ForwardAccumulator(x, Y) as accumulator:
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = function(x, Y)
+                gradient = tape.gradient(y, x)
+            return accumulator.jvp(gradient)
+
+        return run
+
+    found = MODES[mode](product(function))(X)
+    assert_all_close([found], [product(FUNCTIONS[name])(X)], rtol=1e-9)
+
+
+@pytest.mark.parametrize("pfor", [False, True])
+def test_a_hessian(pfor):
+    function = cg.recompute_grad(FUNCTIONS["elementwise"])
+
+    def hessian(function):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(X)
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                y = function(X, Y)
+            gradient = inner.gradient(y, X)
+        return outer.jacobian(gradient, X, experimental_use_pfor=pfor)
+
+    assert_all_close([hessian(function)], [hessian(FUNCTIONS["elementwise"])], rtol=1e-9)
+
+
+def test_the_derivative_with_respect_to_the_upstream_gradient():
+    function, dy = cg.recompute_grad(lambda x: tf.sin(x)), tf.identity(Y)
+    with tf.GradientTape() as outer:
+        outer.watch(dy)
+        with tf.GradientTape() as inner:
+            inner.watch(X)
+            y = function(X)
+        dx = inner.gradient(y, X, output_gradients=dy)
+    np.testing.assert_allclose(outer.gradient(dx, dy, output_gradients=X), X * np.cos(X), rtol=1e-12)
+
+
+def test_a_random_gradient_is_not_drawn_again():
+    function = cg.recompute_grad(with_a_random_gradient)
+    with tf.GradientTape() as outer:
+        outer.watch(X)
+        with tf.GradientTape() as inner:
+            inner.watch(X)
+            y = function(X)
+        dx = inner.gradient(y, X)
+    np.testing.assert_allclose(outer.gradient(dx, X), 2.0 * X, rtol=1e-12)
+
+
+def test_eager_mode_computes_the_gradients_that_a_tape_can_ask_for():
+    @cg.custom_gradient
+    def with_counted_gradient(x):
+        return tf.sin(x), lambda dy: dy * counted(tf.cos(x))
+
+    function = cg.recompute_grad(lambda x, y: with_counted_gradient(x) * y)
+    for sources, count in [([Y], 0), ([X, Y], 1), ([Y], 0), ([X], 1)]:
+        start_counting()
+        found = derivatives(lambda: function(X, Y), 1, sources)
+        assert COUNTS["gx"] == count
+        assert_all_close(found, derivatives(lambda: tf.sin(X) * Y, 1, sources), rtol=1e-12)
+
+
+def test_eager_mode_traces_one_graph_for_each_order():
+    def graphs():
+        return [value for value in gc.get_objects() if type(value) is tf_internal.FuncGraph]
+
+    function = cg.recompute_grad(lambda x, y: tf.sin(x * y) * tf.exp(x))
+    counts = []
+    for order in (1, 1, 2, 2, 3, 3):
+        before = graphs()
+        derivatives(lambda: function(X, Y), order, [X])
+        counts.append(sum(all(graph is not other for other in before) for graph in graphs()))
+    assert counts[1:] == [0, 1, 0, 1, 0]
