@@ -391,3 +391,14 @@ def test_forward_mode_traces_a_rule_whose_gradient_function_uses_tapes():
     outer = cg.custom_gradient(lambda x: (-tf.cos(x), lambda dy: dy * inner(x)))
     found = tf.function(tangent(gradient(outer)))(tf.constant(X))
     np.testing.assert_allclose(found, np.cos(X) * DY**2, rtol=1e-10)
+
+
+def test_a_function_without_saved_orders_does_not_advise_them():
+    inner = cg.recompute_grad(lambda x: tf.sin(x))
+    outer = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: dy * inner(in_a_loop(x))))
+    definition = tf.function(outer).get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
+    nodes = [node for f in definition.library.function for node in f.node_def if node.op == "CustomGradientRule"]
+    assert [node.attr["error"].s.decode() for node in nodes] == [
+        "recompute_grad: the graph has no gradient rule of '<lambda>' for a derivative of order 2. Compute it in the "
+        "program that traced '<lambda>'."
+    ]

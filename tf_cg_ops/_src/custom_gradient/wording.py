@@ -14,6 +14,12 @@ def _not_traced(noun: str, place: str) -> str:
     )
 
 
+_NO_RULE = (
+    "the graph has no gradient rule of '{function}' for a derivative of order {order}. Compute it in the program that "
+    "traced '{function}'"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Wording:
     """The nouns of an API, and the sentences in which it differs from others by more than nouns.
@@ -49,10 +55,7 @@ class Wording:
         "{subject} returned a gradient of the wrong shape for {argument}; expected {expected}, got {got}. Give it the "
         "shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
-    no_rule: str = (
-        "the graph has no gradient rule of '{function}' for a derivative of order {order}. Compute it in the program "
-        "that traced '{function}', or save it: {api}(..., saved_orders={order})."
-    )
+    no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
     not_traced: str = _not_traced("{gradient_function}", "{gradient_function}")
 
     def subject_of(self, function: str) -> str:
@@ -81,7 +84,8 @@ CUSTOM_GRADIENT = Wording("custom_gradient")
 def without_gradient_function(api: str, differentiated: str = "") -> Wording:
     """The wording of an API whose user writes no gradient function, but perhaps another one, such as a residual."""
     noun, place = (differentiated, f"the {differentiated}") if differentiated else ("function", "'{function}'")
-    return Wording(api, subject="the gradient of '{function}'", not_traced=_not_traced(noun, place))
+    not_traced = _not_traced(noun, place)
+    return Wording(api, subject="the gradient of '{function}'", no_rule=f"{_NO_RULE}.", not_traced=not_traced)
 
 
 def how_to_cast(got: tf.DType, expected: tf.DType) -> str:
