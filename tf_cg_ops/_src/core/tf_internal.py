@@ -164,6 +164,12 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
+# Such as those of tf.debugging.enable_check_numerics, which name the op in their reports.
+def are_ops_watched() -> bool:
+    """Whether functions of a debugger see each op of this thread."""
+    return bool(context.context().op_callbacks)
+
+
 # TensorFlow makes no copy on the same device, and tapes do not see it. The op Identity takes six times as long.
 def same_buffer(tensor: Any) -> Any:
     """Another EagerTensor with the buffer of one that is in the memory of this process."""

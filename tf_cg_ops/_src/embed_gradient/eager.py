@@ -37,7 +37,8 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
     def backward(dy: Any) -> tuple[tf.Tensor]:
         is_plain = type(dy) is EagerTensor and shape_of(dy) == shape and tf.executing_eagerly()
         if is_plain and not tf_internal.could_possibly_record():
-            if dtype in _REAL and dtype_number_of(dy) == dtype and math.prod(shape) <= _FEW:
+            is_small_product = dtype in _REAL and dtype_number_of(dy) == dtype and math.prod(shape) <= _FEW
+            if is_small_product and not tf_internal.are_ops_watched():
                 return (tf_internal.execute("Mul", dy, gx),)
             return (tf_internal.execute("CustomGradientEmbedGrad", dy, gx, eager_shape(shape), "wrt", "x"),)
         return (vjp(dy, shape, gx, shape, [], False),)

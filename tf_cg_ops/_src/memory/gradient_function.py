@@ -32,7 +32,8 @@ class GradientFunction:
         with tf_internal.stop_recording():
             results = self._function(*inputs)
         outputs = [t for t in tf.nest.flatten(results, expand_composites=True) if t is not None]
-        needed = tuple(tf_internal.should_record_backprop([tensor]) for tensor in inputs)
+        # Accumulators that record, too, transpose the gradient.
+        needed = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in inputs)
 
         def backward(*dys: Any) -> list[Any]:
             pairs = zip(dys, outputs, strict=True)
