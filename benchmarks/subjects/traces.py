@@ -1,6 +1,9 @@
 """Traces: rules that call their own function, and first calls of functions that are traced in eager mode."""
 
 import functools
+import gc
+import itertools
+import time
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -19,7 +22,7 @@ from ..harness.names import (
     SEGMENTED,
     TF,
 )
-from ..harness.samplers import Timed
+from ..harness.samplers import Number, Timed
 
 _OPS = 10
 
@@ -76,39 +79,54 @@ def _block(x: tf.Tensor) -> tf.Tensor:
 
 
 _STEPS = 16
+# A constant of each loop. The library finds a loop of the same operations again.
+_constants = itertools.count()
+
+Function = Callable[[tf.Tensor], tf.Tensor]
 
 
-def _loop(x: tf.Tensor) -> tf.Tensor:
-    return tf.while_loop(lambda i, _: i < _STEPS, lambda i, y: (i + 1, _block(y)), (0, x))[1]
+def _loop(while_loop: Callable) -> Function:
+    constant = float(next(_constants))
+    body = lambda i, y: (i + 1, _block(y + constant))  # noqa: E731
+    return lambda x: while_loop(lambda i, _: i < _STEPS, body, (0, x), maximum_iterations=_STEPS)[1]
 
 
-def _segmented_loop(x: tf.Tensor) -> tf.Tensor:
-    return cg.while_loop(lambda i, _: i < _STEPS, lambda i, y: (i + 1, _block(y)), (0, x), _STEPS)[1]
+def _scan() -> Function:
+    constant = float(next(_constants))
+    return lambda x: cg.scan(lambda carry, _: (_block(carry + constant), ()), x, length=_STEPS)[0]
 
 
-def _scan(x: tf.Tensor) -> tf.Tensor:
-    return cg.scan(lambda carry, _: (_block(carry), ()), x, length=_STEPS)[0]
-
-
-# What eager mode traces at the first call, made anew for each; and the function inside.
-_TRACED: dict[str, tuple[Callable[[], Callable[[tf.Tensor], tf.Tensor]], Callable[[tf.Tensor], tf.Tensor]]] = {
-    RECOMPUTED: (lambda: cg.recompute_grad(lambda x: _block(x)), _block),
-    OVERRIDDEN: (lambda: cg.override_gradients(lambda x: _block(x), {"Sin": cg.rules.built_in}), _block),
-    SCAN: (lambda: _scan, _loop),
-    SEGMENTED: (lambda: _segmented_loop, _loop),
+# What eager mode traces at the first call, and the function without it: each makes a new function.
+_TRACED: dict[str, tuple[Callable[[], Function], Callable[[], Function]]] = {
+    RECOMPUTED: (lambda: cg.recompute_grad(lambda x: _block(x)), lambda: lambda x: _block(x)),
+    OVERRIDDEN: (
+        lambda: cg.override_gradients(lambda x: _block(x), {"Sin": cg.rules.built_in}),
+        lambda: lambda x: _block(x),
+    ),
+    SCAN: (_scan, functools.partial(_loop, tf.while_loop)),
+    SEGMENTED: (functools.partial(_loop, cg.while_loop), functools.partial(_loop, tf.while_loop)),
 }
+
+
+def _first_call(make: Callable[[], Function], x: tf.Tensor) -> float:
+    """The seconds of the first call of a new function, with its gradient."""
+    function = make()
+    gc.collect()
+    start = time.perf_counter()
+    gradient(function, x)
+    return time.perf_counter() - start
 
 
 def _first_calls(settings: Settings) -> list[Case]:
     """The first eager call with its gradient, beside that of a `tf.function`."""
 
     def build(name: str) -> Samplers:
-        make, inside = _TRACED[name]
-        x = tf.linspace(0.1, 0.8, 8)
+        make, without = _TRACED[name]
+        first_call = functools.partial(_first_call, x=tf.linspace(0.1, 0.8, 8))
         return {
-            name: Timed(lambda: gradient(make(), x)),
-            SAME_IN_FUNCTION: Timed(lambda: gradient(tf.function(make()), x)),
-            PLAIN_IN_FUNCTION: Timed(lambda: gradient(tf.function(lambda x: inside(x)), x)),
+            name: Number(functools.partial(first_call, make)),
+            SAME_IN_FUNCTION: Number(functools.partial(first_call, lambda: tf.function(make()))),
+            PLAIN_IN_FUNCTION: Number(functools.partial(first_call, lambda: tf.function(without()))),
         }
 
     return [Case("first_calls", name, functools.partial(build, name), (name,)) for name in _TRACED]

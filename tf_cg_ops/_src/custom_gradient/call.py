@@ -20,7 +20,7 @@ from tf_cg_ops._src.core.variables import (
     reference_variables,
     variables_in,
 )
-from tf_cg_ops._src.custom_gradient import graph_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, keras_internal
@@ -84,8 +84,7 @@ def call_with_gradient(
         # Nearly every eager call. All that follows would come to the same, in twice the time.
         checks = GradientChecks(wording, name, arguments, inputs, variables)
         gradients = functools.partial(_gradients, grad_fn, False, checks, [value], [[value]], (), scopes)
-        flat_inputs = list(itertools.chain(*inputs))
-        return tapes.recorded_copies(name, [value], flat_inputs, graph_rule.in_its_order(gradients))[0]
+        return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), gradients)[0]
     grad_fn = grad_fn if isinstance(grad_fn, GradFn) else GradFn(grad_fn)
     leaves = _leaves_of_value(wording.api, name, value)
     returned = _only_returned(leaves, variables, arguments.values)
@@ -212,6 +211,11 @@ def _gradients(
     """
     if keras_internal.current_scopes() != scopes:
         with keras_internal.scopes_entered(scopes):
+            return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
+    is_eager_value = type(upstream[0]) is not EagerTensor and type(outputs[0]) is EagerTensor
+    if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
+        # In a graph, such as that of tape.jacobian, this is a first derivative.
+        with traced_rule.derivative(1):
             return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
     dys = pytree.upstream_gradients(outputs, components, upstream)
     if checks.variables:

@@ -7,7 +7,6 @@ CustomGradientRule names. Its body is imported, not called, so that its ops are 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ def attach(
     """
     for_tapes = for_tapes or backward
     if tf.executing_eagerly():
-        return tapes.recorded_copies(name, results, inputs, in_its_order(for_tapes), tangents)
+        return tapes.recorded_copies(name, results, inputs, for_tapes, tangents)
     graph = tf.compat.v1.get_default_graph()
     if error:
         rule = traced_rule.without_rule(error)
@@ -64,18 +63,6 @@ def attach(
     # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
     tapes.record(op.type, outputs, inputs, on_tapes, tangents)
     return outputs
-
-
-def in_its_order(backward: traced_rule.Backward) -> traced_rule.Backward:
-    """The gradients of a value of eager mode: in a graph, such as that of `tape.jacobian`, they are a derivative."""
-    return functools.partial(_in_its_order, backward)
-
-
-def _in_its_order(backward: traced_rule.Backward, dys: list[Any]) -> Sequence[Any]:
-    if tf.executing_eagerly():
-        return backward(dys)
-    with traced_rule.derivative(traced_rule.current_order() + 1):
-        return backward(dys)
 
 
 def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
