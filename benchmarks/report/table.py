@@ -59,7 +59,7 @@ def _later_runs(run: dict[str, Any]) -> dict[str, str]:
         if "commit" in case:
             key = f"{(case['commit']['hash'] or 'unknown')[:12]}, {case['started']}"
             found.setdefault(key, set()).add(case["subject"].replace("_", " "))
-    return {key: " and ".join(sorted(subjects)) for key, subjects in found.items()}
+    return {key: ", ".join(sorted(subjects)) for key, subjects in found.items()}
 
 
 def targets(run: dict[str, Any]) -> str:
