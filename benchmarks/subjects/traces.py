@@ -118,7 +118,7 @@ def _first_call(make: Callable[[], Function], x: tf.Tensor) -> float:
 
 
 def _first_calls(settings: Settings) -> list[Case]:
-    """The first eager call with its gradient, beside that of a `tf.function`."""
+    """The first eager call with its gradient, beside the first call of a `tf.function`."""
 
     def build(name: str) -> Samplers:
         make, without = _TRACED[name]

@@ -164,7 +164,7 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# Such as those of tf.debugging.enable_check_numerics, which name the op in their reports.
+# tf.debugging.enable_check_numerics, for example, names the op in its reports.
 def are_ops_watched() -> bool:
     """Whether functions of a debugger see each op of this thread."""
     return bool(context.context().op_callbacks)

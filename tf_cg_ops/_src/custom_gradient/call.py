@@ -214,7 +214,7 @@ def _gradients(
             return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
     is_eager_value = type(upstream[0]) is not EagerTensor and type(outputs[0]) is EagerTensor
     if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
-        # In a graph, such as that of tape.jacobian, this is a first derivative.
+        # In a graph, such as tape.jacobian makes, this is a first derivative.
         with traced_rule.derivative(1):
             return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
     dys = pytree.upstream_gradients(outputs, components, upstream)

@@ -1,6 +1,6 @@
 """The op CustomGradientRule: returns its first inputs, the results, and names the function that is their gradient.
 
-Its other inputs are those of the user's function, and what the rule captures.
+Its other inputs are the inputs of the user's function and what the rule captures.
 """
 
 import itertools

@@ -28,8 +28,9 @@ Backward = Callable[[list[Any]], Sequence[Any]]
 # A decorated call inside a rule has a rule for the next derivative. A function may call itself in its rule, even more
 # than once: without a limit tracing would not end, and each order multiplies the number of rules.
 MAX_ORDER = 3
-# Rules of the second and third order are traced as long as those of one order, with the values that they belong to,
-# have fewer ops. An op that calls a function counts as many: tracing its loop or branch costs more than all other ops.
+# Rules of the second and third order are traced while all rules of the same order, with the values that they belong to,
+# have fewer ops than this. An op that calls a function counts as many: tracing a loop or a branch costs more than the
+# rest.
 _MOST_OPS = 200
 
 _serial = itertools.count()
@@ -138,7 +139,7 @@ def zeros_like(result: tf.Tensor) -> tf.Tensor:
 
 
 def without_rule(error: str, exception: Exception | None = None) -> TracedRule:
-    """Stands for a rule that there is not."""
+    """Stands for a missing rule."""
     return TracedRule(_empty_function(), [], [], [], [], error, exception)
 
 
