@@ -120,6 +120,6 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             for before, after in ((arguments, expected), (parameters, returned))
         )
         raise ValueError(
-            f"CustomGradientRule: the function '{name}' is no gradient rule of this op; expected {expected_text}, "
+            f"CustomGradientRule: the function '{name}' is not a gradient rule of this op; expected {expected_text}, "
             f"got {got_text}. Load the graph as it was saved."
         )
