@@ -3,6 +3,7 @@
 import gzip
 import os
 import pathlib
+import runpy
 import shutil
 import sys
 import tarfile
@@ -27,8 +28,9 @@ ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from build_ops.compiler import build_libraries  # noqa: E402
+from build_ops.readme import long_description  # noqa: E402
 from build_ops.sources import SOURCES, SOURCES_WITH_CC  # noqa: E402
-from build_ops.tensorflow import build_info, tensorflow_requirement  # noqa: E402
+from build_ops.tensorflow import build_info, find_tensorflow, tensorflow_requirement  # noqa: E402
 
 
 class BuildOpLibrary(build_ext):
@@ -82,11 +84,17 @@ class ReproducibleSdist(sdist):
         return path
 
 
+# A source distribution is the same wherever it is made.
+TENSORFLOW = tensorflow_requirement(None if "sdist" in sys.argv else find_tensorflow())
+VERSION = runpy.run_path(str(ROOT / "tf_cg_ops" / "_version.py"))["__version__"]
+
 setup(
+    long_description=long_description(ROOT / "README.md", VERSION),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension("tf_cg_ops._ops", sources=list(SOURCES)),
         Extension("tf_cg_ops._ops_with_cc", sources=list(SOURCES_WITH_CC)),
     ],
     cmdclass={"build_ext": BuildOpLibrary, "bdist_wheel": AnyPythonWheel, "sdist": ReproducibleSdist},
-    install_requires=[tensorflow_requirement(), "numpy>=1.26"],
+    install_requires=[TENSORFLOW, "numpy>=1.26"],
 )

@@ -58,6 +58,8 @@ installed_tensorflow = repository_rule(
         "_script": attr.label(default = "//bazel:find_tensorflow.py"),
         "_imported": attr.label_list(default = [
             "//:build_ops/compiler.py",
+            "//:build_ops/machine.py",
+            "//:build_ops/progress.py",
             "//:build_ops/tensorflow.py",
         ]),
     },

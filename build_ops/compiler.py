@@ -10,8 +10,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from .cuda import Toolkit, announcement, find_toolkit
+from .machine import check_machine
+from .progress import tell
 from .sources import CUDA_SOURCES, SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
-from .tensorflow import installed_tensorflow, tensorflow_flags
+from .tensorflow import require_tensorflow, tensorflow_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -49,8 +51,11 @@ WITH_CC = "-l:libtensorflow_cc.so.2"
 
 def build_libraries(folder: pathlib.Path) -> None:
     """Builds the op library, with kernels for GPUs where there is nvcc, and the parts with libtensorflow_cc."""
+    check_machine()
+    tensorflow = require_tensorflow()
+    tell(f"compiling against {tensorflow.distribution} {tensorflow.version} ({tensorflow.environment.python})")
     toolkit, note = find_toolkit()
-    print(announcement(toolkit, note), flush=True)
+    tell(announcement(toolkit, note))
     cuda = CUDA_SOURCES if toolkit else WITHOUT_CUDA
     # All units of both first: else the last unit of the one library is compiled on one processor alone.
     compile_units(list(dict.fromkeys([*cuda, *SOURCES_WITH_CC, *SOURCES])), toolkit)
@@ -88,8 +93,19 @@ def compile_units(
 ) -> list[pathlib.Path]:
     """Compiles the sources that are not up to date; returns all objects."""
     commands = compile_commands(find_compiler(), tensorflow_flags()[0], toolkit, more_flags)
+    return compile_files(commands, [as_one(*unit) for unit in units(sources).items()])
+
+
+def compile_files(commands: Mapping[str, list[str]], sources: Sequence[str]) -> list[pathlib.Path]:
+    """Compiles the files that are not up to date, each with the command for its kind; returns all objects."""
+    objects = {source: object_of(commands, source) for source in sources}
+    changed = [source for source, target in objects.items() if not is_up_to_date(target)]
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(lambda unit: compile_source(commands, as_one(*unit)), units(sources).items()))
+        compiled = [pool.submit(compile_file, commands, source, objects[source]) for source in changed]
+        for count, future in enumerate(concurrent.futures.as_completed(compiled), 1):
+            future.result()
+            tell(f"compiled {count} of {len(changed)} files")
+    return list(objects.values())
 
 
 def compile_commands(
@@ -154,21 +170,25 @@ def as_one(name: str, sources: Sequence[str]) -> str:
     return str(unit.relative_to(ROOT))
 
 
-def compile_source(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:
-    """Compiles one file with the command for its kind, unless its object is newer than the file and its includes."""
-    kind = pathlib.Path(source).suffix
+def object_of(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:
+    """The object file that the command for its kind makes of a source."""
     # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
-    digest = hashlib.sha256(json.dumps([commands[kind], installed_tensorflow()]).encode()).hexdigest()[:12]
-    target = ROOT / "build" / f"objects-{digest}" / (source.replace("/", "-") + ".o")
-    dependencies = target.with_suffix(".d")
-    if not is_up_to_date(target, dependencies):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        run([*commands[kind], "-MMD", "-MF", str(dependencies), "-c", source, "-o", str(target)])
-    return target
+    tensorflow = require_tensorflow()
+    made_by = json.dumps([commands[pathlib.Path(source).suffix], tensorflow.distribution, tensorflow.version])
+    folder = ROOT / "build" / f"objects-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
+    return folder / (source.replace("/", "-") + ".o")
 
 
-def is_up_to_date(target: pathlib.Path, dependencies: pathlib.Path) -> bool:
+def compile_file(commands: Mapping[str, list[str]], source: str, target: pathlib.Path) -> None:
+    """Compiles one file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = commands[pathlib.Path(source).suffix]
+    run([*command, "-MMD", "-MF", str(target.with_suffix(".d")), "-c", source, "-o", str(target)])
+
+
+def is_up_to_date(target: pathlib.Path) -> bool:
     """Whether the object exists and is newer than every file in the compiler's list for it."""
+    dependencies = target.with_suffix(".d")
     if not target.exists() or not dependencies.exists():
         return False
     # g++ writes `object: files`, nvcc `object : files`.

@@ -85,8 +85,8 @@ def find_toolkit() -> tuple[Toolkit | None, str]:
 def announcement(toolkit: Toolkit | None, note: str) -> str:
     """The line that a build says about CUDA."""
     if toolkit is None:
-        return f"tf_cg_ops: {note}: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
-    return f"tf_cg_ops: {note}: building for GPUs, too."
+        return f"{note}: building for the CPU; on GPUs the ops use TensorFlow's own kernels"
+    return f"{note}: building for GPUs, too"
 
 
 def _look_for_toolkit() -> tuple[Toolkit | None, str]:

@@ -1,39 +1,113 @@
 """The TensorFlow to compile against, found without importing it into the process of the build."""
 
-import importlib.metadata
+import dataclasses
+import functools
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 # The minor versions that the sources compile against; `make matrix` tests them all.
 SUPPORTED = ("2.18", "2.19", "2.20", "2.21")
 
-# The names under which TensorFlow is published. Each satisfies requirements on itself only, so the wheel has to ask
-# for the one that it was compiled against.
-DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+# Without a TensorFlow the build asks for this one.
+DEFAULT_REQUIREMENT = f"tensorflow=={SUPPORTED[-1]}.*"
+
+# Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, those of AMD and of conda.
+_LIST_DISTRIBUTIONS = """
+import importlib.metadata as metadata, importlib.util, json
+there = importlib.util.find_spec("tensorflow") is not None
+names = metadata.packages_distributions().get("tensorflow", []) if there else []
+print(json.dumps({metadata.metadata(name)["Name"]: metadata.version(name) for name in names}))
+"""
+_PRINT_FLAGS = """
+import json, tensorflow as tf
+print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))
+"""
 
 
-def installed_tensorflow() -> tuple[str, str]:
-    """The distribution and the version of the TensorFlow to compile against, found without importing it."""
-    for distribution in DISTRIBUTIONS:
-        try:
-            version = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if minor_of(version) not in SUPPORTED:
-            raise SystemExit(
-                f"tf_cg_ops: the build does not know this TensorFlow; expected {SUPPORTED[0]} to {SUPPORTED[-1]}, got "
-                f"{distribution} {version}. Install one of those (pip install '{distribution}=={SUPPORTED[-1]}.*')."
-            )
-        return distribution, version
-    raise SystemExit(
-        "tf_cg_ops: the build found no TensorFlow; expected one of "
-        + ", ".join(DISTRIBUTIONS)
-        + " beside setuptools in this Python, got none. Install the TensorFlow that you will use (pip install "
-        "'tensorflow==2.21.*'), then build against it: pip install 'setuptools>=77' wheel && "
-        "pip install --no-build-isolation ."
-    )
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """A Python whose packages the build looks at, and whether without those that an isolated build adds or hides."""
+
+    python: str
+    without_isolation: bool = False
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Runs a script, which prints JSON in its last line."""
+        variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if self.without_isolation:
+            for name in ("PYTHONPATH", "PYTHONNOUSERSITE"):  # pip isolates a build by these.
+                variables.pop(name, None)
+        return subprocess.run([self.python, "-c", script], env=variables, capture_output=True, text=True, check=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorFlow:
+    """A TensorFlow that the op library can be compiled against."""
+
+    distribution: str
+    version: str
+    environment: Environment
+
+    def requirement(self) -> str:
+        """The requirement of a package that was compiled against it."""
+        if not re.fullmatch(r"[\d.]+(\.post\d+|\+.*)?", self.version):  # A nightly build fits no other one.
+            return f"{self.distribution}=={self.version}"
+        return f"{self.distribution}{_same_minor(self.version)}"
+
+
+@functools.cache
+def find_tensorflow() -> TensorFlow | None:
+    """The TensorFlow to compile against, if there is one; SystemExit if the sources do not know its version."""
+    for environment in _environments():
+        listed = environment.run(_LIST_DISTRIBUTIONS)
+        # A Python that is too old for the script is none to install into.
+        versions = json.loads(listed.stdout.splitlines()[-1]) if listed.returncode == 0 else {}
+        found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in versions.items()}
+        if found:
+            # With several, they share one folder; pip's requirements are mostly on the first of these.
+            distribution = min(found, key=lambda name: (name != "tensorflow", name != "tensorflow-cpu", name))
+            return TensorFlow(distribution, _supported(distribution, found[distribution]), environment)
+    return None
+
+
+def _environments() -> Iterator[Environment]:
+    """Where to look: here; in an isolated build also in the environment that pip installs into, or that is activated."""
+    yield Environment(sys.executable)
+    if "build_ops.backend" not in sys.modules:  # Such as Bazel, which says in which Python to look.
+        return
+    if "PIP_BUILD_TRACKER" in os.environ:  # pip, which runs the Python that it installs into.
+        yield Environment(sys.executable, without_isolation=True)
+        return
+    # uv and build run the Python of a folder that they delete afterwards, which is first on PATH.
+    for folder in map(pathlib.Path, os.get_exec_path()):
+        if folder.parent != pathlib.Path(sys.prefix) and os.access(folder / "python3", os.X_OK):
+            yield Environment(str(folder / "python3"), without_isolation=True)
+            return
+
+
+def _supported(distribution: str, version: str) -> str:
+    if minor_of(version) not in SUPPORTED:
+        raise SystemExit(
+            f"tf_cg_ops: the TensorFlow to compile against must be {SUPPORTED[0]} to {SUPPORTED[-1]}, got "
+            f"{distribution} {version}. Install one of those (pip install '{distribution}=={SUPPORTED[-1]}.*')."
+        )
+    return version
+
+
+def require_tensorflow() -> TensorFlow:
+    """The TensorFlow to compile against; SystemExit if there is none."""
+    tensorflow = find_tensorflow()
+    if tensorflow is None:
+        raise SystemExit(
+            f"tf_cg_ops: found no TensorFlow to compile against in {sys.executable}. Build with `pip install .`, which "
+            f"gets one, or install it first: pip install '{DEFAULT_REQUIREMENT}'"
+        )
+    return tensorflow
 
 
 def minor_of(version: str) -> str:
@@ -41,36 +115,40 @@ def minor_of(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def tensorflow_requirement() -> str:
-    """The requirement on the minor version that the op library is compiled against."""
-    distribution, version = installed_tensorflow()
+def _same_minor(version: str) -> str:
     major, minor = (int(part) for part in version.split(".")[:2])
-    return f"{distribution}>={major}.{minor},<{major}.{minor + 1}"
+    return f">={major}.{minor},<{major}.{minor + 1}"
+
+
+def tensorflow_requirement(tensorflow: TensorFlow | None) -> str:
+    """The requirement of a package that was compiled against this one, or would be against the default."""
+    return tensorflow.requirement() if tensorflow else f"tensorflow{_same_minor(SUPPORTED[-1])}"
 
 
 def build_info() -> str:
     """The text of _build_info.py: what the op library was compiled against, for the check at import."""
-    distribution, version = installed_tensorflow()
+    tensorflow = require_tensorflow()
     return (
         '"""The TensorFlow that the op library beside this file was compiled against; written by the build."""\n\n'
-        f'TENSORFLOW_DISTRIBUTION = "{distribution}"\n'
-        f'TENSORFLOW_VERSION = "{version}"\n'
+        f'TENSORFLOW_DISTRIBUTION = "{tensorflow.distribution}"\n'
+        f'TENSORFLOW_VERSION = "{tensorflow.version}"\n'
     )
 
 
-def tensorflow_flags() -> tuple[list[str], list[str]]:
+@functools.cache
+def tensorflow_flags() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """TensorFlow's own compile and link flags, asked in a process of its own."""
-    script = (
-        "import json, tensorflow as tf;"
-        "print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))"
-    )
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    answer = subprocess.run([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, check=True)
+    tensorflow = require_tensorflow()
+    answer = tensorflow.environment.run(_PRINT_FLAGS)
+    if answer.returncode != 0:
+        raise SystemExit(
+            f"tf_cg_ops: {tensorflow.distribution} {tensorflow.version} cannot be imported in "
+            f"{tensorflow.environment.python}:\n{answer.stderr}"
+        )
     compile_flags, link_flags = json.loads(answer.stdout.splitlines()[-1])
     # Headers that tf2xla includes and the wheel keeps in folders of its own.
     includes = [flag[2:] for flag in compile_flags if flag.startswith("-I")]
     externals = ("external/highwayhash", "external/farmhash_archive/src")
     compile_flags += [f"-I{include}/{external}" for include in includes for external in externals]
     # Warnings are for this library's sources; TensorFlow's headers have their own.
-    compile_flags = ["-isystem" + flag[2:] if flag.startswith("-I") else flag for flag in compile_flags]
-    return compile_flags, link_flags
+    return tuple("-isystem" + flag[2:] if flag.startswith("-I") else flag for flag in compile_flags), tuple(link_flags)

@@ -5,7 +5,6 @@ status is 1.
 """
 
 import argparse
-import concurrent.futures
 import functools
 import json
 import os
@@ -15,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-from build_ops.compiler import COMPILE_FLAGS, ROOT, WITH_CC, build_library, build_with_tensorflow, compile_source, run
+from build_ops.compiler import COMPILE_FLAGS, ROOT, WITH_CC, build_library, build_with_tensorflow, compile_files, run
 from build_ops.sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA
 from build_ops.tensorflow import tensorflow_flags
 
@@ -94,8 +93,7 @@ def build_program(name, compiler, flags, sources):
     """Compiles the changed sources of a program, and links it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     commands = {".cc": [compiler, "-std=c++17", *COMPILE_FLAGS, *LINES, *flags, "-I."]}
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        objects = list(pool.map(lambda source: compile_source(commands, source), sources))
+    objects = compile_files(commands, sources)
     program = FOLDER / name
     run([compiler, *flags, "-pthread", "-o", str(program), *map(str, objects)])
     return program

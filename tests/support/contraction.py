@@ -42,7 +42,7 @@ def compile_objects(sources, *flags, folder, root=ROOT):
 def compile_library(sources, *flags, folder):
     """A shared library of `cc/lib`, with the objects of the build, and of other C++ sources, which get more flags."""
     commands = compiler.compile_commands(compiler.find_compiler(), compiler.tensorflow_flags()[0])
-    objects = [compiler.compile_source(commands, source) for source in CC_LIB]
+    objects = compiler.compile_files(commands, CC_LIB)
     objects += compile_objects(sources, *flags, folder=folder)
     target = pathlib.Path(folder) / "library.so"
     subprocess.run([*compiler.find_compiler(), "-shared", "-o", target, *objects], check=True)

@@ -183,7 +183,7 @@ def _cell(outcomes):
 
 def main(report):
     """Writes both files, unless a cell that they have is missing: then some tests did not run."""
-    from build_ops.tensorflow import installed_tensorflow, minor_of  # Which tests run by Bazel do not have.
+    from build_ops.tensorflow import minor_of, require_tensorflow  # Which tests run by Bazel do not have.
 
     cells = read(report)
     known = json.loads((ROOT / "docs" / "modes.json").read_text())["cells"]
@@ -195,7 +195,7 @@ def main(report):
             f"mode_table: the report lacks cells; expected all that docs/modes.json has, got none for {', '.join(missing)}. "
             "Run all tests, or remove from docs/modes.json what is not tested any more."
         )
-    write(minor_of(installed_tensorflow()[1]), cells)
+    write(minor_of(require_tensorflow().version), cells)
 
 
 if __name__ == "__main__":
