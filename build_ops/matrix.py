@@ -13,7 +13,17 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
-from .environments import CORE_REQUIREMENTS, ROOT, copy_core_tests, environment, make_environment, pip, run_core_tests
+from .environments import (
+    CORE_REQUIREMENTS,
+    ROOT,
+    copy_core_tests,
+    environment,
+    make_environment,
+    pip,
+    pythons_at_hand,
+    run_core_tests,
+    version_of,
+)
 from .release import make_sdist
 from .tensorflow import SUPPORTED
 
@@ -33,18 +43,6 @@ MORE_TESTS = (
 HEADER = ("TensorFlow", "Python", "NumPy", "Keras", "tf_keras", "tests")
 
 
-def version_of(python: str) -> tuple[int, int] | None:
-    """The version of a Python; None if it is not installed."""
-    try:
-        script = "import json, sys; print(json.dumps(sys.version_info[:2]))"
-        answer = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
-    # The name may belong to a script that only recommends a package.
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    major, minor = json.loads(answer.stdout)
-    return major, minor
-
-
 def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
     """The newest of the Pythons that a version of TensorFlow is published for."""
     fitting = [python for python, version in pythons.items() if version <= NEWEST_PYTHON[minor]]
@@ -53,10 +51,10 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
     """Installs a version of TensorFlow, its tf_keras, and the library, built against it."""
-    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", "setuptools>=77", "wheel", *CORE_REQUIREMENTS)
+    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", *CORE_REQUIREMENTS)
     # tf_keras requires the distribution `tensorflow`, which pip would install beside the one above.
     pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
-    pip(interpreter, "install", "--no-build-isolation", str(sdist))
+    pip(interpreter, "install", str(sdist))
 
 
 def versions_in(interpreter: pathlib.Path) -> list[str]:
@@ -91,7 +89,7 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=["python3"], help="the Pythons to choose from")
     parser.add_argument("--tensorflow", nargs="+", default=SUPPORTED, choices=SUPPORTED, metavar="MINOR")
     options = parser.parse_args()
-    pythons = {python: version for python in options.python if (version := version_of(python))}
+    pythons = pythons_at_hand(options.python)
     rows, all_passed = [], True
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         sdist = make_sdist(ROOT, pathlib.Path(temporary))

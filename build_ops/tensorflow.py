@@ -76,7 +76,7 @@ def find_tensorflow() -> TensorFlow | None:
 
 
 def _environments() -> Iterator[Environment]:
-    """Where to look: here; in an isolated build also in the environment that pip installs into, or that is activated."""
+    """Where to look: here; a build backend also looks where pip installs, or in the activated environment."""
     yield Environment(sys.executable)
     if "build_ops.backend" not in sys.modules:  # Such as Bazel, which says in which Python to look.
         return

@@ -1,5 +1,5 @@
+#include "cc/versions/shape_inference.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_cg_ops {
 namespace {

@@ -37,9 +37,10 @@ MAY_INCLUDE = {
     "cc/functions": r"tensorflow/core/framework/function\.h",
     "cc/gradients": r"cc/functions/|cc/lib/|tensorflow/core/framework/",
     "cc/graph_gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
-    "cc/ops": r"cc/lib/|tensorflow/core/framework/(op|shape_inference)\.h",
+    "cc/ops": r"cc/lib/|cc/versions/shape_inference\.h|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
-    "cc/versions": r"tensorflow/compiler/tf2xla/|tensorflow/core/public/version\.h|"
+    "cc/versions": r"absl/log/internal/log_message\.h|tensorflow/compiler/tf2xla/|"
+    r"tensorflow/core/(framework/shape_inference|public/version)\.h|"
     r"xla/(client|hlo/builder)/|xla/stream_executor/stream\.h",
     "cc/passes": r"cc/lib/|"
     r"tensorflow/core/(common_runtime/(optimization_registry|function_body|function_def_utils)\.h|framework/|graph/|"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tf_cg_ops as cg
-from build_ops import matrix
+from build_ops import environments, matrix
 from build_ops.tensorflow import SUPPORTED
 from tf_cg_ops._src.core import library
 
@@ -88,9 +88,9 @@ def test_a_python_that_is_not_at_hand_has_no_version(tmp_path):
     hint = tmp_path / "python3.99"
     hint.write_text("#!/bin/sh\necho install it >&2\nexit 127\n")
     hint.chmod(0o755)
-    assert matrix.version_of(str(hint)) is None
-    assert matrix.version_of("python3.99") is None
-    assert matrix.version_of(sys.executable) == sys.version_info[:2]
+    assert environments.version_of(str(hint)) is None
+    assert environments.version_of("python3.99") is None
+    assert environments.version_of(sys.executable) == sys.version_info[:2]
 
 
 def test_the_matrix_knows_all_versions_and_its_tests_are_there():

@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
         "override": _override,
         "adopt": _adopt,
         "inspect": _inspect,
-        "demo": lambda options: demo.run(options.output),
+        "demo": lambda options: demo.run_quick() if options.quick else demo.run(options.output),
     }
     try:
         return commands[options.command](options)

@@ -8,13 +8,24 @@ import sys
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "SciPy", "matplotlib": "Matplotlib"}
 
 
+def run_quick() -> int:
+    """Runs the part that needs only TensorFlow and NumPy; returns the exit status as `run` does."""
+    from . import quick
+    from .report import Report
+
+    report = Report()
+    quick.run(report)
+    report.show()
+    return 0 if report.all_hold() else 1
+
+
 def run(output: pathlib.Path) -> int:
     """Runs all parts, prints the findings, and returns the exit status: 1 if any finding does not hold."""
     missing = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         print(
             f"tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no {' and no '.join(missing)}. "
-            "Install them with: pip install 'tf_cg_ops[demo]'",
+            "Install them with: pip install 'tf_cg_ops[demo]'. Without them, tf-cg-ops demo --quick runs.",
             file=sys.stderr,
         )
         return 1

@@ -1,0 +1,87 @@
+"""Builds both libraries for 64-bit ARM with a cross compiler, against TensorFlow's wheel for it: `make aarch64`.
+
+Neither is installed or tested on such a machine; but they compile without a warning, every symbol is resolved, and
+QEMU's emulation opens them beside TensorFlow's library.
+"""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+import zipfile
+
+from .compiler import LINK_FLAGS, WITH_CC, as_one, compile_commands, compile_files, run
+from .environments import pip
+from .sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
+from .tensorflow import DEFAULT_REQUIREMENT, tensorflow_flags
+
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+SYSTEM = "/usr/aarch64-linux-gnu"
+
+_OPEN = """
+#include <dlfcn.h>
+#include <cstdio>
+int main(int count, char** paths) {
+  for (int i = 1; i < count; ++i) {
+    if (dlopen(paths[i], RTLD_NOW | RTLD_GLOBAL) == nullptr) return std::puts(dlerror()), 1;
+  }
+  return 0;
+}
+"""
+
+
+def unpack_tensorflow(folder: pathlib.Path) -> pathlib.Path:
+    """The headers and libraries of TensorFlow's wheel for ARM; the folder of its package."""
+    wanted = ["--only-binary", ":all:", "--platform", "manylinux_2_27_aarch64", "--python-version", "3.12"]
+    pip(pathlib.Path(sys.executable), "download", "--no-deps", *wanted, "-d", str(folder), DEFAULT_REQUIREMENT)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        needed = ("tensorflow/include/", "tensorflow/lib")
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(needed)])
+    return folder / "tensorflow"
+
+
+def build(tensorflow: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Compiles and links both libraries, with warnings as errors."""
+    compile_flags, link_flags = tensorflow_flags()
+    (here,) = [flag[2:] for flag in link_flags if flag.startswith("-L")]
+    compile_flags, link_flags = (
+        [flag.replace(here, str(tensorflow)) for flag in flags] for flags in (compile_flags, link_flags)
+    )
+    commands = compile_commands([COMPILER], compile_flags, None, ["-Werror"])
+    libraries = []
+    for name, sources, more in (("_ops", [*WITHOUT_CUDA, *SOURCES], []), ("_ops_with_cc", SOURCES_WITH_CC, [WITH_CC])):
+        objects = compile_files(commands, [as_one(*unit) for unit in units(sources).items()])
+        libraries.append(folder / f"{name}.so")
+        run([COMPILER, *LINK_FLAGS, "-o", str(libraries[-1]), *map(str, objects), *link_flags, *more])
+    return libraries
+
+
+def open_in_emulator(paths: list[pathlib.Path], folder: pathlib.Path) -> None:
+    """Opens libraries one after the other, in QEMU."""
+    (folder / "open.cc").write_text(_OPEN)
+    run([COMPILER, "-o", str(folder / "open"), str(folder / "open.cc"), "-ldl"])
+    search = f"LD_LIBRARY_PATH={SYSTEM}/lib:{paths[0].parent}"
+    run([EMULATOR, "-L", SYSTEM, "-E", search, str(folder / "open"), *map(str, paths)])
+
+
+def main() -> None:
+    """Builds and opens them."""
+    missing = [program for program in (COMPILER, EMULATOR) if not shutil.which(program)]
+    if missing:
+        raise SystemExit(
+            f"tf_cg_ops: found no {' and no '.join(missing)}. On Debian and Ubuntu: apt-get install "
+            "g++-aarch64-linux-gnu qemu-user"
+        )
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        folder = pathlib.Path(temporary)
+        tensorflow = unpack_tensorflow(folder)
+        library, with_cc = build(tensorflow, folder)
+        framework, cc = (tensorflow / f"libtensorflow_{name}.so.2" for name in ("framework", "cc"))
+        open_in_emulator([framework, library], folder)
+        open_in_emulator([framework, cc, with_cc], folder)
+    print(f"tf_cg_ops: both libraries compile, link and open for aarch64, against {DEFAULT_REQUIREMENT}.")
+
+
+if __name__ == "__main__":
+    main()

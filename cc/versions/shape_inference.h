@@ -1,0 +1,24 @@
+// tensorflow/core/framework/shape_inference.h, in TensorFlow 2.18 to 2.21.
+
+#ifndef TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
+#define TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
+
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/public/version.h"
+
+// The header has checks that log an int or an unsigned long, by two instances of a template that TensorFlow's library
+// exports. In 2.20 it exports them under the names that Clang 18 gives them, which g++ does not ask for.
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION == 20 && !defined(__clang__)
+#include "absl/log/internal/log_message.h"
+
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+namespace log_internal {
+template LogMessage& LogMessage::operator<<(const int&);
+template LogMessage& LogMessage::operator<<(const unsigned long&);  // NOLINT(runtime/int)
+}  // namespace log_internal
+ABSL_NAMESPACE_END
+}  // namespace absl
+#endif
+
+#endif  // TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
