@@ -7,8 +7,8 @@
 #include "tensorflow/core/public/version.h"
 
 // The header has checks that log an int or an unsigned long, by two instances of a template that TensorFlow's library
-// exports. In 2.20 it exports them under the names that Clang 18 gives them, which g++ does not ask for.
-#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION == 20 && !defined(__clang__)
+// exports. Before 2.21 it exports them under the names that Clang 18 gives them, which g++ does not ask for.
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION < 21 && !defined(__clang__)
 #include "absl/log/internal/log_message.h"
 
 namespace absl {
