@@ -3,12 +3,13 @@
 #ifndef TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
 #define TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
 
+#include "absl/base/config.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/public/version.h"
 
 // The header has checks that log an int or an unsigned long, by two instances of a template that TensorFlow's library
-// exports. Before 2.21 it exports them under the names that Clang 18 gives them, which g++ does not ask for.
-#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION < 21 && !defined(__clang__)
+// exports. Before 2.21 it exports them under the names that Clang 18 gives them, which g++ does not ask for. The macros
+// with TensorFlow's version are empty since 2.20; absl, in which the template is, has one.
+#if ABSL_LTS_RELEASE_VERSION < 20250814 && !defined(__clang__)
 #include "absl/log/internal/log_message.h"
 
 namespace absl {

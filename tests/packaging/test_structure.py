@@ -39,7 +39,7 @@ MAY_INCLUDE = {
     "cc/graph_gradients": r"cc/lib/|tensorflow/(cc|core)/(framework|graph)/",
     "cc/ops": r"cc/lib/|cc/versions/shape_inference\.h|tensorflow/core/framework/(op|shape_inference)\.h",
     "cc/xla": r"cc/lib/|cc/kernels/kernel_shapes\.h|cc/versions/xla\.h",
-    "cc/versions": r"absl/log/internal/log_message\.h|tensorflow/compiler/tf2xla/|"
+    "cc/versions": r"absl/(base/config|log/internal/log_message)\.h|tensorflow/compiler/tf2xla/|"
     r"tensorflow/core/(framework/shape_inference|public/version)\.h|"
     r"xla/(client|hlo/builder)/|xla/stream_executor/stream\.h",
     "cc/passes": r"cc/lib/|"
