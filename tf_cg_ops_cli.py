@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "rule. The model is not run.",
         f"{_PROGRAM} inspect trained_model",
     )
-    inspect.add_argument("path", metavar="PATH", type=_folder, help="the folder of the SavedModel")
+    inspect.add_argument("path", metavar="PATH", type=pathlib.Path, help="the folder of the SavedModel")
     inspect.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
     demo = _add_command(
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_copying(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that writes a changed copy."""
-    command.add_argument("source", metavar="SOURCE", type=_folder, help="the folder of the SavedModel")
+    command.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
     command.add_argument(
         "target", metavar="TARGET", type=pathlib.Path, help="the folder to write; it must not exist yet"
     )
@@ -144,15 +144,6 @@ def _add_copying(command: argparse.ArgumentParser) -> None:
         help="an .npz file of inputs for the comparison, with arrays named SIGNATURE/ARGUMENT, or ARGUMENT where there "
         "is only one signature (default: small random ones, made from the model's input specs)",
     )
-
-
-def _folder(argument: str) -> pathlib.Path:
-    """A folder that is there: the import of TensorFlow takes seconds, after which its content is checked."""
-    path = pathlib.Path(argument)
-    if not path.is_dir():
-        got = "which is a file" if path.exists() else "where there is nothing"
-        raise argparse.ArgumentTypeError(f"must be the folder that tf.saved_model.save wrote, got '{argument}', {got}")
-    return path
 
 
 def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
@@ -188,6 +179,12 @@ def _add_command(commands: Any, name: str, summary: str, description: str, examp
 def main() -> int:
     """Runs the command of this process and returns the exit status."""
     options = parse()
+    model = getattr(options, "path", None) or getattr(options, "source", None)
+    if model and not model.is_dir():  # The import of TensorFlow, which checks the rest, takes seconds.
+        got = "a file" if model.exists() else "nothing there"
+        line = f"there is no SavedModel at '{model}'; it must be a folder that tf.saved_model.save wrote, got {got}."
+        print(f"tf_cg_ops {options.command}: {line}", file=sys.stderr)
+        return 1
     # TensorFlow's notes about the machine would drown the output. At level 3 only one is left.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.command != "demo" or options.quick:

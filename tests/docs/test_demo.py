@@ -36,6 +36,32 @@ def test_the_demo_shows_its_findings_and_its_progress(tmp_path):
     assert (tmp_path / "out" / "saved_model" / "saved_model.pb").is_file()
 
 
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(("sklearn", "scipy", "matplotlib")))
+import tf_cg_ops_cli
+sys.argv[1:] = ["demo", "--quick"]
+sys.exit(tf_cg_ops_cli.main())
+"""
+
+
+def test_the_quick_demo_needs_nothing_but_tensorflow_and_writes_nothing(tmp_path):
+    result = run_python(WITHOUT_EXTRAS, cwd=tmp_path)
+    findings = [line for line in result.stdout.splitlines() if line.endswith("yes")]
+    assert len(findings) == 5
+    assert "NO" not in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quick_demo_fails_if_the_gradient_is_wrong(monkeypatch, capsys):
+    from tf_cg_ops._src.demo import quick
+
+    monkeypatch.setattr(quick, "_log1pexp", lambda x: 2 * quick._plain(x))
+    monkeypatch.setattr(quick, "_change_by_saving", lambda x: 0.0)
+    assert demo.run_quick() == 1
+    assert re.search(r"^error with custom_gradient +inf +at most 0.0001 +NO$", capsys.readouterr().out, re.MULTILINE)
+
+
 @pytest.mark.parametrize(("measured", "holds", "status"), [(0.3, "NO", 1), (0.1, "yes", 0)])
 def test_the_demo_fails_if_a_finding_does_not_hold(measured, holds, status, tmp_path, monkeypatch, capsys):
     """Without its computations."""
@@ -69,5 +95,5 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
         "tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no NoSuchPackage. "
-        "Install them with: pip install 'tf_cg_ops[demo]'\n"
+        "Install them with: pip install 'tf_cg_ops[demo]'. Without them, tf-cg-ops demo --quick runs.\n"
     )

@@ -47,8 +47,7 @@ def test_nvcc_in_cuda_home_precedes_the_path(monkeypatch, tmp_path):
     assert toolkit.nvcc == str(script)
     assert toolkit.link_flags()[0] == str(tmp_path / "home" / "lib" / "libcudart_static.a")
     assert line() == (
-        f"tf_cg_ops: nvcc 13.0 ({script}), for sm_75, sm_80, sm_90, sm_100, sm_110, sm_120 and newer: "
-        "building for GPUs, too."
+        f"nvcc 13.0 ({script}), for sm_75, sm_80, sm_90, sm_100, sm_110, sm_120 and newer: building for GPUs, too"
     )
 
 
@@ -88,7 +87,7 @@ def test_without_it_one_line_says_so(monkeypatch, settings, found):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     assert cuda.find_toolkit()[0] is None
-    assert line() == f"tf_cg_ops: {found}: building for the CPU; on GPUs the ops use TensorFlow's own kernels."
+    assert line() == f"{found}: building for the CPU; on GPUs the ops use TensorFlow's own kernels"
 
 
 def test_one_that_is_too_old_is_not_used(monkeypatch, tmp_path):

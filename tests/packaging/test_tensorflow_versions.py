@@ -5,54 +5,11 @@ import sys
 
 import pytest
 
-import tf_cg_ops as cg
 from build_ops import environments, matrix
 from build_ops.tensorflow import SUPPORTED
 from tf_cg_ops._src.core import library
 
-from ..support.processes import run_python
 from ..support.sources import ROOT, source_files
-
-SETUP_WITH = """
-import importlib.metadata, runpy, sys
-import setuptools  # Asks for its own version, which setup.py compares, too.
-installed = dict(argument.split("==") for argument in sys.argv[1:])
-def version(name):
-    if name not in installed:
-        raise importlib.metadata.PackageNotFoundError(name)
-    return installed[name]
-importlib.metadata.version = version
-sys.argv = ["setup.py", "--version"]
-runpy.run_path("setup.py")
-"""
-
-
-def message_of_setup_with(*distributions):
-    """The output of setup.py in a Python that has only these distributions."""
-    result = run_python(SETUP_WITH, *distributions, cwd=ROOT, check=False)
-    assert result.returncode == 1
-    return result.stderr.splitlines()[-1]
-
-
-def test_without_tensorflow_the_build_says_what_to_do():
-    message = message_of_setup_with()
-    assert message.startswith("tf_cg_ops: the build found no TensorFlow; expected one of tensorflow, ")
-
-
-@pytest.mark.parametrize(
-    ("distribution", "version"), [("tensorflow", "2.17.1"), ("tensorflow-cpu", "2.22.0"), ("tensorflow", "2.2.1")]
-)
-def test_the_build_refuses_a_tensorflow_that_the_sources_do_not_know(distribution, version):
-    assert message_of_setup_with(f"{distribution}=={version}") == (
-        f"tf_cg_ops: the build does not know this TensorFlow; expected 2.18 to 2.21, got {distribution} {version}. "
-        f"Install one of those (pip install '{distribution}==2.21.*')."
-    )
-
-
-@pytest.mark.parametrize("version", ["2.18.1", "2.20.0rc0"])
-def test_the_build_takes_a_tensorflow_that_the_sources_know(version):
-    result = run_python(SETUP_WITH, f"tensorflow=={version}", cwd=ROOT)
-    assert result.stdout == cg.__version__ + "\n"
 
 
 def test_the_message_of_the_import_names_the_versions_that_the_build_takes():

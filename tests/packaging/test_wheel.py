@@ -38,7 +38,7 @@ def sdist(copy, tmp_path_factory):
 
 
 def make_wheel(sdist, target, **environment):
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(target), str(sdist)]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(target), str(sdist)]
     environment = {**os.environ, "TF_CG_OPS_WERROR": "1", **environment}
     subprocess.run(command, cwd=target, env=environment, check=True, stdout=subprocess.DEVNULL)
     (path,) = target.glob("*.whl")
@@ -87,6 +87,14 @@ def test_the_wheel_requires_the_tensorflow_it_was_compiled_against(wheel):
         "numpy>=1.26",
         f"{_build_info.TENSORFLOW_DISTRIBUTION}<{major}.{minor + 1},>={major}.{minor}",
     ]
+
+
+def test_the_description_links_to_no_file_beside_it(wheel):
+    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    text = email.message_from_bytes(wheel.read(metadata)).get_payload()
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
 def test_the_wheel_holds_the_package_the_libraries_and_nothing_else(wheel):

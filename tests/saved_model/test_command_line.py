@@ -81,16 +81,40 @@ def test_strip_as_a_program(model, tmp_path):
 
 
 def test_the_package_as_a_program_does_the_same(tmp_path):
+    (tmp_path / "empty").mkdir()
     said = (
-        "reading missing\n"
-        "saved_model.strip: there is no SavedModel at 'missing'; expected a folder with saved_model.pb, got nothing there. Pass "
-        "the folder that tf.saved_model.save wrote.\n"
+        "reading empty\n"
+        "saved_model.strip: there is no SavedModel at 'empty'; expected a folder with saved_model.pb, got a folder without "
+        "saved_model.pb. Pass the folder that tf.saved_model.save wrote.\n"
     )
     for program in ("tf_cg_ops_cli", "tf_cg_ops"):
-        result = run(tmp_path, "strip", "missing", "target", program=program)
+        result = run(tmp_path, "strip", "empty", "target", program=program)
         assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
     result = run(tmp_path, "srtip", program="tf_cg_ops")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["strip", "target"], ["adopt", "target"]], ids=lambda a: a[0])
+def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
+    (tmp_path / "file").touch()
+    for path, got in (("missing", "nothing there"), ("file", "a file")):
+        command, *rest = arguments
+        result = run(tmp_path, command, path, *rest, first=WITHOUT_TENSORFLOW)
+        assert (result.returncode, result.stdout, result.stderr) == (
+            1,
+            "",
+            f"tf_cg_ops {command}: there is no SavedModel at '{path}'; it must be a folder that tf.saved_model.save wrote, got "
+            f"{got}.\n",
+        )
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        tf_cg_ops_cli.parse(["--version"])
+    assert capsys.readouterr().out == f"tf_cg_ops {cg.__version__}\n"
 
 
 def test_importing_the_package_reads_no_arguments(tmp_path):
@@ -374,6 +398,7 @@ INTERRUPTED = "tf_cg_ops strip: interrupted by {}. Run it again; no command leav
 
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
     (tmp_path / "tensorflow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "a").mkdir()
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = subprocess.run(
         [sys.executable, "-m", "tf_cg_ops_cli", "strip", "a", "b"],
