@@ -27,12 +27,11 @@ def _check_version() -> None:
         if (PATH.parents[1] / "pyproject.toml").exists():
             raise ImportError(
                 "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: "
-                f"there is no {missing}. Run Python from another folder, or build in place with: pip install "
-                "--no-build-isolation -e ."
+                f"there is no {missing}. Run Python from another folder, or build in place with: pip install -e ."
             )
         raise ImportError(
             f"tf_cg_ops: the op library is missing: there is no {missing}. Build it against the installed TensorFlow "
-            "with: pip install --no-build-isolation ."
+            "with: pip install ."
         )
     from tf_cg_ops import _build_info
 
@@ -44,7 +43,7 @@ def _check_version() -> None:
             f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled "
             f"against {distribution} {compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} "
             f"{minor}, or rebuild tf_cg_ops in its source folder against another of {SUPPORTED_TENSORFLOW} with: "
-            "pip install --no-build-isolation --force-reinstall --no-deps ."
+            "pip install --force-reinstall --no-deps ."
         )
 
 
