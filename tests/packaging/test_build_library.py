@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from build_ops import compiler, cuda, sources
+from build_ops import aarch64, compiler, cuda, sources
 
 from ..support.processes import run_interpreter, run_python, run_script
 from ..support.sources import ROOT
@@ -183,6 +184,15 @@ def test_each_source_includes_what_it_uses(unit):
     for source in sources.units([*sources.SOURCES, *sources.SOURCES_WITH_CC])[unit]:
         command = [*compiler.find_compiler(), *flags, "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
         subprocess.run(command, cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which(aarch64.COMPILER) and shutil.which(aarch64.EMULATOR)), reason="make aarch64 says what is missing"
+)
+def test_both_libraries_build_for_another_kind_of_processor(capfd):
+    aarch64.main()
+    assert "both libraries compile, link and open for aarch64" in capfd.readouterr().out
 
 
 def test_bazel_compiles_as_setup_py_does(tmp_path):
