@@ -66,8 +66,8 @@ TYPES = {
     ),
     "function": (
         (V, abs, V),
-        "gx is a function that takes arguments; expected a Tensor or a function without arguments, got <built-in function "
-        "abs>. Bind them, as in lambda: f(x).",
+        "gx is a function that takes arguments; expected a Tensor or a function without arguments, got the function 'abs'. "
+        "Bind them, as in lambda: f(x).",
     ),
     "flag_that_is_no_bool": (
         (V, V, V, (), 1),

@@ -5,13 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.core import convert, misplaced_calls
 from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
 @dispatch.takes_keras_tensors("compat.bayesflow.custom_gradient")
+@misplaced_calls.notes_missing_arguments
 def custom_gradient(
     fx: Any,
     gx: Any,
@@ -64,6 +65,7 @@ def custom_gradient(
     takes a derivative for each element of an event.
     """
     api = "compat.bayesflow.custom_gradient"
+    misplaced_calls.check_values(api, fx, gx, x)
     stopped = convert.to_bool(api, fx_gx_manually_stopped)
     static_axis = convert.to_axis(api, axis)
     fx, gx, x = convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])

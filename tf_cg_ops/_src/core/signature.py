@@ -49,10 +49,15 @@ def mismatched_signature(
     return None
 
 
-def check_argument_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
-    """The `nondiff_argnames` as a tuple; ValueError if one is no argument of the function."""
+def check_argument_names(
+    api: str, function: Callable[..., Any], names: Collection[str], advice: str = "Pass a list of names."
+) -> tuple[str, ...]:
+    """The `nondiff_argnames` as a tuple; TypeError if they are not names, ValueError if one is no argument."""
+    is_collection = isinstance(names, Collection) and not isinstance(names, (str, bytes))
+    if not is_collection or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{api}: nondiff_argnames must be a list of names, got {text.describe(names)}. {advice}")
     known = list(inspect.signature(function).parameters) if names else []
-    if isinstance(names, str) or any(name not in known for name in names):
+    if any(name not in known for name in names):
         raise ValueError(
             f"{api}: nondiff_argnames does not name arguments of '{text.name_of(function)}'; expected some of {known}, "
             f"got {names!r}. Pass a list of names."

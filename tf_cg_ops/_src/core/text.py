@@ -1,10 +1,13 @@
 """Text for error messages: values, functions, names and numbers as a message shows them."""
 
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -14,6 +17,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def describe(value: Any) -> str:
     """A value: its type where that says more than its contents."""
+    if isinstance(value, _FUNCTIONS):
+        return f"the function '{name_of(value)}'"
     if isinstance(value, tf.Tensor):
         return f"a Tensor of dtype {value.dtype.name}"
     if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):

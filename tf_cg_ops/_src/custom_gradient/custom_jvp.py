@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
@@ -17,6 +17,10 @@ from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
+_SET_THE_RULE = (
+    "Write @tf_cg_ops.custom_jvp above f, or custom_jvp(f, nondiff_argnames=[...]), then @f.defjvp above rule(primals, "
+    "tangents)."
+)
 _WORDING = Wording(
     _API,
     subject="the tangent rule of '{function}'",
@@ -30,6 +34,7 @@ _WORDING = Wording(
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(
     f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = (), *, saved_orders: int | None = None
 ) -> Any:
@@ -110,7 +115,7 @@ class CustomJvp(CustomGradient):
         self, function: Callable[..., Any], nondiff_argnames: Collection[str], saved_orders: int | None
     ) -> None:
         super().__init__(_API, function, self._call)
-        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames)
+        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames, _SET_THE_RULE)
         self._saved_orders = saved_orders
         self._rule: Callable[..., Any] | None = None
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, tf_internal
+from tf_cg_ops._src.core import convert, library, misplaced_calls, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.embed_gradient import dynamic_axis, eager, lazy_gx
 from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.notes_missing_arguments
 def embed_gradient(
     fx: Any,
     gx: Any,
@@ -115,6 +116,7 @@ def embed_gradient(
         h = eager.embed_elementwise(fx, gx, x)
         if h is not None:
             return h
+    misplaced_calls.check_values("embed_gradient", fx, gx, x)
     gx = lazy_gx.called_or_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
     args = fx, gx, x, axis, fx_gx_manually_stopped, name
     package = dispatch.package_of_keras_tensors(args)
