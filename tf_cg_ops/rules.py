@@ -194,14 +194,14 @@ def zero(op: Any, *dy: Any) -> list[Any]:
 
 @tf_internal.autograph_artifact
 def clip(
-    *, value: Any = None, norm: Any = None, global_norm: Any = None, axes: int | Sequence[int] | None = None
+    *, value: Any = None, norm: Any = None, global_norm: Any = None, axis: int | Sequence[int] | None = None
 ) -> Callable[..., list[Any]]:
     """Makes a rule that clips the gradients of an op, as `tf_cg_ops.clip_gradient` does for the upstream gradient.
 
     With `dz = dy @ J(x)`, the gradients that the op has without a rule, those of its inputs are one of
 
         dx = minimum(maximum(dz, -value), value)              elementwise
-        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axes)))        each input by itself; over all axes by default
+        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axis)))        each input by itself; by default over all of it
         dx = dz * minimum(1, global_norm / sqrt(sum over all inputs of |dz|**2))
 
     >>> import tensorflow as tf
@@ -219,27 +219,27 @@ def clip(
         the gradient is computed.
       norm: The limit of the Euclidean norm of each gradient.
       global_norm: The limit of the Euclidean norm of the gradients of all inputs of an op together.
-      axes: With `norm`: the dimensions that one norm is taken over.
+      axis: With `norm`: the dimensions that one norm is taken over.
 
     Returns:
       A rule for ops that have a gradient function.
 
     Raises:
-      TypeError: A limit is not a real number.
-      ValueError: The call passes not exactly one limit, or `axes` without `norm`; a limit is negative, nan or not a
+      TypeError: A limit is not a real number, or `axis` not an int or a sequence of ints.
+      ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
         scalar.
       NotImplementedError: When the rule is called: as `built_in`.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    mode, limit = only_limit(_CLIP, value, norm, global_norm, axes)
+    mode, limit = only_limit(_CLIP, value, norm, global_norm, axis)
     to_limit(_CLIP, mode, limit)
 
     def clipped(op: Any, *dy: Any) -> list[Any]:
         gradients = built_in(op, *dy)
         found = [gradient for gradient in gradients if gradient is not None]
-        within = iter(clip_gradients(mode, found, to_limit(_CLIP, mode, limit), axes))
+        within = iter(clip_gradients(mode, found, to_limit(_CLIP, mode, limit), axis))
         return [None if gradient is None else next(within) for gradient in gradients]
 
     return clipped

@@ -83,11 +83,6 @@ VALUES = {
         lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
         f"returned a gradient of the wrong shape for 'x'; expected rows of (), got rows of (7,). {SHAPE}",
     ),
-    "variable_dict": (
-        lambda dy: ((dy, dy), {"w": dy}),
-        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
-        "order of 'variables'.",
-    ),
     "variables_not_a_pair": (lambda dy: (dy, dy), f"returned 1 gradient; {TWO}"),
     "variable_count": (
         lambda dy: ((dy, dy), []),
@@ -98,14 +93,19 @@ VALUES = {
         lambda dy: ((dy, dy), [tf.ones([3])]),
         f"returned a gradient of the wrong shape for variable 'w:0'; expected (2,), got (3,). {SHAPE}",
     ),
+}
+FLOAT = "must return a gradient of dtype float32 for"
+TYPES = {
+    "variable_dict": (
+        lambda dy: ((dy, dy), {"w": dy}),
+        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
+        "order of 'variables'.",
+    ),
     "variables_without_gradients": (
         lambda dy: dy,
         "did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of the "
         "variables), got {}. Return None for a variable that has no gradient.",
     ),
-}
-FLOAT = "must return a gradient of dtype float32 for"
-TYPES = {
     "dtype": (
         lambda dy: (tf.cast(dy, tf.complex64), None),
         f"{FLOAT} 'x', got complex64. Take its real part with tf.math.real.",

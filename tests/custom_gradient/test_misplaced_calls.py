@@ -90,7 +90,7 @@ CALLS = {
     ),
     "custom_vjp_of_three_functions": (
         lambda: cg.custom_vjp(f, fwd, fwd),
-        f"custom_vjp: nondiff_argnames must be a list of names, got the function 'fwd'. {NOT_AS_IN_JAX}",
+        f"custom_vjp: too many positional arguments. {NOT_AS_IN_JAX}",
     ),
     "custom_vjp_with_positions": (
         lambda: cg.custom_vjp(fwd, fwd, nondiff_argnums=(0,)),
@@ -102,18 +102,18 @@ CALLS = {
     ),
     "custom_jvp_of_two_functions": (
         lambda: cg.custom_jvp(f, fwd),
-        f"custom_jvp: nondiff_argnames must be a list of names, got the function 'fwd'. {SET_THE_RULE}",
+        f"custom_jvp: too many positional arguments. {SET_THE_RULE}",
     ),
     "custom_jvp_with_positions": (
         lambda: cg.custom_jvp(f, nondiff_argnums=(0,)),
         f"custom_jvp: got an unexpected keyword argument 'nondiff_argnums'. {SET_THE_RULE}",
     ),
     "custom_jvp_with_positions_for_names": (
-        lambda: cg.custom_jvp(f, (0,)),
+        lambda: cg.custom_jvp(f, nondiff_argnames=(0,)),
         f"custom_jvp: nondiff_argnames must be a list of names, got (0,). {SET_THE_RULE}",
     ),
     "custom_jvp_with_one_name": (
-        lambda: cg.custom_jvp(f, "x"),
+        lambda: cg.custom_jvp(f, nondiff_argnames="x"),
         f"custom_jvp: nondiff_argnames must be a list of names, got 'x'. {SET_THE_RULE}",
     ),
 }

@@ -23,7 +23,7 @@ V = ones([3])
 LISTS = "Pass two lists of the same length, or a single gx with a single x."
 ONE_FOR_EACH = "gx and x do not pair up; expected one gx for each x, got"
 NOT_DENSE = "is not a dense tensor; expected a Tensor or a value that converts to one, got"
-NO_BOOL = "fx_gx_manually_stopped is not a bool; expected True or False, got"
+NO_BOOL = "fx_gx_manually_stopped must be True or False, got"
 NO_DIMENSIONS = f"axis does not name dimensions; {AXIS_KINDS}, got"
 NOT_DISTINCT = "axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis"
 ONCE = "Name each event dimension once."
@@ -71,11 +71,11 @@ TYPES = {
     ),
     "flag_that_is_no_bool": (
         (V, V, V, (), 1),
-        f"{NO_BOOL} 1. It decides how the graph is built: pass a Python bool.",
+        f"{NO_BOOL} 1. Pass a Python bool.",
     ),
     "flag_that_is_a_tensor": (
         (V, lambda: V, V, (), tf.constant(True)),
-        f"{NO_BOOL} a Tensor of dtype bool. It decides how the graph is built: pass a Python bool.",
+        f"{NO_BOOL} a Tensor of dtype bool. Pass a Python bool.",
     ),
     "flag_in_the_place_of_axis": ((V, V, V, True), f"axis is a bool; {AXIS_KINDS}, got True. {IF_STOPPED}"),
     "numpy_bool_axis": ((V, V, V, np.bool_(False)), f"axis is a bool; {AXIS_KINDS}, got False. {IF_STOPPED}"),

@@ -31,12 +31,11 @@ def derive(function, x=X):
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({}, "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got an empty one."),
-        ([keep], "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got a list."),
+        ([keep], "rules must be a dict such as {'Relu': rule}, got a list."),
         (
             {3: keep},
-            "rules has a key that names no ops; expected an op type such as 'Relu', or a function of a tf.Operation, "
-            "got 3.",
+            "a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that returns a bool, got "
+            "3.",
         ),
         (
             {"Relu": "guided"},
@@ -58,6 +57,12 @@ def derive(function, x=X):
 def test_rules_that_are_none(rules, message):
     with pytest.raises(TypeError, match=f"^override_gradients: {re.escape(message)}$"):
         cg.override_gradients(model, rules)
+
+
+def test_no_rules_at_all():
+    message = "override_gradients: rules must name at least one op, as in {'Relu': rule}, got an empty dict."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cg.override_gradients(model, {})
 
 
 def test_a_function_that_is_none():
@@ -181,8 +186,8 @@ def test_limits_that_are_none():
         ValueError, match=re.escape("rules.clip: norm is negative; expected a number that is at least 0")
     ):
         cg.rules.clip(norm=-1.0)
-    with pytest.raises(ValueError, match=re.escape("rules.clip: axes need norm, got value")):
-        cg.rules.clip(value=1.0, axes=0)
+    with pytest.raises(ValueError, match=re.escape("rules.clip: axis needs norm, got value")):
+        cg.rules.clip(value=1.0, axis=0)
 
 
 def test_control_flow_of_tensorflow_1():

@@ -66,7 +66,7 @@ def custom_gradient(
     """
     api = "compat.bayesflow.custom_gradient"
     misplaced_calls.check_values(api, fx, gx, x)
-    stopped = convert.to_bool(api, fx_gx_manually_stopped)
+    stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     static_axis = convert.to_axis(api, axis)
     fx, gx, x = convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
 

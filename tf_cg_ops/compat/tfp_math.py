@@ -64,7 +64,7 @@ def custom_gradient(
     Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
     """
     misplaced_calls.check_values(_API, fx, gx, x)
-    stopped = convert.to_bool(_API, fx_gx_manually_stopped)
+    stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
     fx, gx, x, suffixes = convert.to_tensor_pairs(_API, fx, gx, x)
     gx = [_like_x(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 

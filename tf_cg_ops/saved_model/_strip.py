@@ -54,6 +54,7 @@ class StripReport:
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
+    *,
     check: bool = True,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -95,6 +96,7 @@ def strip(
         `target` is not a folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
+      TypeError: An argument has a wrong type.
       ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
         `source`; `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The stripped model fails, or computes other values.

@@ -67,7 +67,7 @@ class GradientChecks:
             return self._of_arguments(answer)
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} did not return gradients for the variables; expected a pair (gradients of the "
                 f"inputs, gradients of the variables), got {text.describe_type(answer)}. Return None for a variable "
                 "that has no gradient."
@@ -156,8 +156,12 @@ class GradientChecks:
                 f"{remedy}"
             )
         components = pytree.gradient_components(gradient, value, tensors)
-        is_other_type = pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value)
-        if len(components) != len(tensors) or is_other_type:
+        if pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value):
+            raise TypeError(
+                f"{self._subject} must return {text.describe_type(value)} as the gradient of {argument}, got "
+                f"{text.describe_type(gradient)}."
+            )
+        if len(components) != len(tensors):
             expected, got = text.count(len(tensors), "tensor"), text.count(len(components), "tensor")
             parts = {"argument": argument, "expected": expected, "got": got}
             raise ValueError(self._message(self.wording.wrong_structure, **parts))
@@ -166,7 +170,7 @@ class GradientChecks:
     def _of_variables(self, answer: Any) -> list[Any]:
         answer = answers.opened(self._subject, answer)
         if answers.has_mapping(answer):
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} must return the gradients of the variables in a list, got a dict. Return one "
                 "gradient for each variable, in the order of 'variables'."
             )

@@ -36,7 +36,7 @@ _WORDING = Wording(
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(
-    f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = (), *, saved_orders: int | None = None
+    f: Callable[..., Any] | None = None, *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
 ) -> Any:
     """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
 
@@ -99,8 +99,9 @@ def custom_jvp(
     Raises:
       ValueError: `nondiff_argnames` names no arguments of `f`, or `saved_orders` is less than 1. When you compute a
         derivative: the tangents have another structure or shape than the value.
-      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When you
-        compute a derivative: the rule does not return a pair, or a tangent is complex where the value is real.
+      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. At the call: there is no rule, or
+        `f` reads variables and the rule does not take them. When you compute a derivative: the rule does not return a
+        pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
     """
     saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:
@@ -261,7 +262,7 @@ class _Tangents:
             return self._fitting(tangent, targets[0])
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} must return a tangent that is "
                 f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
             )

@@ -98,9 +98,9 @@ def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | 
       A function with the signature of `f` that returns the `y` of `f`, in the same structure.
 
     Raises:
-      TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
-        them.
-      TypeError: When you compute a gradient: `grad_fn` returned complex numbers for a real input, integers or text.
+      TypeError: `f` is not a function. At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and
+        `grad_fn` does not take them. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
+        integers or text, or its gradients in something else than a tuple, list, dict or iterator.
       ValueError: When you compute a gradient: `grad_fn` returned a wrong number of gradients, one of the wrong shape,
         one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
         too, unchanged.

@@ -130,7 +130,7 @@ def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
     """`embed_gradient` of Tensors, or with a LazyGx, with the name `api` in messages."""
-    stopped = convert.to_bool(api, fx_gx_manually_stopped)
+    stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
     if isinstance(gx, lazy_gx.LazyGx):
         return lazy_gx.embed(api, fx, gx, x, axis, name)

@@ -69,10 +69,11 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, or `rules` no such dictionary; when it is traced: `f` needs the numbers in a
-        Tensor.
-      ValueError: At the call, when it is traced: a rule matched no op. When a gradient is asked for: a rule returned a
-        wrong number of gradients, or one of the wrong dtype or shape.
+      TypeError: `f` is not a function, or `rules` is not such a dictionary. When `f` is traced: it needs the numbers in
+        a Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and
+        its upstream gradients, or returned something else than Tensors, or complex numbers for a real input.
+      ValueError: `rules` is empty. When `f` is traced: a rule matched no op. When you compute a gradient: a rule
+        returned a wrong number of gradients, or one of the wrong shape.
       NotImplementedError: At the call: `f` has control flow of TensorFlow 1.
     """
     table = RuleTable(_API, rules)
