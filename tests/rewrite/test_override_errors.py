@@ -177,6 +177,27 @@ def test_an_op_without_a_gradient_function():
         derive(cg.override_gradients(loop, {"StatelessWhile": cg.rules.built_in}))
 
 
+def test_a_rule_that_is_called_without_an_op_says_how_to_pass_it():
+    advice = "Pass the rule itself, as in tf_cg_ops.override_gradients(f, {'Relu': tf_cg_ops.rules.guided})."
+    for call, message in (
+        (lambda: cg.rules.guided(), "missing a required argument: 'op'."),
+        (lambda: cg.rules.guided(tf.ones([2])), "op must be a tf.Operation, got a Tensor of dtype float32."),
+    ):
+        with pytest.raises(TypeError, match=f"^rules.guided: {re.escape(f'{message} {advice}')}$"):
+            call()
+
+
+def test_a_type_error_of_a_rule_is_as_it_is():
+    """TensorFlow calls a trace a second time after a TypeError, and joins both messages."""
+
+    def rule(op, dy):
+        raise TypeError("my own")
+
+    for function in (tf.nn.relu, tf.function(tf.nn.relu)):
+        with pytest.raises(TypeError, match=r"^my own$"):
+            derive(cg.override_gradients(function, {"Relu": rule}))
+
+
 def test_limits_that_are_none():
     with pytest.raises(
         ValueError, match=re.escape("rules.clip: pass exactly one of value, norm, global_norm; got none")

@@ -1,5 +1,6 @@
 """`override_gradients`: a function whose ops have other gradients."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ class _OverriddenCall:
             return [tf.identity(output) for output in copy.outputs_of(call.graph)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = ThreadSafeFunction(trace(flat_function, specs))
+        self.compute = ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(flat_function, specs)))
         matching.check_all_matched(f"'{text.name_of(function)}'")
 
 
