@@ -7,6 +7,7 @@ time is a tf.errors.InvalidArgumentError. The message begins with the name of th
 import inspect
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -204,6 +205,9 @@ ROWS = {
             lambda: derive(cg.custom_gradient(answering(to_complex))),
             lambda: derive(cg.custom_gradient(answering(lambda dy: tf.cast(dy, tf.int32)))),
             lambda: derive(cg.custom_gradient(answering(lambda dy: tf.cast(dy, tf.bool)))),
+            lambda: derive(cg.custom_gradient(answering(lambda dy: np.array([1, 2])))),
+            lambda: derive(cg.custom_gradient(answering(lambda dy: np.array([True, False])))),
+            lambda: derive(cg.custom_gradient(answering(lambda dy: True))),
             lambda: derive(cg.custom_gradient(answering(lambda dy: "text"))),
             lambda: derive(cg.custom_gradient(answering(lambda dy: {1.0}))),
             lambda: derive(cg.custom_gradient(answering(lambda: None))),
@@ -225,6 +229,7 @@ ROWS = {
             lambda: cg.custom_jvp(double).defjvp(3),
             lambda: derive(with_tangent(to_complex)),
             lambda: derive(with_tangent(lambda t: tf.cast(t, tf.int32))),
+            lambda: derive(with_tangent(lambda t: np.array([1, 2]))),
             lambda: derive(with_tangent(lambda t: "text")),
         ],
         values=[
@@ -348,6 +353,7 @@ ROWS = {
             lambda: cg.override_gradients(double, {"Relu": 3}),
             lambda: cg.override_gradients(double, {tf.nn.relu: double}),
             lambda: derive_relu(lambda op, dy: to_complex(dy)),
+            lambda: derive_relu(lambda op, dy: np.array([1, 2])),
             lambda: derive_relu(lambda op, dy: "text"),
             lambda: derive_relu(lambda dy: dy),
         ],

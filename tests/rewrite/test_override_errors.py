@@ -249,15 +249,22 @@ def test_a_predicate_that_is_none(predicate, message):
         cg.override_gradients(model, {predicate: keep})(tf.constant(X))
 
 
-@pytest.mark.parametrize(("answer", "run"), pairs(["no", ["no"], True, 1j], RUNS))
-def test_a_rule_that_returns_no_gradient(answer, run):
+NO_TENSOR = "must return a Tensor for 'op.inputs[0]', got 'no'. Return None for an input that has no gradient."
+OTHER_DTYPE = "must return a gradient of dtype float64 for 'op.inputs[0]', got"
+NO_GRADIENTS = {
+    "text": ("no", NO_TENSOR),
+    "list": (["no"], NO_TENSOR),
+    "bool": (True, f"{OTHER_DTYPE} bool. Cast it with tf.cast."),
+    "complex": (1j, f"{OTHER_DTYPE} complex128. Take its real part with tf.math.real."),
+    "integers": (np.array([1, 2, 3]), f"{OTHER_DTYPE} int64. Cast it with tf.cast."),
+}
+
+
+@pytest.mark.parametrize(("name", "run"), pairs(NO_GRADIENTS, RUNS))
+def test_a_rule_that_returns_no_gradient(name, run):
+    answer, message = NO_GRADIENTS[name]
     function = cg.override_gradients(model, {lambda op: op.name == "activation": lambda op, dy: answer})
-    (leaf,) = tf.nest.flatten(answer)
-    message = (
-        f"override_gradients: the rule '<lambda>' for {OP} must return a Tensor or None as the gradient of "
-        f"'op.inputs[0]', got {leaf!r}."
-    )
-    with pytest.raises(TypeError, match=re.escape(message)):
+    with pytest.raises(TypeError, match=re.escape(f"override_gradients: the rule '<lambda>' for {OP} {message}")):
         RUNS[run](lambda: derive(function))()
 
 

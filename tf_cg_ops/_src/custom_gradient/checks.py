@@ -212,12 +212,9 @@ class GradientChecks:
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
 
     def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
-        """A number or an array as a Tensor of this dtype."""
-        if isinstance(gradient, (np.ndarray, np.generic)) and np.iscomplexobj(gradient) and not dtype.is_complex:
-            got = tf.as_dtype(gradient.dtype)
-            raise self.wording.wrong_dtype_error(self.function, argument, dtype, got)
+        """A number as a Tensor of this dtype, an array as one of its own."""
         try:
-            return tf.convert_to_tensor(gradient, dtype=dtype)
+            return to_tensor(gradient, dtype)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
@@ -235,6 +232,12 @@ class GradientChecks:
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+
+
+def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A real number as a Tensor of this dtype, an array as one of its own; an error for what is no number."""
+    has_own_dtype = isinstance(value, (np.ndarray, np.generic, bool, complex))
+    return tf.convert_to_tensor(value, None if has_own_dtype else dtype)
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.checks import can_cast
+from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
@@ -273,7 +273,7 @@ class _Tangents:
         """The tangent in the dtype of the output, checked."""
         if not tf.is_tensor(tangent):
             try:
-                tangent = tf.convert_to_tensor(tangent, output.dtype)
+                tangent = to_tensor(tangent, output.dtype)
             except (TypeError, ValueError):
                 raise TypeError(
                     f"{self._subject} must return Tensors as tangents, got "
