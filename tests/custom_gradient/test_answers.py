@@ -128,18 +128,19 @@ class Mode:
     pass
 
 
-TENSORS = "Return None for it, or pass it as a Tensor."
+NUMBER = "Return None there, or pass it as a floating-point Tensor."
+OTHER = "Return None there."
 OBJECT = (
     "Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: TensorFlow does "
     "not look into other objects."
 )
 WITHOUT_TENSORS = {
-    "int": (3, "an int", TENSORS),
-    "text": ("fast", "a str", TENSORS),
-    "none": (None, "None", TENSORS),
-    "bool": (True, "a bool", TENSORS),
-    "integers": (np.array([1, 2]), "a ndarray", TENSORS),
-    "function": (tf.sin, "a function", TENSORS),
+    "int": (3, "an int", NUMBER),
+    "text": ("fast", "a str", OTHER),
+    "none": (None, "None", OTHER),
+    "bool": (True, "a bool", NUMBER),
+    "integers": (np.array([1, 2]), "a ndarray", NUMBER),
+    "function": (tf.sin, "a function", OTHER),
     "dataclass": (Params(tf.constant(X)), "a Params", OBJECT),
     "object": (Mode(), "a Mode", OBJECT),
 }
@@ -154,9 +155,23 @@ def test_a_gradient_for_what_holds_no_tensor_is_an_error(leaf, api, mode):
     else:
         function = cg.custom_vjp(lambda x, p: (2.0 * x, None), lambda residuals, dy: (dy, dy))
         subject = "backward '<lambda>'"
-    message = f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}, in which TensorFlow finds no Tensor. {remedy}"
+    message = (
+        f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}: only Tensors and Variables have "
+        f"gradients. {remedy}"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         MODES[mode](lambda x: function(x, value), [X], DY)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_of_floats_for_integers_is_an_error(mode):
+    function = cg.custom_gradient(lambda x, n: (x * tf.cast(n, x.dtype), lambda dy: (dy, dy)))
+    message = (
+        "custom_gradient: grad_fn of '<lambda>' must return a gradient of dtype int32 for 'n', got float64. Return None: "
+        "only floating-point and complex numbers have gradients."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        MODES[mode](lambda x: function(x, tf.constant([2, 3])), [X], DY)
 
 
 @pytest.mark.parametrize("constant", [2.0, np.float64(2.0), Y], ids=["float", "number", "array"])

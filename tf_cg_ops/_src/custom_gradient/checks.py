@@ -14,8 +14,7 @@ from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_
 from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
-# A gradient for one of these needs another remedy than one for an object.
-_PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
+_NUMBERS = (bool, int, np.ndarray, np.generic)
 
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
@@ -144,15 +143,17 @@ class GradientChecks:
             # serves both, and the derivative by a constant is nobody's.
             if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
                 return []
-            remedy = "Return None for it, or pass it as a Tensor."
-            if not isinstance(value, _PLAIN) and value is not None and not callable(value):
+            remedy = "Return None there."
+            if isinstance(value, _NUMBERS):
+                remedy = "Return None there, or pass it as a floating-point Tensor."
+            elif value is not None and not isinstance(value, (str, bytes)) and not callable(value):
                 remedy = (
                     "Pass its Tensors as arguments, or in a tuple or a dict, or make it a "
                     "tf.experimental.ExtensionType: TensorFlow does not look into other objects."
                 )
             raise ValueError(
                 f"{self._subject} must return None for {argument}, which is "
-                f"{'None' if value is None else text.describe_type(value)}, in which TensorFlow finds no Tensor. "
+                f"{'None' if value is None else text.describe_type(value)}: only Tensors and Variables have gradients. "
                 f"{remedy}"
             )
         components = pytree.gradient_components(gradient, value, tensors)
