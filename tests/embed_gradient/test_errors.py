@@ -16,6 +16,7 @@ SUPPORTED = "float16, bfloat16, float32, float64, complex64, complex128"
 AXIS_KINDS = "expected None, an int, a sequence of ints or an integer Tensor"
 IF_STOPPED = "If it was meant for fx_gx_manually_stopped, pass it as that keyword."
 CONVERT = "Convert it before the call."
+NO_RETURN = "A function without a return statement returns None."
 NAME_THE_DIMENSIONS = "Name the event dimensions of x: those that one element of fx depends on."
 
 
@@ -56,8 +57,8 @@ TYPES = {
         "with tf.cast.",
     ),
     "text": ((V, "2 * x", V), f"gx {NOT_DENSE} '2 * x'. {CONVERT}"),
-    "none": ((V, [V, None], [V, V]), f"gx[1] {NOT_DENSE} None. {CONVERT}"),
-    "nothing": ((None, None, None), f"fx {NOT_DENSE} None. {CONVERT}"),
+    "none": ((V, [V, None], [V, V]), f"gx[1] {NOT_DENSE} None. {NO_RETURN}"),
+    "nothing": ((None, None, None), f"fx {NOT_DENSE} None. {NO_RETURN}"),
     "sparse": ((V, tf.SparseTensor([[0]], [1.0], [3]), V), f"gx {NOT_DENSE} a SparseTensor. {CONVERT}"),
     "ragged_list": (([[1.0], [1.0, 2.0]], 1.0, 1.0), f"fx {NOT_DENSE} [[1.0], [1.0, 2.0]]. {CONVERT}"),
     "thing_with_an_attribute_dtype": (

@@ -67,8 +67,8 @@ def test_no_rules_at_all():
 
 def test_a_function_that_is_none():
     message = (
-        "override_gradients: f cannot be called; expected a function, a model, or a function of a loaded SavedModel "
-        "such as loaded.signatures['serving_default'], got a Module."
+        "override_gradients: f must be a function, a model, or a function of a loaded SavedModel "
+        "such as loaded.signatures['serving_default'], got a Module. Write override_gradients(f, {'Relu': rule})."
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         cg.override_gradients(tf.Module(), {"Relu": keep})

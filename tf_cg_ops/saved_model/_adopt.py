@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
@@ -93,6 +93,7 @@ class AdoptReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

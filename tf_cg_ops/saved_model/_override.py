@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
@@ -47,6 +47,7 @@ class OverrideReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def override(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

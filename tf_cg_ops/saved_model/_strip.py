@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 
 from . import _compare_models, _pruning, _replace_ops
 from ._changed_copy import write_changed_copy
@@ -51,6 +51,7 @@ class StripReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

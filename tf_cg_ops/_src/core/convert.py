@@ -110,11 +110,11 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
     """The error for a value that is no dense tensor."""
-    hint = (
-        "Pass the value of the function, and not the function itself."
-        if callable(value)
-        else "Convert it before the call."
-    )
+    hint = "Convert it before the call."
+    if callable(value):
+        hint = "Pass the value of the function, and not the function itself."
+    elif value is None:
+        hint = "A function without a return statement returns None."
     return TypeError(
         f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
         f"{text.describe(value)}. {hint}"

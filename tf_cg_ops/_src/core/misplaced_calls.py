@@ -7,8 +7,10 @@ who knows the other one.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from tf_cg_ops._src.core.signature import without_annotations
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,15 +27,24 @@ def explains(api: str, advice: str) -> Callable[[Function], Function]:
             try:
                 return function(*args, **kwargs)
             except TypeError:
-                try:
-                    inspect.signature(function).bind(*args, **kwargs)
-                except TypeError as error:
-                    raise TypeError(f"{api}: {error}. {advice}") from None
+                check_fits(api, function, args, kwargs, advice)
                 raise
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def check_fits(
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
+) -> None:
+    """Raises TypeError, with this advice or the call to write, if the arguments do not fit a public function."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        advice = advice or f"Write {api}{without_annotations(signature)}."
+        raise TypeError(f"{api}: {error}. {advice}") from None
 
 
 def notes_missing_arguments(function: Function) -> Function:
@@ -48,11 +59,15 @@ def notes_missing_arguments(function: Function) -> Function:
     return function
 
 
-def check_values(api: str, fx: Any, gx: Any, x: Any) -> None:
+def check_values(api: str, **values: Any) -> None:
     """Raises TypeError if a call of a function of values lacks one of them."""
-    missing = [name for name, value in (("fx", fx), ("gx", gx), ("x", x)) if value is MISSING]
+    missing = next((name for name, value in values.items() if value is MISSING), None)
     if missing:
-        raise TypeError(
-            f"{api}: it takes the values fx, gx and x, got a call without {', '.join(missing)}. Write "
-            f"{api}(fx, gx, x). To decorate a function that returns (value, grad_fn), use tf_cg_ops.custom_gradient."
-        )
+        raise TypeError(f"{api}: missing a required argument: {missing!r}. {for_values(api)}")
+
+
+def for_values(api: str) -> str:
+    """The advice for a function of values, which a user may take for a decorator."""
+    return (
+        f"Write {api}(fx, gx, x). To decorate a function that returns (value, grad_fn), use tf_cg_ops.custom_gradient."
+    )

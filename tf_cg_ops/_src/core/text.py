@@ -1,5 +1,6 @@
 """Text for error messages: values, functions, names and numbers as a message shows them."""
 
+import functools
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +13,8 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a function, with that of its class but not of the functions around it."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.signature import mismatched_signature, without_annotations
 from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_of
 from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -46,7 +46,7 @@ class GradientChecks:
                 f"{self.wording.takes_no_variables}"
             )
             names = text.quoted(variable.name for variable in self.variables)
-            signature = inspect.signature(_user_function(self.wording, grad_fn))
+            signature = without_annotations(inspect.signature(_user_function(self.wording, grad_fn)))
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
     def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:

@@ -120,13 +120,18 @@ class CustomJvp(CustomGradient):
         self._saved_orders = saved_orders
         self._rule: Callable[..., Any] | None = None
 
+    @property
+    def _variable(self) -> str:
+        """The name that a program has for it: a lambda has none."""
+        return self.__name__ if self.__name__.isidentifier() else "f"
+
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Sets the tangent rule; returns it."""
         if not callable(rule):
             raise TypeError(
                 f"{_API}: the tangent rule of '{text.name_of(self)}' is not a function; expected a function or "
-                f"another callable, got {text.describe_type(rule)}. Write @{self.__name__}.defjvp above rule(primals, "
+                f"another callable, got {text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, "
                 "tangents)."
             )
         self._rule = rule
@@ -137,7 +142,7 @@ class CustomJvp(CustomGradient):
             name = text.name_of(function)
             raise TypeError(
                 f"{_API}: '{name}' has no tangent rule; expected one before the first call, got none. Write "
-                f"@{self.__name__}.defjvp above rule(primals, tangents)."
+                f"@{self._variable}.defjvp above rule(primals, tangents)."
             )
         rule = self._rule
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
-from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter
+from tf_cg_ops._src.core.signature import arguments_by_name, as_function, check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -89,6 +89,7 @@ def custom_vjp(
             "custom_vjp: backward is not a function; expected a function or another callable, got "
             f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
+    backward = as_function(backward)
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames, _NOT_AS_IN_JAX)
     saved_orders = check_saved_orders("custom_vjp", saved_orders)
     materialize_grads = convert.to_bool("custom_vjp", "materialize_grads", materialize_grads)

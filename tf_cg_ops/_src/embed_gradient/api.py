@@ -116,7 +116,7 @@ def embed_gradient(
         h = eager.embed_elementwise(fx, gx, x)
         if h is not None:
             return h
-    misplaced_calls.check_values("embed_gradient", fx, gx, x)
+    misplaced_calls.check_values("embed_gradient", fx=fx, gx=gx, x=x)
     gx = lazy_gx.called_or_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
     args = fx, gx, x, axis, fx_gx_manually_stopped, name
     package = dispatch.package_of_keras_tensors(args)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import as_function
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
@@ -61,7 +62,7 @@ def attach_rule(
         try:
             answer = rule(seen, *dys)
         except TypeError as error:
-            checks.check_takes_upstream(functools.partial(rule, seen), dys, error)
+            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, error)
             raise
         return checks.checked_gradients(answer)
 

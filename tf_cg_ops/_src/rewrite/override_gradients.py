@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow, traces
@@ -17,10 +17,12 @@ from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, trace
 
 _API = "override_gradients"
+_CALL = "Write override_gradients(f, {'Relu': rule})."
 _WORDING = without_gradient_function(_API)
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
 def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Callable[..., Any]:
     """Makes a function with the value of `f`, some of whose ops have other gradients.
 
@@ -77,13 +79,12 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
         returned a wrong number of gradients, or one of the wrong shape.
       NotImplementedError: At the call: `f` has control flow of TensorFlow 1.
     """
-    table = RuleTable(_API, rules)
     if not callable(f):
         raise TypeError(
-            f"{_API}: f cannot be called; expected a function, a model, or a function of a loaded SavedModel such as "
-            f"loaded.signatures['serving_default'], got {text.describe_type(f)}."
+            f"{_API}: f must be a function, a model, or a function of a loaded SavedModel such as "
+            f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
         )
-
+    table = RuleTable(_API, rules)
     own = traces.Traces()
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
