@@ -118,8 +118,7 @@ class EmbedGradient(_Layer):
         self, *, axis: int | Sequence[int] | None = (), fx_gx_manually_stopped: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        to_axis(self._api, axis)
-        self._axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        self._axis = to_axis(self._api, axis)
         self._manually_stopped = to_stopped(self._api, fx_gx_manually_stopped)
 
     def call(self, inputs: Sequence[Any]) -> tf.Tensor:
@@ -147,8 +146,7 @@ class EmbedGradient(_Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
-        return super().get_config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
+        return super().get_config() | {"axis": self._axis, "fx_gx_manually_stopped": self._manually_stopped}
 
 
 def _not_three_inputs(number: int | None) -> Exception:
