@@ -5,12 +5,13 @@ gradient for the whole model, to show which parts of an input an output depends 
 vector-Jacobian product of no function.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, slices, text, tf_internal
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import control_flow
@@ -19,8 +20,26 @@ __all__ = ["built_in", "clip", "deconvnet", "guided", "pass_through", "zero"]
 
 _CLIP = "rules.clip"
 
+_Function = TypeVar("_Function", bound=Callable[..., list[Any]])
 
-@tf_internal.autograph_artifact
+
+def _rule(function: _Function) -> _Function:
+    """Decorates a rule: it says how to pass it where somebody calls it without an op."""
+    api = f"rules.{function.__name__}"
+    advice = f"Pass the rule itself, as in tf_cg_ops.override_gradients(f, {{'Relu': tf_cg_ops.{api}}})."
+
+    @tf_internal.autograph_artifact
+    @misplaced_calls.explains(api, advice)
+    @functools.wraps(function)
+    def rule(op: Any, *dy: Any) -> list[Any]:
+        if not hasattr(op, "node_def"):
+            raise TypeError(f"{api}: op must be a tf.Operation, got {text.describe(op)}. {advice}")
+        return function(op, *dy)
+
+    return rule  # type: ignore[return-value]
+
+
+@_rule
 def built_in(op: Any, *dy: Any) -> list[Any]:
     """The gradients that the op has without a rule: `dx = dy @ J(x)` with its Jacobian `J`.
 
@@ -64,7 +83,7 @@ def built_in(op: Any, *dy: Any) -> list[Any]:
     return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
 
 
-@tf_internal.autograph_artifact
+@_rule
 def guided(op: Any, *dy: Any) -> list[Any]:
     """Guided backpropagation: the gradients of the op for the positive part of the upstream gradient.
 
@@ -101,7 +120,7 @@ def guided(op: Any, *dy: Any) -> list[Any]:
     return built_in(op, *map(_positive_part, dy))
 
 
-@tf_internal.autograph_artifact
+@_rule
 def deconvnet(op: Any, *dy: Any) -> list[Any]:
     """A deconvolutional net: the positive part of the upstream gradient, for any input.
 
@@ -132,7 +151,7 @@ def deconvnet(op: Any, *dy: Any) -> list[Any]:
     return pass_through(op, *map(_positive_part, dy))
 
 
-@tf_internal.autograph_artifact
+@_rule
 def pass_through(op: Any, *dy: Any) -> list[Any]:
     """The upstream gradient as it is, such as the straight-through estimator for `Round` and `Sign`.
 
@@ -165,7 +184,7 @@ def pass_through(op: Any, *dy: Any) -> list[Any]:
     return [*dy, *[None] * (len(op.inputs) - len(dy))]
 
 
-@tf_internal.autograph_artifact
+@_rule
 def zero(op: Any, *dy: Any) -> list[Any]:
     """No gradient passes: `dx = 0`.
 
@@ -193,15 +212,16 @@ def zero(op: Any, *dy: Any) -> list[Any]:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_CLIP, "Name the limit, as in tf_cg_ops.rules.clip(value=1.0), which returns the rule.")
 def clip(
-    *, value: Any = None, norm: Any = None, global_norm: Any = None, axes: int | Sequence[int] | None = None
+    *, value: Any = None, norm: Any = None, global_norm: Any = None, axis: int | Sequence[int] | None = None
 ) -> Callable[..., list[Any]]:
     """Makes a rule that clips the gradients of an op, as `tf_cg_ops.clip_gradient` does for the upstream gradient.
 
     With `dz = dy @ J(x)`, the gradients that the op has without a rule, those of its inputs are one of
 
         dx = minimum(maximum(dz, -value), value)              elementwise
-        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axes)))        each input by itself; over all axes by default
+        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axis)))        each input by itself; by default over all of it
         dx = dz * minimum(1, global_norm / sqrt(sum over all inputs of |dz|**2))
 
     >>> import tensorflow as tf
@@ -219,27 +239,27 @@ def clip(
         the gradient is computed.
       norm: The limit of the Euclidean norm of each gradient.
       global_norm: The limit of the Euclidean norm of the gradients of all inputs of an op together.
-      axes: With `norm`: the dimensions that one norm is taken over.
+      axis: With `norm`: the dimensions that one norm is taken over.
 
     Returns:
       A rule for ops that have a gradient function.
 
     Raises:
-      TypeError: A limit is not a real number.
-      ValueError: The call passes not exactly one limit, or `axes` without `norm`; a limit is negative, nan or not a
+      TypeError: A limit is not a real number, or `axis` not an int or a sequence of ints.
+      ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
         scalar.
       NotImplementedError: When the rule is called: as `built_in`.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    mode, limit = only_limit(_CLIP, value, norm, global_norm, axes)
+    mode, limit = only_limit(_CLIP, value, norm, global_norm, axis)
     to_limit(_CLIP, mode, limit)
 
     def clipped(op: Any, *dy: Any) -> list[Any]:
         gradients = built_in(op, *dy)
         found = [gradient for gradient in gradients if gradient is not None]
-        within = iter(clip_gradients(mode, found, to_limit(_CLIP, mode, limit), axes))
+        within = iter(clip_gradients(mode, found, to_limit(_CLIP, mode, limit), axis))
         return [None if gradient is None else next(within) for gradient in gradients]
 
     return clipped

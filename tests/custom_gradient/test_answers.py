@@ -128,18 +128,19 @@ class Mode:
     pass
 
 
-TENSORS = "Return None for it, or pass it as a Tensor."
+NUMBER = "Return None there, or pass it as a floating-point Tensor."
+OTHER = "Return None there."
 OBJECT = (
     "Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: TensorFlow does "
     "not look into other objects."
 )
 WITHOUT_TENSORS = {
-    "int": (3, "an int", TENSORS),
-    "text": ("fast", "a str", TENSORS),
-    "none": (None, "None", TENSORS),
-    "bool": (True, "a bool", TENSORS),
-    "integers": (np.array([1, 2]), "a ndarray", TENSORS),
-    "function": (tf.sin, "a function", TENSORS),
+    "int": (3, "an int", NUMBER),
+    "text": ("fast", "a str", OTHER),
+    "none": (None, "None", OTHER),
+    "bool": (True, "a bool", NUMBER),
+    "integers": (np.array([1, 2]), "a ndarray", NUMBER),
+    "function": (tf.sin, "a function", OTHER),
     "dataclass": (Params(tf.constant(X)), "a Params", OBJECT),
     "object": (Mode(), "a Mode", OBJECT),
 }
@@ -154,9 +155,23 @@ def test_a_gradient_for_what_holds_no_tensor_is_an_error(leaf, api, mode):
     else:
         function = cg.custom_vjp(lambda x, p: (2.0 * x, None), lambda residuals, dy: (dy, dy))
         subject = "backward '<lambda>'"
-    message = f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}, in which TensorFlow finds no Tensor. {remedy}"
+    message = (
+        f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}: only Tensors and Variables have "
+        f"gradients. {remedy}"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         MODES[mode](lambda x: function(x, value), [X], DY)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_of_floats_for_integers_is_an_error(mode):
+    function = cg.custom_gradient(lambda x, n: (x * tf.cast(n, x.dtype), lambda dy: (dy, dy)))
+    message = (
+        "custom_gradient: grad_fn of '<lambda>' must return a gradient of dtype int32 for 'n', got float64. Return None: "
+        "only floating-point and complex numbers have gradients."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        MODES[mode](lambda x: function(x, tf.constant([2, 3])), [X], DY)
 
 
 @pytest.mark.parametrize("constant", [2.0, np.float64(2.0), Y], ids=["float", "number", "array"])
@@ -193,10 +208,15 @@ def test_a_list_is_a_pair_too(name):
 
 # Dtypes
 
+
+def with_gradient(x, gradient):
+    return cg.custom_gradient(lambda x: (x, lambda dy: gradient))(x)
+
+
 CASTS = {
     "argument": lambda x: cg.custom_gradient(lambda x: (x, lambda dy: tf.cast(7 * dy, tf.float64)))(x),
     "array": lambda x: cg.custom_gradient(lambda x: (x, lambda dy: np.array([7.0, 70.0])))(x),
-    "integers_of_python": lambda x: cg.custom_gradient(lambda x: (x[0] + 0 * x, lambda dy: np.array([7, 70])))(x),
+    "int_of_python": lambda x: tf.stack([with_gradient(x[0], 7), with_gradient(x[1], 70)]),
     "slices": lambda x: cg.custom_gradient(
         lambda x: (x, lambda dy: tf.IndexedSlices(tf.cast(7 * dy, tf.float64), tf.constant([0, 1])))
     )(x),
@@ -219,12 +239,62 @@ def test_another_real_dtype_is_cast(case, wrap):
     np.testing.assert_allclose(dx, 7 * DY)
 
 
-def test_the_gradient_of_a_variable_is_cast(gradient):
-    v = tf.Variable(tf.cast(Y, tf.float32))
-    function = cg.custom_gradient(lambda x: (x * v, lambda dy, variables: (dy, [tf.cast(7 * dy, tf.float64)])))
-    dx, dv = gradient(lambda x, v: function(x), [X.astype(np.float32), v], tf.cast(DY, tf.float32))
+V = tf.Variable(tf.cast(Y, tf.float32))
+
+
+def wide(gradient):
+    return tf.cast(gradient, tf.float64)
+
+
+def times_v():
+    function = cg.custom_jvp(lambda x: x * V)
+
+    @function.defjvp
+    def rule(primals, tangents, variables, variable_tangents):
+        parts = zip((7, 5), (*tangents, *variable_tangents), strict=True)
+        return function(*primals), sum(wide(k * t) for k, t in parts if t is not None)
+
+    return function
+
+
+# All have the gradients 7 dy for x and 5 dy for V, in float64.
+WIDE = {
+    "custom_gradient": cg.custom_gradient(lambda x: (x * V, lambda dy, variables: (wide(7 * dy), [wide(5 * dy)]))),
+    "custom_vjp": cg.custom_vjp(lambda x: (x * V, None), lambda r, dy, variables: (wide(7 * dy), [wide(5 * dy)])),
+    "custom_jvp": times_v(),
+    "override_gradients": cg.override_gradients(lambda x: x * V, {"Mul": lambda op, dy: (wide(7 * dy), wide(5 * dy))}),
+}
+
+
+def in_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[
+        1
+    ]
+
+
+@pytest.mark.parametrize("place", ["alone", "in a loop"])
+@pytest.mark.parametrize("wrap", [*WRAPPERS, "reloaded"])
+@pytest.mark.parametrize("api", WIDE)
+def test_gradients_of_arguments_and_variables_are_cast(api, wrap, place, tmp_path):
+    function, v = WIDE[api], V
+    if wrap == "reloaded":
+        model = tf.Module()
+        model.v, model.f = V, tf.function(function, input_signature=[tf.TensorSpec([2])])
+        tf.saved_model.save(model, tmp_path)
+        loaded = tf.saved_model.load(tmp_path)
+        function, v = loaded.f, loaded.v
+    function = function if place == "alone" else tf.function(in_a_loop(function))
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, [x, v], output_gradients=tf.cast(DY, tf.float32))
+
+    dx, dv = WRAPPERS.get(wrap, WRAPPERS["eager"])(run)(tf.constant(X, tf.float32))
     assert dx.dtype == dv.dtype == tf.float32
-    np.testing.assert_allclose(dv, 7 * DY)
+    np.testing.assert_allclose(dx, 7 * DY)
+    np.testing.assert_allclose(dv, 5 * DY)
 
 
 def test_complex_inputs_take_real_gradients(gradient):

@@ -168,7 +168,7 @@ def test_none_is_the_gradient_of_all_parts(mode):
 
 def test_a_gradient_of_another_type_is_an_error():
     function = cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: Batchable(dy, dy, m.mask)))
-    with pytest.raises(ValueError, match="returned a gradient that does not hold as many tensors as 'm'"):
+    with pytest.raises(TypeError, match=r"must return a Masked as the gradient of 'm', got a Batchable\.$"):
         gradients("eager", lambda x: function(Masked(x, Y, MASK)), [X], DY)
 
 

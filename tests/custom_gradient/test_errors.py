@@ -83,11 +83,6 @@ VALUES = {
         lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
         f"returned a gradient of the wrong shape for 'x'; expected rows of (), got rows of (7,). {SHAPE}",
     ),
-    "variable_dict": (
-        lambda dy: ((dy, dy), {"w": dy}),
-        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
-        "order of 'variables'.",
-    ),
     "variables_not_a_pair": (lambda dy: (dy, dy), f"returned 1 gradient; {TWO}"),
     "variable_count": (
         lambda dy: ((dy, dy), []),
@@ -98,14 +93,19 @@ VALUES = {
         lambda dy: ((dy, dy), [tf.ones([3])]),
         f"returned a gradient of the wrong shape for variable 'w:0'; expected (2,), got (3,). {SHAPE}",
     ),
+}
+FLOAT = "must return a gradient of dtype float32 for"
+TYPES = {
+    "variable_dict": (
+        lambda dy: ((dy, dy), {"w": dy}),
+        "must return the gradients of the variables in a list, got a dict. Return one gradient for each variable, in the "
+        "order of 'variables'.",
+    ),
     "variables_without_gradients": (
         lambda dy: dy,
         "did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of the "
         "variables), got {}. Return None for a variable that has no gradient.",
     ),
-}
-FLOAT = "must return a gradient of dtype float32 for"
-TYPES = {
     "dtype": (
         lambda dy: (tf.cast(dy, tf.complex64), None),
         f"{FLOAT} 'x', got complex64. Take its real part with tf.math.real.",
@@ -375,7 +375,7 @@ def test_a_value_of_another_shape_that_shows_at_run_time_only():
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
 def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
-    with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor. Pass"):
+    with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor\."):
         getattr(cg, decorator)(tf.constant(1.0))
 
 
@@ -404,17 +404,15 @@ def test_saved_orders_must_be_a_positive_int(api):
             DECORATORS[api](wrong)
 
 
-@pytest.mark.parametrize("names", ["scale", ["nope"]], ids=str)
-def test_names_that_are_no_arguments_are_refused(names):
-    """A str is not a list of names."""
+def test_names_that_are_no_arguments_are_refused():
     message = (
-        "nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got "
-        f"{names!r}. Pass a list of names."
+        "nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got ['nope']. Pass a list of "
+        "names."
     )
     with pytest.raises(ValueError, match=re.escape(f"custom_vjp: {message}")):
-        cg.custom_vjp(fwd, bwd, nondiff_argnames=names)
+        cg.custom_vjp(fwd, bwd, nondiff_argnames=["nope"])
     with pytest.raises(ValueError, match=re.escape(f"custom_jvp: {message}")):
-        cg.custom_jvp(fwd, nondiff_argnames=names)
+        cg.custom_jvp(fwd, nondiff_argnames=["nope"])
 
 
 def failing(*_):

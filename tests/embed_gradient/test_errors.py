@@ -16,6 +16,7 @@ SUPPORTED = "float16, bfloat16, float32, float64, complex64, complex128"
 AXIS_KINDS = "expected None, an int, a sequence of ints or an integer Tensor"
 IF_STOPPED = "If it was meant for fx_gx_manually_stopped, pass it as that keyword."
 CONVERT = "Convert it before the call."
+NO_RETURN = "A function without a return statement returns None."
 NAME_THE_DIMENSIONS = "Name the event dimensions of x: those that one element of fx depends on."
 
 
@@ -23,7 +24,7 @@ V = ones([3])
 LISTS = "Pass two lists of the same length, or a single gx with a single x."
 ONE_FOR_EACH = "gx and x do not pair up; expected one gx for each x, got"
 NOT_DENSE = "is not a dense tensor; expected a Tensor or a value that converts to one, got"
-NO_BOOL = "fx_gx_manually_stopped is not a bool; expected True or False, got"
+NO_BOOL = "fx_gx_manually_stopped must be True or False, got"
 NO_DIMENSIONS = f"axis does not name dimensions; {AXIS_KINDS}, got"
 NOT_DISTINCT = "axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis"
 ONCE = "Name each event dimension once."
@@ -56,8 +57,8 @@ TYPES = {
         "with tf.cast.",
     ),
     "text": ((V, "2 * x", V), f"gx {NOT_DENSE} '2 * x'. {CONVERT}"),
-    "none": ((V, [V, None], [V, V]), f"gx[1] {NOT_DENSE} None. {CONVERT}"),
-    "nothing": ((None, None, None), f"fx {NOT_DENSE} None. {CONVERT}"),
+    "none": ((V, [V, None], [V, V]), f"gx[1] {NOT_DENSE} None. {NO_RETURN}"),
+    "nothing": ((None, None, None), f"fx {NOT_DENSE} None. {NO_RETURN}"),
     "sparse": ((V, tf.SparseTensor([[0]], [1.0], [3]), V), f"gx {NOT_DENSE} a SparseTensor. {CONVERT}"),
     "ragged_list": (([[1.0], [1.0, 2.0]], 1.0, 1.0), f"fx {NOT_DENSE} [[1.0], [1.0, 2.0]]. {CONVERT}"),
     "thing_with_an_attribute_dtype": (
@@ -66,16 +67,16 @@ TYPES = {
     ),
     "function": (
         (V, abs, V),
-        "gx is a function that takes arguments; expected a Tensor or a function without arguments, got <built-in function "
-        "abs>. Bind them, as in lambda: f(x).",
+        "gx is a function that takes arguments; expected a Tensor or a function without arguments, got the function 'abs'. "
+        "Bind them, as in lambda: f(x).",
     ),
     "flag_that_is_no_bool": (
         (V, V, V, (), 1),
-        f"{NO_BOOL} 1. It decides how the graph is built: pass a Python bool.",
+        f"{NO_BOOL} 1. Pass a Python bool.",
     ),
     "flag_that_is_a_tensor": (
         (V, lambda: V, V, (), tf.constant(True)),
-        f"{NO_BOOL} a Tensor of dtype bool. It decides how the graph is built: pass a Python bool.",
+        f"{NO_BOOL} a Tensor of dtype bool. Pass a Python bool.",
     ),
     "flag_in_the_place_of_axis": ((V, V, V, True), f"axis is a bool; {AXIS_KINDS}, got True. {IF_STOPPED}"),
     "numpy_bool_axis": ((V, V, V, np.bool_(False)), f"axis is a bool; {AXIS_KINDS}, got False. {IF_STOPPED}"),

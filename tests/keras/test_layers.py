@@ -233,14 +233,25 @@ WRONG = {
     "two inputs": (
         lambda m: m.EmbedGradient()([tf.ones([2]), tf.ones([2])]),
         ValueError,
-        "layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got 2 of them. Pass several x, and the "
-        "gx of each, as lists inside of that list.",
+        "layers.EmbedGradient: the inputs must be a list [fx, gx, x], got a list of 2. Pass several x, and the gx of each, "
+        "as lists inside of that list.",
+    ),
+    "an axis that is none": (
+        lambda m: m.EmbedGradient(axis=1.5),
+        TypeError,
+        "layers.EmbedGradient: axis does not name dimensions; expected None, an int, a sequence of ints or an integer "
+        "Tensor, got 1.5.",
+    ),
+    "a flag that is no bool": (
+        lambda m: m.EmbedGradient(fx_gx_manually_stopped="no"),
+        TypeError,
+        "layers.EmbedGradient: fx_gx_manually_stopped must be True or False, got 'no'. Pass a Python bool.",
     ),
     "no function": (
         lambda m: m.StraightThrough("tanh"),
         ValueError,
-        "layers.StraightThrough: the function is not known by this name; expected one of 'sign', 'round', 'floor', "
-        "'ceil', 'heaviside', or a function, got 'tanh'. Pass the function itself.",
+        "layers.StraightThrough: f must be one of 'sign', 'round', 'floor', 'ceil', 'heaviside', or a function, got "
+        "'tanh'. Pass the function itself.",
     ),
     "no limit": (
         lambda m: m.GradientClip(),
@@ -281,8 +292,8 @@ WRONG = {
 
 def test_the_embedding_layer_in_a_model_says_what_it_takes():
     """tf_keras has no shapes before the call, which says the same."""
-    message = r"layers\.EmbedGradient: it takes three inputs; expected a list \[fx, gx, x\], got one Tensor\."
-    with pytest.raises(ValueError, match=message):
+    message = r"layers\.EmbedGradient: the inputs must be a list \[fx, gx, x\], got no list\."
+    with pytest.raises(TypeError, match=message):
         cg.layers.EmbedGradient()(keras.Input([3]))
 
 

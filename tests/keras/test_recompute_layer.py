@@ -280,8 +280,8 @@ def test_a_value_that_is_no_layer(library):
         with pytest.raises(TypeError) as error:
             layers_of(library).Recompute(value)
         assert str(error.value) == (
-            f"layers.Recompute: this is no layer; expected a {package}.layers.Layer or a model of {package}, got {got}. "
-            "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+            f"layers.Recompute: layer must be a {package}.layers.Layer or a model of {package}, got {got}. Use "
+            "tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
         )
 
 

@@ -108,13 +108,13 @@ def shrink(dy, norm, limit):
     return dy * np.where(norm > limit, limit / np.where(norm > limit, norm, 1), 1)
 
 
-@pytest.mark.parametrize(("dtype", "axes"), pairs(DTYPES, [None, -1, 0, (0, 1)]))
-def test_clipping_by_norm(axes, dtype, rng, gradient):
+@pytest.mark.parametrize(("dtype", "axis"), pairs(DTYPES, [None, -1, 0, (0, 1)]))
+def test_clipping_by_norm(axis, dtype, rng, gradient):
     x, dy = random_array(rng, (4, 3), dtype), random_array(rng, (4, 3), dtype)
     dy[1] = 0  # A row without a norm.
-    norm = np.sqrt(np.sum(np.abs(wide(dy)) ** 2, axis=axes, keepdims=True))
+    norm = np.sqrt(np.sum(np.abs(wide(dy)) ** 2, axis=axis, keepdims=True))
     for limit in (0.0, 0.5, 1.5, 100.0):
-        (dx,) = gradient(lambda x, limit=limit: cg.clip_gradient(x, norm=limit, axes=axes), [x], tf.constant(dy))
+        (dx,) = gradient(lambda x, limit=limit: cg.clip_gradient(x, norm=limit, axis=axis), [x], tf.constant(dy))
         assert_gradient_close(dx, shrink(wide(dy), norm, limit), dtype)
 
 
@@ -289,10 +289,10 @@ WRONG = {
         ValueError,
         "clip_gradient: value is not a scalar; expected a single number, got the shape (2,). Reduce it.",
     ),
-    "axes without a norm": (
-        lambda: cg.clip_gradient(V, value=1.0, axes=-1),
+    "axis without a norm": (
+        lambda: cg.clip_gradient(V, value=1.0, axis=-1),
         ValueError,
-        "clip_gradient: axes need norm, got value. Leave axes out, or pass norm.",
+        "clip_gradient: axis needs norm, got value. Leave axis out, or pass norm.",
     ),
     "complex by value": (
         lambda: cg.clip_gradient(tf.constant([1j]), value=1.0),

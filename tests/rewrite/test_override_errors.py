@@ -31,12 +31,11 @@ def derive(function, x=X):
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({}, "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got an empty one."),
-        ([keep], "rules is no table of rules; expected a dictionary such as {'Relu': rule}, got a list."),
+        ([keep], "rules must be a dict such as {'Relu': rule}, got a list."),
         (
             {3: keep},
-            "rules has a key that names no ops; expected an op type such as 'Relu', or a function of a tf.Operation, "
-            "got 3.",
+            "a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that returns a bool, got "
+            "3.",
         ),
         (
             {"Relu": "guided"},
@@ -60,10 +59,16 @@ def test_rules_that_are_none(rules, message):
         cg.override_gradients(model, rules)
 
 
+def test_no_rules_at_all():
+    message = "override_gradients: rules must name at least one op, as in {'Relu': rule}, got an empty dict."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cg.override_gradients(model, {})
+
+
 def test_a_function_that_is_none():
     message = (
-        "override_gradients: f cannot be called; expected a function, a model, or a function of a loaded SavedModel "
-        "such as loaded.signatures['serving_default'], got a Module."
+        "override_gradients: f must be a function, a model, or a function of a loaded SavedModel "
+        "such as loaded.signatures['serving_default'], got a Module. Write override_gradients(f, {'Relu': rule})."
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         cg.override_gradients(tf.Module(), {"Relu": keep})
@@ -172,6 +177,27 @@ def test_an_op_without_a_gradient_function():
         derive(cg.override_gradients(loop, {"StatelessWhile": cg.rules.built_in}))
 
 
+def test_a_rule_that_is_called_without_an_op_says_how_to_pass_it():
+    advice = "Pass the rule itself, as in tf_cg_ops.override_gradients(f, {'Relu': tf_cg_ops.rules.guided})."
+    for call, message in (
+        (lambda: cg.rules.guided(), "missing a required argument: 'op'."),
+        (lambda: cg.rules.guided(tf.ones([2])), "op must be a tf.Operation, got a Tensor of dtype float32."),
+    ):
+        with pytest.raises(TypeError, match=f"^rules.guided: {re.escape(f'{message} {advice}')}$"):
+            call()
+
+
+def test_a_type_error_of_a_rule_is_as_it_is():
+    """TensorFlow calls a trace a second time after a TypeError, and joins both messages."""
+
+    def rule(op, dy):
+        raise TypeError("my own")
+
+    for function in (tf.nn.relu, tf.function(tf.nn.relu)):
+        with pytest.raises(TypeError, match=r"^my own$"):
+            derive(cg.override_gradients(function, {"Relu": rule}))
+
+
 def test_limits_that_are_none():
     with pytest.raises(
         ValueError, match=re.escape("rules.clip: pass exactly one of value, norm, global_norm; got none")
@@ -181,8 +207,8 @@ def test_limits_that_are_none():
         ValueError, match=re.escape("rules.clip: norm is negative; expected a number that is at least 0")
     ):
         cg.rules.clip(norm=-1.0)
-    with pytest.raises(ValueError, match=re.escape("rules.clip: axes need norm, got value")):
-        cg.rules.clip(value=1.0, axes=0)
+    with pytest.raises(ValueError, match=re.escape("rules.clip: axis needs norm, got value")):
+        cg.rules.clip(value=1.0, axis=0)
 
 
 def test_control_flow_of_tensorflow_1():
@@ -223,15 +249,22 @@ def test_a_predicate_that_is_none(predicate, message):
         cg.override_gradients(model, {predicate: keep})(tf.constant(X))
 
 
-@pytest.mark.parametrize(("answer", "run"), pairs(["no", ["no"], True, 1j], RUNS))
-def test_a_rule_that_returns_no_gradient(answer, run):
+NO_TENSOR = "must return a Tensor for 'op.inputs[0]', got 'no'. Return None for an input that has no gradient."
+OTHER_DTYPE = "must return a gradient of dtype float64 for 'op.inputs[0]', got"
+NO_GRADIENTS = {
+    "text": ("no", NO_TENSOR),
+    "list": (["no"], NO_TENSOR),
+    "bool": (True, f"{OTHER_DTYPE} bool. Cast it with tf.cast."),
+    "complex": (1j, f"{OTHER_DTYPE} complex128. Take its real part with tf.math.real."),
+    "integers": (np.array([1, 2, 3]), f"{OTHER_DTYPE} int64. Cast it with tf.cast."),
+}
+
+
+@pytest.mark.parametrize(("name", "run"), pairs(NO_GRADIENTS, RUNS))
+def test_a_rule_that_returns_no_gradient(name, run):
+    answer, message = NO_GRADIENTS[name]
     function = cg.override_gradients(model, {lambda op: op.name == "activation": lambda op, dy: answer})
-    (leaf,) = tf.nest.flatten(answer)
-    message = (
-        f"override_gradients: the rule '<lambda>' for {OP} must return a Tensor or None as the gradient of "
-        f"'op.inputs[0]', got {leaf!r}."
-    )
-    with pytest.raises(TypeError, match=re.escape(message)):
+    with pytest.raises(TypeError, match=re.escape(f"override_gradients: the rule '<lambda>' for {OP} {message}")):
         RUNS[run](lambda: derive(function))()
 
 

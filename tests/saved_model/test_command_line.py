@@ -190,7 +190,9 @@ def test_help_says_everything(command, capsys, monkeypatch):
 def test_inputs_from_a_file(model, tmp_path, capsys, monkeypatch, name):
     np.savez(tmp_path / "inputs.npz", **{name: np.array([[3.0, -4.0]])})
     given, strip = [], saved_model.strip
-    monkeypatch.setattr(saved_model, "strip", lambda *args: (given.append(args[3]), strip(*args))[1])
+    monkeypatch.setattr(
+        saved_model, "strip", lambda *args, **options: (given.append(options["inputs"]), strip(*args, **options))[1]
+    )
     status, _, err = main(capsys, "strip", "--inputs", tmp_path / "inputs.npz", model, tmp_path / "target")
     assert status == 0, err
     assert [(key, value["x"].tolist()) for key, value in given[0].items()] == [("serving_default", [[3.0, -4.0]])]

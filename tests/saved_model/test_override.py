@@ -216,7 +216,7 @@ def test_a_rule_that_closes_over_numbers(sine, tmp_path):
         (None, "new", {"sin": 0}, ValueError, r"rules matched no op of '.*': 'sin'; .* Sin \(1\).* mean 'Sin'\?$"),
         ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "there is no SavedModel at"),
         (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),
-        (None, "new", {}, TypeError, "rules is no table of rules"),
+        (None, "new", {}, ValueError, "rules must name at least one op"),
     ],
 )
 def test_wrong_arguments(source, target, rules, error, message, sine, tmp_path):

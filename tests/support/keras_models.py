@@ -138,7 +138,7 @@ LAYERS = {
     "scale": (lambda m: m.GradientScale(0.25), X, 0.25 * DY),
     "clip by value": (lambda m: m.GradientClip(value=2.0), X, np.clip(DY, -2, 2)),
     "clip by norm": (lambda m: m.GradientClip(norm=2.0), X, shrunk(DY, np.linalg.norm(DY), 2.0)),
-    "clip by the norm of rows": (lambda m: m.GradientClip(norm=5.0, axes=[-1]), X, shrunk(DY, ROW_NORMS, 5.0)),
+    "clip by the norm of rows": (lambda m: m.GradientClip(norm=5.0, axis=[-1]), X, shrunk(DY, ROW_NORMS, 5.0)),
     "clip by global norm": (lambda m: m.GradientClip(global_norm=2.0), X, shrunk(DY, np.linalg.norm(DY), 2.0)),
     "sign": (lambda m: m.StraightThrough("sign", "hard_tanh"), np.sign(X), DY * (np.abs(X) <= 1)),
     "heaviside": (

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -86,7 +85,7 @@ def _redirect_to_null(stream: Any) -> None:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    report = saved_model.strip(options.source, options.target, *_check("strip", options))
+    report = saved_model.strip(options.source, options.target, **_check("strip", options))
     return _print_output("strip", _report_text.of_strip(report), f"'{report.target}' is written")
 
 
@@ -95,7 +94,7 @@ def _override(options: argparse.Namespace) -> int:
         op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
         for op_type, name, limit in options.rules
     }
-    report = saved_model.override(options.source, options.target, chosen, *_check("override", options))
+    report = saved_model.override(options.source, options.target, chosen, **_check("override", options))
     return _print_output("override", _report_text.of_override(report), f"'{report.target}' is written")
 
 
@@ -104,7 +103,7 @@ def _adopt(options: argparse.Namespace) -> int:
     if options.place:
         gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
         gradients = {**_all_places(options), **gradients}
-    report = saved_model.adopt(options.source, options.target, gradients, *check)
+    report = saved_model.adopt(options.source, options.target, gradients, **check)
     return _print_output("adopt", _report_text.of_adopt(report), f"'{report.target}' is written")
 
 
@@ -118,11 +117,11 @@ def _all_places(options: argparse.Namespace) -> dict[str, str]:
     return {place: options.gradients for place, node in places if place not in named and node not in named}
 
 
-def _check(command: str, options: argparse.Namespace) -> tuple[bool, Any, Callable[[str], None]]:
+def _check(command: str, options: argparse.Namespace) -> dict[str, Any]:
     """The arguments `check`, `inputs` and `progress` of a function that writes a model."""
     api = f"saved_model.{command}"
     inputs = None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
-    return options.check, inputs, _print_to_stderr
+    return {"check": options.check, "inputs": inputs, "progress": _print_to_stderr}
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -5,13 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.core import convert, misplaced_calls
 from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
+_API = "compat.bayesflow.custom_gradient"
 
-@dispatch.takes_keras_tensors("compat.bayesflow.custom_gradient")
+
+@dispatch.takes_keras_tensors(_API, misplaced_calls.for_values(_API))
 def custom_gradient(
     fx: Any,
     gx: Any,
@@ -63,18 +65,16 @@ def custom_gradient(
     `x` or `gx` is not finite, and no data moves if `fx` has the shape of the result. `tf_cg_ops.embed_gradient` also
     takes a derivative for each element of an event.
     """
-    api = "compat.bayesflow.custom_gradient"
-    stopped = convert.to_bool(api, fx_gx_manually_stopped)
-    static_axis = convert.to_axis(api, axis)
-    fx, gx, x = convert.to_tensors(api, ["fx", "gx", "x"], [fx, gx, x])
+    stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
+    static_axis = convert.to_axis(_API, axis)
+    fx, gx, x = convert.to_tensors(_API, ["fx", "gx", "x"], [fx, gx, x])
 
     if isinstance(static_axis, tf.Tensor) or x.shape.rank is None or gx.shape.rank is None:
-        return _with_dynamic_axis(api, fx, gx, x, static_axis, stopped, name)
+        return _with_dynamic_axis(fx, gx, x, static_axis, stopped, name)
 
-    event_dims = _event_dims(api, static_axis, x.shape)
+    event_dims = _event_dims(static_axis, x.shape)
     batch_dims = [i for i in range(x.shape.rank) if i not in event_dims]
     fx = _broadcast(
-        api,
         fx,
         gx,
         tf.TensorShape([x.shape[i] for i in batch_dims]),
@@ -88,19 +88,18 @@ def custom_gradient(
     return embed_tensors(fx, [gx], [x], static_axis, stopped, name)
 
 
-def _event_dims(api: str, axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
+def _event_dims(axis: list[int] | None, x_shape: tf.TensorShape) -> list[int]:
     """The dimensions of x that `axis` names, in order."""
     rank = x_shape.rank
     if axis is None:
         return list(range(rank))
     event_dims = sorted(a + rank if a < 0 else a for a in axis)
     if len(set(event_dims)) < len(event_dims) or any(dimension not in range(rank) for dimension in event_dims):
-        raise ValueError(convert.invalid_axis(api, "x", f"axis {axis} for x of shape {x_shape}"))
+        raise ValueError(convert.invalid_axis(_API, "x", f"axis {axis} for x of shape {x_shape}"))
     return event_dims
 
 
 def _with_dynamic_axis(
-    api: str,
     fx: tf.Tensor,
     gx: tf.Tensor,
     x: tf.Tensor,
@@ -114,24 +113,24 @@ def _with_dynamic_axis(
         is_event = tf.ones_like(x_shape, tf.bool)
     else:
         axis_tensor = tf.constant(axis, tf.int64) if isinstance(axis, list) else axis
-        is_event = dynamic_axis.event_mask(api, "x", axis_tensor, x_shape)
-    fx = _broadcast(api, fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~is_event))
+        is_event = dynamic_axis.event_mask(_API, "x", axis_tensor, x_shape)
+    fx = _broadcast(fx, gx, tf.TensorShape(None), lambda: tf.boolean_mask(x_shape, ~is_event))
     gx = tf.reshape(gx, alignment.spread(dynamic_axis.shape_of(gx), is_event))
     if isinstance(axis, tf.Tensor):
-        gx, x = dynamic_axis.flatten_event_last(api, "", fx, gx, x, axis)
+        gx, x = dynamic_axis.flatten_event_last(_API, "", fx, gx, x, axis)
         axis = [-1]
     return embed_tensors(fx, [gx], [x], axis, stopped, name)
 
 
 def _broadcast(
-    api: str, fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
+    fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
     """Broadcasts fx with gx and the batch; returns fx itself if it has that shape already."""
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
         message = (
-            f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape "
+            f"{_API}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape "
             f"{fx.shape}, gx of shape {gx.shape} and reduce_sum(x, axis) of shape {static_batch}. Reshape fx and "
             "gx to the shape of reduce_sum(x, axis)."
         )
@@ -139,7 +138,7 @@ def _broadcast(
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
     message = (
-        f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
+        f"{_API}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
         "reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of reduce_sum(x, axis)."
     )
     shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert
+from tf_cg_ops._src.core import convert, misplaced_calls
 from tf_cg_ops._src.embed_gradient import dynamic_axis
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
@@ -12,7 +12,7 @@ from tf_cg_ops._src.keras import dispatch
 _API = "compat.tfp_math.custom_gradient"
 
 
-@dispatch.takes_keras_tensors("compat.tfp_math.custom_gradient")
+@dispatch.takes_keras_tensors(_API, misplaced_calls.for_values(_API))
 def custom_gradient(
     fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
 ) -> tf.Tensor:
@@ -62,7 +62,7 @@ def custom_gradient(
 
     Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
     """
-    stopped = convert.to_bool(_API, fx_gx_manually_stopped)
+    stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
     fx, gx, x, suffixes = convert.to_tensor_pairs(_API, fx, gx, x)
     gx = [_like_x(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 

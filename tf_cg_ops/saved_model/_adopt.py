@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
@@ -93,10 +93,12 @@ class AdoptReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     gradients: _Choice | Mapping[str, _Choice] = _SAVED,
+    *,
     check: bool = True,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -156,11 +158,11 @@ def adopt(
         `target` is not a folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
-      TypeError: A rule does not take the op and its upstream gradients.
-      ValueError: `gradients` is no such choice, or names no place; the file does not hold a gradient function, or one
-        reads a tensor that its place does not get; a rule returned wrong gradients; the SavedModel cannot be read, is
-        malformed, or cannot be loaded for the check; `target` lies inside `source`; `inputs` names an unknown signature
-        or argument, or the source fails with them.
+      TypeError: An argument has a wrong type, or a rule does not take the op and its upstream gradients.
+      ValueError: `gradients` is not such a choice, or names no place; the file does not hold a gradient function, or
+        one reads a tensor that its place does not get; a rule returned wrong gradients; the SavedModel cannot be read,
+        is malformed, or cannot be loaded for the check; `target` lies inside `source`; `inputs` names an unknown
+        signature or argument, or the source fails with them.
       RuntimeError: The new model fails, or computes other values.
 
     If there is any error, nothing is written.
@@ -171,9 +173,10 @@ def adopt(
     choices = gradients.values() if isinstance(gradients, Mapping) else [gradients]
     for choice in choices:
         if not callable(choice) and choice not in (_SAVED, _AUTODIFF):
-            raise ValueError(
-                f"{_API}: gradients is no choice of gradients; expected 'saved', 'autodiff', a rule, or a dictionary "
-                f"of these by places, got {text.describe(choice)}."
+            wrong = ValueError if isinstance(choice, str) else TypeError
+            raise wrong(
+                f"{_API}: gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
+                f"{text.describe(choice)}."
             )
     adopted: list[AdoptedGradient] = []
 

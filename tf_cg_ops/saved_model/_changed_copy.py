@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import convert, text, tf_internal
 
 from . import _compare_models, _inputs
-from ._folder import GRAPH_FILES, read_saved_model
+from ._folder import GRAPH_FILES, read_saved_model, to_path
 
 _FINGERPRINT = "fingerprint.pb"
 _SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
@@ -35,7 +35,10 @@ def write_changed_copy(
     `change` gets the proto, the source and a function that reports progress, and returns whether it changed anything;
     if it fails, nothing is written. Returns the comparisons, which are None without the check.
     """
-    source, target, inputs = pathlib.Path(source), pathlib.Path(target), inputs or {}
+    source, target = to_path(api, "source", source), to_path(api, "target", target)
+    check, inputs = convert.to_bool(api, "check", check), _inputs.checked(api, inputs)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"{api}: progress must be a function of a string, or None, got {text.describe(progress)}.")
     report_progress = progress or (lambda _: None)
     with tf.init_scope():  # Outside of a function that is being traced.
         report_progress(f"reading {source}")

@@ -1,12 +1,22 @@
 """Reads the proto of a SavedModel from its folder."""
 
+import os
 import pathlib
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 
 GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
 _MAX_SIZE = 2**31 - 1
+
+
+def to_path(api: str, name: str, value: Any) -> pathlib.Path:
+    """The argument of this name as a Path; TypeError if it is not a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(
+            f"{api}: {name} must be the path of a folder, got {text.describe(value)}. Pass a str or a Path."
+        )
+    return pathlib.Path(value)
 
 
 def read_saved_model(api: str, path: pathlib.Path) -> Any:

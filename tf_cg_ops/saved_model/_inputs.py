@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
+
 from . import _folder
 
 # Tried one after the other for dimensions of unknown size.
@@ -49,6 +51,18 @@ def _random_tensor(spec: tf.TensorSpec, size: int, rng: np.random.Generator) -> 
     if spec.dtype.is_floating:
         return tf.cast(tf.constant(rng.normal(size=dims)), spec.dtype)
     raise TypeError(f"no values can be made up for dtype {spec.dtype.name}")
+
+
+def checked(api: str, inputs: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The argument `inputs`; TypeError if it does not have the arguments of signatures by their names."""
+    inputs = {} if inputs is None else inputs
+    values = [inputs, *inputs.values()] if isinstance(inputs, Mapping) else [inputs]
+    wrong = next((value for value in values if not isinstance(value, Mapping)), None)
+    if wrong is not None:
+        raise TypeError(
+            f"{api}: inputs must be a dict of dicts, {{signature: {{argument: value}}}}, got {text.describe(wrong)}."
+        )
+    return inputs
 
 
 def check_names(api: str, proto: Any, inputs: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,7 +1,6 @@
 """`inspect`: the embedded gradients of a SavedModel."""
 
 import os
-import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from ._folder import read_saved_model
+from ._folder import read_saved_model, to_path
 from ._foreign_gradients import is_foreign, saved_gradient
 from ._graphs import (
     Body,
@@ -82,11 +81,12 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
       A list of EmbeddedGradient, in the order of the graph.
 
     Raises:
+      TypeError: `path` is not a path.
       FileNotFoundError: There is no SavedModel.
       NotADirectoryError: `path` is a file.
       ValueError: The SavedModel cannot be read, is malformed, or needs ops that are not registered.
     """
-    path = pathlib.Path(path)
+    path = to_path(_API, "path", path)
     proto = read_saved_model(_API, path)
     with raised_as_value_error(_API, path):
         return [found for meta_graph in proto.meta_graphs for found in _find_in_graph(meta_graph)]

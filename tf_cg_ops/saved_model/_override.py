@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
@@ -47,10 +47,12 @@ class OverrideReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def override(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     rules: Mapping[Key, Rule],
+    *,
     check: bool = True,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -100,8 +102,9 @@ def override(
         `target` is not a folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
-      TypeError: `rules` is no such dictionary, or a rule does not take the op and its upstream gradients.
-      ValueError: A rule matched no op, or returned a wrong number of gradients, or one of the wrong dtype or shape; the
+      TypeError: An argument has a wrong type; a rule does not take the op and its upstream gradients, or returned a
+        gradient of a dtype that does not fit.
+      ValueError: `rules` is empty; a rule matched no op, or returned a wrong number of gradients or a wrong shape; the
         SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`;
         `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The new model fails, or computes other values.

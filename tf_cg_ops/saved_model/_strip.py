@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 
 from . import _compare_models, _pruning, _replace_ops
 from ._changed_copy import write_changed_copy
@@ -51,9 +51,11 @@ class StripReport:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in check=False.")
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
+    *,
     check: bool = True,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -95,6 +97,7 @@ def strip(
         `target` is not a folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
+      TypeError: An argument has a wrong type.
       ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
         `source`; `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The stripped model fails, or computes other values.

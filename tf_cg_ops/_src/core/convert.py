@@ -110,11 +110,11 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
     """The error for a value that is no dense tensor."""
-    hint = (
-        "Pass the value of the function, and not the function itself."
-        if callable(value)
-        else "Convert it before the call."
-    )
+    hint = "Convert it before the call."
+    if callable(value):
+        hint = "Pass the value of the function, and not the function itself."
+    elif value is None:
+        hint = "A function without a return statement returns None."
     return TypeError(
         f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
         f"{text.describe(value)}. {hint}"
@@ -150,14 +150,16 @@ def _not_real(api: str, name: str, value: Any) -> TypeError:
     )
 
 
-def to_bool(api: str, fx_gx_manually_stopped: Any) -> bool:
-    """The flag as a bool; TypeError for anything else."""
-    if not isinstance(fx_gx_manually_stopped, _BOOLS):
-        raise TypeError(
-            f"{api}: fx_gx_manually_stopped is not a bool; expected True or False, got "
-            f"{text.describe(fx_gx_manually_stopped)}. It decides how the graph is built: pass a Python bool."
-        )
-    return bool(fx_gx_manually_stopped)
+def to_bool(api: str, name: str, value: Any) -> bool:
+    """The flag of this name as a bool; TypeError for anything else."""
+    if not isinstance(value, _BOOLS):
+        raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
+    return bool(value)
+
+
+def to_stopped(api: str, fx_gx_manually_stopped: Any) -> bool:
+    """`to_bool` for the flag that every function with a `gx` has."""
+    return to_bool(api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
 
 
 def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:

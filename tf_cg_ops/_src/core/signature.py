@@ -1,5 +1,6 @@
 """Signatures of decorated functions: whether arguments fit them, and which argument has which name."""
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -15,6 +16,24 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
+def without_annotations(signature: inspect.Signature) -> inspect.Signature:
+    """The signature as a message shows it."""
+    return inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
+
+
+def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or one that calls this functools.partial: a partial of a partial would not keep that whole."""
+    if not isinstance(function, functools.partial):
+        return function
+
+    @functools.wraps(function.func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__signature__ = signature_of(function)  # type: ignore[attr-defined]
+    return call
+
+
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter of this name that may be passed by keyword."""
     signature = signature_of(function)
@@ -27,32 +46,40 @@ def bind(
 ) -> inspect.BoundArguments | None:
     """The arguments by name, in the order of the signature; TypeError if they do not fit, None without a signature."""
     signature = signature_of(function)
+    if signature is None:
+        return None
     try:
-        return None if signature is None else signature.bind(*args, **kwargs)
+        return signature.bind(*args, **kwargs)
     except TypeError as error:
         name = text.name_of(function)
         raise TypeError(
-            f"{api}: the arguments do not fit '{name}': {error}. Call it as {name.rpartition('.')[2]}{signature}."
+            f"{api}: the arguments do not fit '{name}': {error}. Call it as "
+            f"{name.rpartition('.')[2]}{without_annotations(signature)}."
         ) from None
 
 
 def mismatched_signature(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.Signature | None:
-    """The signature, if these arguments do not fit it; None if they do, or without a signature."""
+    """The signature for a message, if these arguments do not fit it; None if they do, or without a signature."""
     signature = signature_of(function)
-    try:
-        if signature is not None:
+    if signature is not None:
+        try:
             signature.bind(*args, **kwargs)
-    except TypeError:
-        return signature
+        except TypeError:
+            return without_annotations(signature)
     return None
 
 
-def check_argument_names(api: str, function: Callable[..., Any], names: Collection[str]) -> tuple[str, ...]:
-    """The `nondiff_argnames` as a tuple; ValueError if one is no argument of the function."""
+def check_argument_names(
+    api: str, function: Callable[..., Any], names: Collection[str], advice: str = "Pass a list of names."
+) -> tuple[str, ...]:
+    """The `nondiff_argnames` as a tuple; TypeError if they are not names, ValueError if one is no argument."""
+    is_collection = isinstance(names, Collection) and not isinstance(names, (str, bytes))
+    if not is_collection or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{api}: nondiff_argnames must be a list of names, got {text.describe(names)}. {advice}")
     known = list(inspect.signature(function).parameters) if names else []
-    if isinstance(names, str) or any(name not in known for name in names):
+    if any(name not in known for name in names):
         raise ValueError(
             f"{api}: nondiff_argnames does not name arguments of '{text.name_of(function)}'; expected some of {known}, "
             f"got {names!r}. Pass a list of names."

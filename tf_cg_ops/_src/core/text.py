@@ -1,19 +1,27 @@
 """Text for error messages: values, functions, names and numbers as a message shows them."""
 
+import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a function, with that of its class but not of the functions around it."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
 
 
 def describe(value: Any) -> str:
     """A value: its type where that says more than its contents."""
+    if isinstance(value, _FUNCTIONS):
+        return f"the function '{name_of(value)}'"
     if isinstance(value, tf.Tensor):
         return f"a Tensor of dtype {value.dtype.name}"
     if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):

@@ -450,3 +450,9 @@ def control_flow_graphs(op: Any) -> list[Any]:
             del op._cond_graph, op._body_graph
         return [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
     return list(cond_v2.get_func_graphs(op))
+
+
+# After any TypeError, such as one of a gradient function, a plain call tries another signature and joins both messages.
+def call_trace(trace: Any, *tensors: Any) -> Any:
+    """Calls a trace, a ConcreteFunction of Tensors."""
+    return trace._call_flat(list(tensors), trace.captured_inputs)

@@ -9,13 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.signature import mismatched_signature, without_annotations
 from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_of
 from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
-# A gradient for one of these needs another remedy than one for an object.
-_PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
+_NUMBERS = (bool, int, np.ndarray, np.generic)
 
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
@@ -47,7 +46,7 @@ class GradientChecks:
                 f"{self.wording.takes_no_variables}"
             )
             names = text.quoted(variable.name for variable in self.variables)
-            signature = inspect.signature(_user_function(self.wording, grad_fn))
+            signature = without_annotations(inspect.signature(_user_function(self.wording, grad_fn)))
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
     def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
@@ -67,7 +66,7 @@ class GradientChecks:
             return self._of_arguments(answer)
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} did not return gradients for the variables; expected a pair (gradients of the "
                 f"inputs, gradients of the variables), got {text.describe_type(answer)}. Return None for a variable "
                 "that has no gradient."
@@ -144,20 +143,26 @@ class GradientChecks:
             # serves both, and the derivative by a constant is nobody's.
             if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
                 return []
-            remedy = "Return None for it, or pass it as a Tensor."
-            if not isinstance(value, _PLAIN) and value is not None and not callable(value):
+            remedy = "Return None there."
+            if isinstance(value, _NUMBERS):
+                remedy = "Return None there, or pass it as a floating-point Tensor."
+            elif value is not None and not isinstance(value, (str, bytes)) and not callable(value):
                 remedy = (
                     "Pass its Tensors as arguments, or in a tuple or a dict, or make it a "
                     "tf.experimental.ExtensionType: TensorFlow does not look into other objects."
                 )
             raise ValueError(
                 f"{self._subject} must return None for {argument}, which is "
-                f"{'None' if value is None else text.describe_type(value)}, in which TensorFlow finds no Tensor. "
+                f"{'None' if value is None else text.describe_type(value)}: only Tensors and Variables have gradients. "
                 f"{remedy}"
             )
         components = pytree.gradient_components(gradient, value, tensors)
-        is_other_type = pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value)
-        if len(components) != len(tensors) or is_other_type:
+        if pytree.is_composite(gradient) and len(tensors) > 1 and type(gradient) is not type(value):
+            raise TypeError(
+                f"{self._subject} must return {text.describe_type(value)} as the gradient of {argument}, got "
+                f"{text.describe_type(gradient)}."
+            )
+        if len(components) != len(tensors):
             expected, got = text.count(len(tensors), "tensor"), text.count(len(components), "tensor")
             parts = {"argument": argument, "expected": expected, "got": got}
             raise ValueError(self._message(self.wording.wrong_structure, **parts))
@@ -166,7 +171,7 @@ class GradientChecks:
     def _of_variables(self, answer: Any) -> list[Any]:
         answer = answers.opened(self._subject, answer)
         if answers.has_mapping(answer):
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} must return the gradients of the variables in a list, got a dict. Return one "
                 "gradient for each variable, in the order of 'variables'."
             )
@@ -208,12 +213,9 @@ class GradientChecks:
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
 
     def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
-        """A number or an array as a Tensor of this dtype."""
-        if isinstance(gradient, (np.ndarray, np.generic)) and np.iscomplexobj(gradient) and not dtype.is_complex:
-            got = tf.as_dtype(gradient.dtype)
-            raise self.wording.wrong_dtype_error(self.function, argument, dtype, got)
+        """A number as a Tensor of this dtype, an array as one of its own."""
         try:
-            return tf.convert_to_tensor(gradient, dtype=dtype)
+            return to_tensor(gradient, dtype)
         except (TypeError, ValueError):
             raise TypeError(
                 f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
@@ -231,6 +233,12 @@ class GradientChecks:
         if target.dtype != tf.resource:
             dense_shape = tf.cast(tf.shape(target, out_type=tf.int64), gradient.indices.dtype)
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+
+
+def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A real number as a Tensor of this dtype, an array as one of its own; an error for what is no number."""
+    has_own_dtype = isinstance(value, (np.ndarray, np.generic, bool, complex))
+    return tf.convert_to_tensor(value, None if has_own_dtype else dtype)
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:

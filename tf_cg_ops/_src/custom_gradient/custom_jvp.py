@@ -8,15 +8,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.checks import can_cast
+from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
+_SET_THE_RULE = (
+    "Write @tf_cg_ops.custom_jvp above f, or custom_jvp(f, nondiff_argnames=[...]), then @f.defjvp above rule(primals, "
+    "tangents)."
+)
 _WORDING = Wording(
     _API,
     subject="the tangent rule of '{function}'",
@@ -30,8 +34,9 @@ _WORDING = Wording(
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(
-    f: Callable[..., Any] | None = None, nondiff_argnames: Collection[str] = (), *, saved_orders: int | None = None
+    f: Callable[..., Any] | None = None, *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
 ) -> Any:
     """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
 
@@ -94,8 +99,9 @@ def custom_jvp(
     Raises:
       ValueError: `nondiff_argnames` names no arguments of `f`, or `saved_orders` is less than 1. When you compute a
         derivative: the tangents have another structure or shape than the value.
-      TypeError: At the call: there is no rule, or `f` reads variables and the rule does not take them. When you
-        compute a derivative: the rule does not return a pair, or a tangent is complex where the value is real.
+      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. At the call: there is no rule, or
+        `f` reads variables and the rule does not take them. When you compute a derivative: the rule does not return a
+        pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
     """
     saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:
@@ -110,9 +116,14 @@ class CustomJvp(CustomGradient):
         self, function: Callable[..., Any], nondiff_argnames: Collection[str], saved_orders: int | None
     ) -> None:
         super().__init__(_API, function, self._call)
-        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames)
+        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames, _SET_THE_RULE)
         self._saved_orders = saved_orders
         self._rule: Callable[..., Any] | None = None
+
+    @property
+    def _variable(self) -> str:
+        """The name that a program has for it: a lambda has none."""
+        return self.__name__ if self.__name__.isidentifier() else "f"
 
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +131,7 @@ class CustomJvp(CustomGradient):
         if not callable(rule):
             raise TypeError(
                 f"{_API}: the tangent rule of '{text.name_of(self)}' is not a function; expected a function or "
-                f"another callable, got {text.describe_type(rule)}. Write @{self.__name__}.defjvp above rule(primals, "
+                f"another callable, got {text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, "
                 "tangents)."
             )
         self._rule = rule
@@ -131,7 +142,7 @@ class CustomJvp(CustomGradient):
             name = text.name_of(function)
             raise TypeError(
                 f"{_API}: '{name}' has no tangent rule; expected one before the first call, got none. Write "
-                f"@{self.__name__}.defjvp above rule(primals, tangents)."
+                f"@{self._variable}.defjvp above rule(primals, tangents)."
             )
         rule = self._rule
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
@@ -256,7 +267,7 @@ class _Tangents:
             return self._fitting(tangent, targets[0])
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
-            raise ValueError(
+            raise TypeError(
                 f"{self._subject} must return a tangent that is "
                 f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
             )
@@ -267,7 +278,7 @@ class _Tangents:
         """The tangent in the dtype of the output, checked."""
         if not tf.is_tensor(tangent):
             try:
-                tangent = tf.convert_to_tensor(tangent, output.dtype)
+                tangent = to_tensor(tangent, output.dtype)
             except (TypeError, ValueError):
                 raise TypeError(
                     f"{self._subject} must return Tensors as tangents, got "

@@ -4,19 +4,25 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter
+from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core.signature import arguments_by_name, as_function, check_argument_names, has_parameter
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
+_NOT_AS_IN_JAX = (
+    "Write f = tf_cg_ops.custom_vjp(forward, backward, nondiff_argnames=[...]), where forward(*args) returns (value, "
+    "residuals): unlike jax.custom_vjp, it takes no third function and is not a decorator."
+)
+
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains("custom_vjp", _NOT_AS_IN_JAX)
 def custom_vjp(
     forward: Callable[..., Any],
     backward: Callable[..., Any],
-    nondiff_argnames: Collection[str] = (),
     *,
+    nondiff_argnames: Collection[str] = (),
     materialize_grads: bool = True,
     saved_orders: int | None = None,
 ) -> Callable[..., Any]:
@@ -75,15 +81,18 @@ def custom_vjp(
     Raises:
       ValueError: As `custom_gradient`; at the decoration, if `nondiff_argnames` names no arguments of `forward`, or
         `saved_orders` is less than 1.
-      TypeError: As `custom_gradient`; at the call, if `forward` does not return a pair.
+      TypeError: As `custom_gradient`; at the decoration, if an argument has a wrong type; at the call, if `forward`
+        does not return a pair.
     """
     if not callable(backward):
         raise TypeError(
             "custom_vjp: backward is not a function; expected a function or another callable, got "
             f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
         )
-    nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames)
+    backward = as_function(backward)
+    nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames, _NOT_AS_IN_JAX)
     saved_orders = check_saved_orders("custom_vjp", saved_orders)
+    materialize_grads = convert.to_bool("custom_vjp", "materialize_grads", materialize_grads)
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
     wording = Wording(
         "custom_vjp",

@@ -12,12 +12,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
+_FOR_VALUES = (
+    "For values, as with the custom_gradient(fx, gx, x) of TFP and contrib, write tf_cg_ops.embed_gradient(fx, gx, x), "
+    "or tf_cg_ops.compat.tfp_math.custom_gradient(fx, gx, x) for TFP's shapes"
+)
+_DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
+
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    "custom_gradient",
+    f"{_DECORATES} {_FOR_VALUES}; for two functions, write tf_cg_ops.custom_vjp(forward, backward).",
+)
 def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
 
@@ -88,9 +98,9 @@ def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | 
       A function with the signature of `f` that returns the `y` of `f`, in the same structure.
 
     Raises:
-      TypeError: At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and `grad_fn` does not take
-        them.
-      TypeError: When you compute a gradient: `grad_fn` returned complex numbers for a real input, integers or text.
+      TypeError: `f` is not a function. At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and
+        `grad_fn` does not take them. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
+        integers or text, or its gradients in something else than a tuple, list, dict or iterator.
       ValueError: When you compute a gradient: `grad_fn` returned a wrong number of gradients, one of the wrong shape,
         one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
         too, unchanged.
@@ -103,6 +113,8 @@ def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | 
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
+    if not callable(f):
+        raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     run = (
         call_with_gradient if saved_orders is None else functools.partial(call_with_gradient, saved_orders=saved_orders)
     )
@@ -118,11 +130,14 @@ def check_saved_orders(api: str, saved_orders: Any) -> int | None:
     return saved_orders
 
 
-def not_a_function(api: str, value: Any) -> TypeError:
+_PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
+
+
+def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
     """The error for a decorated value that cannot be called."""
     return TypeError(
         f"{api}: cannot decorate this value; expected a function or another callable, got {text.describe_type(value)}. "
-        "Pass the function itself, then call the result with its arguments."
+        f"{advice}"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, tf_internal
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
@@ -14,6 +14,7 @@ from tf_cg_ops._src.keras import registration
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains("grad_pass_through", "Decorate the function, then call the result: grad_pass_through(f)(x).")
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 

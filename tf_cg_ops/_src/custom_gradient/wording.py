@@ -90,6 +90,8 @@ def without_gradient_function(api: str, differentiated: str = "") -> Wording:
 
 def how_to_cast(got: tf.DType, expected: tf.DType) -> str:
     """The advice for a dtype that is not cast."""
+    if not expected.is_floating and not expected.is_complex:
+        return "Return None: only floating-point and complex numbers have gradients."
     if got.is_complex and expected.is_floating:
         return "Take its real part with tf.math.real."
     return "Cast it with tf.cast." if got.is_integer or got.is_bool else "Return numbers."

@@ -4,13 +4,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, tf_internal
+from tf_cg_ops._src.core import convert, library, misplaced_calls, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.embed_gradient import dynamic_axis, eager, lazy_gx
 from tf_cg_ops._src.keras import dispatch, registration
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.notes_missing_arguments
 def embed_gradient(
     fx: Any,
     gx: Any,
@@ -115,6 +116,7 @@ def embed_gradient(
         h = eager.embed_elementwise(fx, gx, x)
         if h is not None:
             return h
+    misplaced_calls.check_values("embed_gradient", fx=fx, gx=gx, x=x)
     gx = lazy_gx.called_or_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
     args = fx, gx, x, axis, fx_gx_manually_stopped, name
     package = dispatch.package_of_keras_tensors(args)
@@ -128,7 +130,7 @@ def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
     """`embed_gradient` of Tensors, or with a LazyGx, with the name `api` in messages."""
-    stopped = convert.to_bool(api, fx_gx_manually_stopped)
+    stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
     if isinstance(gx, lazy_gx.LazyGx):
         return lazy_gx.embed(api, fx, gx, x, axis, name)

@@ -42,7 +42,7 @@ def called_or_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: A
                 f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
             )
     # A gx that is differentiated itself has to be recorded now.
-    is_differentiated = convert.to_bool(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()
+    is_differentiated = convert.to_stopped(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, gx, x)):
         return LazyGx(gx)
     value = [g() if callable(g) else g for g in gx] if isinstance(gx, _LISTS) else gx()

@@ -10,13 +10,17 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tf_cg_ops._src.core import misplaced_calls
 from tf_cg_ops._src.keras import registration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
-    """Decorates the public function of this name, which then takes KerasTensors where it takes Tensors."""
+def takes_keras_tensors(name: str, advice: str = "") -> Callable[[Function], Function]:
+    """Decorates the public function of this name, which then takes KerasTensors where it takes Tensors.
+
+    Where a call does not fit its signature, the error ends with the advice, by default the call to write.
+    """
 
     def decorate(function: Function) -> Function:
         # AutoGraph would translate this library's code, too, and slow down tracing.
@@ -26,7 +30,11 @@ def takes_keras_tensors(name: str) -> Callable[[Function], Function]:
             package = package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
             if package:
                 return call_symbolically(package, registration.functions[name], args, kwargs)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                misplaced_calls.check_fits(name, function, args, kwargs, advice)
+                raise
 
         registration.functions[name] = wrapper
         return wrapper

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core.convert import to_real
+from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
 from tf_cg_ops._src.core.text import quoted
 from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
@@ -115,18 +115,16 @@ class EmbedGradient(_Layer):
     """
 
     def __init__(
-        self, axis: int | Sequence[int] | None = (), fx_gx_manually_stopped: bool = False, **kwargs: Any
+        self, *, axis: int | Sequence[int] | None = (), fx_gx_manually_stopped: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self._axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
-        self._manually_stopped = fx_gx_manually_stopped
+        self._axis = to_axis(self._api, axis)
+        self._manually_stopped = to_stopped(self._api, fx_gx_manually_stopped)
 
     def call(self, inputs: Sequence[Any]) -> tf.Tensor:
         """Returns `fx` with its derivative."""
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
-            raise _not_three_inputs(
-                f"{len(inputs)} of them" if isinstance(inputs, (list, tuple)) else type(inputs).__name__
-            )
+            raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
         fx, gx, x = inputs
         gx = lazy_gx.called_or_lazy(self._api, fx, gx, x, self._manually_stopped)
         try:
@@ -143,20 +141,22 @@ class EmbedGradient(_Layer):
             size is None or isinstance(size, int) for size in inputs_shape
         )
         if is_one_shape or len(inputs_shape) != 3:
-            raise _not_three_inputs("one Tensor" if is_one_shape else f"{len(inputs_shape)} of them")
+            raise _not_three_inputs(None if is_one_shape else len(inputs_shape))
         return inputs_shape[0]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
-        axis = list(self._axis) if isinstance(self._axis, tuple) else self._axis
-        return super().get_config() | {"axis": axis, "fx_gx_manually_stopped": self._manually_stopped}
+        return super().get_config() | {"axis": self._axis, "fx_gx_manually_stopped": self._manually_stopped}
 
 
-def _not_three_inputs(got: str) -> ValueError:
-    return ValueError(
-        f"layers.EmbedGradient: it takes three inputs; expected a list [fx, gx, x], got {got}. Pass several x, and the "
-        "gx of each, as lists inside of that list."
+def _not_three_inputs(number: int | None) -> Exception:
+    """The error for a list of another length, or for no list."""
+    got = "no list" if number is None else f"a list of {number}"
+    message = (
+        f"layers.EmbedGradient: the inputs must be a list [fx, gx, x], got {got}. Pass several x, and the gx of each, "
+        "as lists inside of that list."
     )
+    return TypeError(message) if number is None else ValueError(message)
 
 
 class _GradientFactor(_Layer):
@@ -287,7 +287,7 @@ class GradientClip(_Layer):
       value: The limit of each element: a number, a Variable that is not trainable, or a Tensor.
       norm: The limit of the norm of each tensor's gradient, likewise.
       global_norm: The limit of the norm of the gradients of all inputs together, likewise.
-      axes: With `norm`: the dimensions that each norm is taken over.
+      axis: With `norm`: the dimensions that each norm is taken over.
       **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -296,17 +296,18 @@ class GradientClip(_Layer):
 
     def __init__(
         self,
+        *,
         value: Any = None,
         norm: Any = None,
         global_norm: Any = None,
-        axes: int | Sequence[int] | None = None,
+        axis: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         # "value", "norm" or "global_norm".
-        self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axes)
+        self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axis)
         to_limit(self._api, self._limit_argument, limit)
-        self._axes = list(axes) if isinstance(axes, (list, tuple)) else axes
+        self._axis = list(axis) if isinstance(axis, (list, tuple)) else axis
         self._set_parameter("limit", limit)
 
     @property
@@ -321,12 +322,12 @@ class GradientClip(_Layer):
 
     def call(self, inputs: Any) -> Any:
         """Returns the inputs."""
-        return clipped(self._api, inputs, self._limit_argument, self._parameter, self._axes)
+        return clipped(self._api, inputs, self._limit_argument, self._parameter, self._axis)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         limit = self._parameter_config(self._limit_argument)
-        return super().get_config() | {self._limit_argument: limit, "axes": self._axes}
+        return super().get_config() | {self._limit_argument: limit, "axis": self._axis}
 
 
 class WatchGradient(_Layer):
@@ -413,7 +414,7 @@ class StraightThrough(_Layer):
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      function: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
+      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
         your own by its name: register it with `@keras.saving.register_keras_serializable()`.
       surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function that returns the derivative.
       slope: How quickly the surrogate's derivative falls off.
@@ -425,20 +426,21 @@ class StraightThrough(_Layer):
 
     def __init__(
         self,
-        function: str | Callable[..., Any],
+        f: str | Callable[..., Any],
         surrogate: str | Callable[..., Any] = "identity",
+        *,
         slope: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(function, str) and function not in _FUNCTIONS:
+        if isinstance(f, str) and f not in _FUNCTIONS:
             raise ValueError(
-                "layers.StraightThrough: the function is not known by this name; expected one of "
-                f"{quoted(_FUNCTIONS)}, or a function, got {function!r}. Pass the function itself."
+                f"{self._api}: f must be one of {quoted(_FUNCTIONS)}, or a function, got {f!r}. Pass the function "
+                "itself."
             )
-        applied = _FUNCTIONS[function] if isinstance(function, str) else function
+        applied = _FUNCTIONS[f] if isinstance(f, str) else f
         self._apply = with_surrogate(self._api, applied, surrogate, slope)
-        self._function, self._surrogate, self._slope = function, surrogate, float(slope)
+        self._f, self._surrogate, self._slope = f, surrogate, float(slope)
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Applies the function."""
@@ -447,11 +449,11 @@ class StraightThrough(_Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
-        functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
+        functions = {"f": names.get(id(self._f), self._f), "surrogate": self._surrogate}
         saved = {key: argument_config(value) for key, value in functions.items()}
         return super().get_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        return cls(**config | {key: argument_from_config(config[key]) for key in ("function", "surrogate")})
+        return cls(**config | {key: argument_from_config(config[key]) for key in ("f", "surrogate")})

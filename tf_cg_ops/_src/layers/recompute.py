@@ -65,7 +65,7 @@ class Recompute:
       Those of the layer.
 
     Raises:
-      TypeError: `layer` is no layer of this Keras, or `keep` holds something else than names. At a call: the layer
+      TypeError: `layer` is not a layer of this Keras, or `keep` holds something else than names. At a call: the layer
         needs the numbers in a Tensor, and cannot be traced.
       ValueError: At a call: the layer has no value of a name in `keep`.
       NotImplementedError: At a call: the layer has a stateful op that can neither be kept nor computed again.
@@ -77,11 +77,11 @@ class Recompute:
 
     call = _CallOfTheLayer()
 
-    def __init__(self, layer: Any, keep: Keep = (), **kwargs: Any) -> None:
+    def __init__(self, layer: Any, *, keep: Keep = (), **kwargs: Any) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
             raise TypeError(
-                f"{_API}: this is no layer; expected a {package}.layers.Layer or a model of {package}, got "
+                f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got "
                 f"{_describe(layer)}. Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras "
                 "for a layer."
             )

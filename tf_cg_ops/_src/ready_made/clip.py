@@ -16,14 +16,14 @@ _API = "clip_gradient"
 
 @dispatch.takes_keras_tensors(_API)
 def clip_gradient(
-    x: Any, *, value: Any = None, norm: Any = None, global_norm: Any = None, axes: int | Sequence[int] | None = None
+    x: Any, *, value: Any = None, norm: Any = None, global_norm: Any = None, axis: int | Sequence[int] | None = None
 ) -> Any:
     """Returns `x`, and clips the gradient.
 
     For an upstream gradient `dy`, the gradient with respect to `x` is one of
 
         dx = minimum(maximum(dy, -value), value)              elementwise
-        dx = dy * minimum(1, norm / sqrt(sum(|dy|**2, axes)))        each tensor by itself; over all axes by default
+        dx = dy * minimum(1, norm / sqrt(sum(|dy|**2, axis)))        each tensor by itself; by default over all of it
         dx = dy * minimum(1, global_norm / sqrt(sum over all tensors of |dy|**2))
 
     In a recurrent net it limits the gradient at each step. Clipping in the optimiser cannot: there the gradients of all
@@ -53,24 +53,25 @@ def clip_gradient(
       value: The limit of each element: a number that is at least 0, or a scalar Variable or Tensor.
       norm: The limit of the Euclidean norm of each tensor's gradient, likewise.
       global_norm: The limit of the Euclidean norm of the gradients of all tensors together, likewise.
-      axes: With `norm`: the dimensions that one norm is taken over. `-1`, for example, clips each row by itself.
+      axis: With `norm`: the dimensions that one norm is taken over. `-1`, for example, clips each row by itself.
 
     Returns:
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: A dtype has no gradient, or is complex where `value` is given; a limit is not a real number.
-      ValueError: The call passes not exactly one limit, or `axes` without `norm`; a limit is negative, nan or not a
+      TypeError: A dtype has no gradient, or is complex where `value` is given; a limit is not a real number, or `axis`
+        is not an int or a sequence of ints.
+      ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
         scalar; `x` is empty.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    return clipped(_API, x, *only_limit(_API, value, norm, global_norm, axes), axes)
+    return clipped(_API, x, *only_limit(_API, value, norm, global_norm, axis), axis)
 
 
 @tf_internal.autograph_artifact
-def clipped(api: str, x: Any, mode: str, limit: Any, axes: Any) -> Any:
+def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
     """`clip_gradient` by the limit of this name, with the name `api` in messages."""
     limit = to_limit(api, mode, limit)
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
@@ -90,12 +91,12 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axes: Any) -> Any:
     wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
-        return list(tensors), lambda *dys: clip(mode, dys, limit, axes)
+        return list(tensors), lambda *dys: clip(mode, dys, limit, axis)
 
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
 
-def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axes: Any) -> tuple[str, Any]:
+def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axis: Any) -> tuple[str, Any]:
     """The name of the one limit that is given, and the limit; ValueError if there is another number of them."""
     limits = {"value": value, "norm": norm, "global_norm": global_norm}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
@@ -105,8 +106,11 @@ def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axes: Any) -> 
             "calls to apply two limits."
         )
     [(mode, limit)] = limits.items()
-    if axes is not None and mode != "norm":
-        raise ValueError(f"{api}: axes need norm, got {mode}. Leave axes out, or pass norm.")
+    if axis is not None and mode != "norm":
+        raise ValueError(f"{api}: axis needs norm, got {mode}. Leave axis out, or pass norm.")
+    entries = axis if isinstance(axis, (list, tuple)) else [axis]
+    if axis is not None and not all(isinstance(e, (int, np.integer)) and not isinstance(e, bool) for e in entries):
+        raise TypeError(f"{api}: axis must be an int or a sequence of ints, got {text.describe(axis)}.")
     return mode, limit
 
 
@@ -128,23 +132,23 @@ def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
     return tensor
 
 
-def clip(mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axes: Any) -> list[tf.Tensor]:
+def clip(mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any) -> list[tf.Tensor]:
     """The gradients, within the limit of this name."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]  # A tf.gather returns slices.
     if mode == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
         return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
     dtype = tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
-    squared_norms = [_squared_norm(dy, axes, dtype) for dy in dys]
+    squared_norms = [_squared_norm(dy, axis, dtype) for dy in dys]
     if mode == "global_norm":
         squared_norms = [tf.add_n(squared_norms)] * len(dys)
     return [_clip_by_norm(dy, squared, limit) for dy, squared in zip(dys, squared_norms, strict=True)]
 
 
-def _squared_norm(dy: tf.Tensor, axes: Any, dtype: tf.DType) -> tf.Tensor:
+def _squared_norm(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
     parts = [tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy]
-    keepdims = axes is not None
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, dtype)), axes, keepdims=keepdims) for part in parts])
+    keepdims = axis is not None
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, dtype)), axis, keepdims=keepdims) for part in parts])
 
 
 def _clip_by_norm(dy: tf.Tensor, squared_norm: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:

@@ -4,18 +4,15 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import as_function
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite.rule_table import Rule
-
-# Beside Tensors, what a rule may return for a gradient.
-_NUMBERS = (np.ndarray, np.generic, int, float, complex)
 
 
 class OverriddenOp:
@@ -65,28 +62,11 @@ def attach_rule(
         try:
             answer = rule(seen, *dys)
         except TypeError as error:
-            checks.check_takes_upstream(functools.partial(rule, seen), dys, error)
+            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, error)
             raise
-        _check_kinds(wording, name, names, differentiable, answer)
         return checks.checked_gradients(answer)
 
     return overridden()
-
-
-def _check_kinds(
-    wording: Wording, name: str, names: Sequence[str], differentiable: Sequence[list[tf.Tensor]], answer: Any
-) -> None:
-    """Raises TypeError if a gradient for an input that has one is neither a Tensor nor real or complex numbers."""
-    gradients = [answer] if tf.is_tensor(answer) else tf.nest.flatten(answer)
-    for gradient, input_name, tensors in zip(gradients, names, differentiable, strict=False):
-        if not tensors or gradient is None or tf.is_tensor(gradient):
-            continue
-        kind = np.asarray(gradient).dtype.kind if isinstance(gradient, _NUMBERS) else "O"
-        if kind not in ("iufc" if tensors[0].dtype.is_complex else "iuf") and kind != "V":  # NumPy's bfloat16 is a "V".
-            raise TypeError(
-                f"{wording.subject_of(name)} must return a Tensor or None as the gradient of "
-                f"{input_name!r}, got {text.describe(gradient)}."
-            )
 
 
 def attach_traced_rule(

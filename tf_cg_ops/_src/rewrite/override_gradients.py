@@ -1,11 +1,12 @@
 """`override_gradients`: a function whose ops have other gradients."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow, traces
@@ -16,10 +17,12 @@ from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, trace
 
 _API = "override_gradients"
+_CALL = "Write override_gradients(f, {'Relu': rule})."
 _WORDING = without_gradient_function(_API)
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
 def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Callable[..., Any]:
     """Makes a function with the value of `f`, some of whose ops have other gradients.
 
@@ -69,19 +72,19 @@ def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Call
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, or `rules` no such dictionary; when it is traced: `f` needs the numbers in a
-        Tensor.
-      ValueError: At the call, when it is traced: a rule matched no op. When a gradient is asked for: a rule returned a
-        wrong number of gradients, or one of the wrong dtype or shape.
+      TypeError: `f` is not a function, or `rules` is not such a dictionary. When `f` is traced: it needs the numbers in
+        a Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and
+        its upstream gradients, or returned something else than Tensors, or complex numbers for a real input.
+      ValueError: `rules` is empty. When `f` is traced: a rule matched no op. When you compute a gradient: a rule
+        returned a wrong number of gradients, or one of the wrong shape.
       NotImplementedError: At the call: `f` has control flow of TensorFlow 1.
     """
-    table = RuleTable(_API, rules)
     if not callable(f):
         raise TypeError(
-            f"{_API}: f cannot be called; expected a function, a model, or a function of a loaded SavedModel such as "
-            f"loaded.signatures['serving_default'], got {text.describe_type(f)}."
+            f"{_API}: f must be a function, a model, or a function of a loaded SavedModel such as "
+            f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
         )
-
+    table = RuleTable(_API, rules)
     own = traces.Traces()
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -126,7 +129,7 @@ class _OverriddenCall:
             return [tf.identity(output) for output in copy.outputs_of(call.graph)]
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = ThreadSafeFunction(trace(flat_function, specs))
+        self.compute = ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(flat_function, specs)))
         matching.check_all_matched(f"'{text.name_of(function)}'")
 
 

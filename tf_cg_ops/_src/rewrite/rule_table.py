@@ -22,16 +22,15 @@ class RuleTable:
 
     def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
         self._api = api
-        if not isinstance(rules, Mapping) or not rules:
-            got = "an empty one" if isinstance(rules, Mapping) else text.describe_type(rules)
-            raise TypeError(
-                f"{api}: rules is no table of rules; expected a dictionary such as {{'Relu': rule}}, got {got}."
-            )
+        if not isinstance(rules, Mapping):
+            raise TypeError(f"{api}: rules must be a dict such as {{'Relu': rule}}, got {text.describe_type(rules)}.")
+        if not rules:
+            raise ValueError(f"{api}: rules must name at least one op, as in {{'Relu': rule}}, got an empty dict.")
         for key, rule in rules.items():
             if not isinstance(key, str) and not callable(key):
                 raise TypeError(
-                    f"{api}: rules has a key that names no ops; expected an op type such as 'Relu', or a function of "
-                    f"a tf.Operation, got {text.describe(key)}."
+                    f"{api}: a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that "
+                    f"returns a bool, got {text.describe(key)}."
                 )
             if not isinstance(key, str) and _is_of_a_library(key):
                 raise TypeError(
