@@ -8,15 +8,22 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
 
+@overload
+def custom_gradient(f: Callable[P, tuple[R, Any]], *, saved_orders: int | None = None) -> Callable[P, R]: ...
+@overload
+def custom_gradient(
+    f: None = None, *, saved_orders: int | None = None
+) -> Callable[[Callable[P, tuple[R, Any]]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | None = None) -> Callable[..., Any]:
     """Decorates a function that returns its value together with its gradient function.
