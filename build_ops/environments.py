@@ -57,12 +57,12 @@ def pip(interpreter: pathlib.Path, *arguments: str) -> None:
 
 
 def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
-    """Copies the core tests, more tests and their support to an empty folder without the library."""
+    """Copies the core tests, more tests and what they need to an empty folder without the library."""
     ignored = shutil.ignore_patterns("*.pyc", "test_*.py")
-    shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support", ignore=ignored)
     tests = (*CORE_TESTS, *more)
-    for name in ("__init__.py", "conftest.py", *(f"{test.split('/')[0]}/__init__.py" for test in tests), *tests):
-        (folder / "tests" / name).parent.mkdir(exist_ok=True)
+    for part in {"support", *(test.split("/")[0] for test in tests)}:
+        shutil.copytree(ROOT / "tests" / part, folder / "tests" / part, ignore=ignored)
+    for name in ("__init__.py", "conftest.py", *tests):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     # It has the settings of pytest.
     shutil.copy(ROOT / "pyproject.toml", folder)

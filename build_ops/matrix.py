@@ -30,8 +30,10 @@ from .tensorflow import SUPPORTED
 # The newest Python that each version of TensorFlow is published for. (The oldest is older than the library's.)
 NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13)}
 
-# Beside the core tests: those that depend on private names of TensorFlow and on either Keras.
+# Beside the core tests: those that depend on private names of TensorFlow and on either Keras, and those that read files
+# which another TensorFlow wrote.
 MORE_TESTS = (
+    "files/test_files.py",
     "graph/test_forward_mode.py",
     "keras/test_functional_models.py",
     "keras/test_jit.py",

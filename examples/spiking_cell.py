@@ -69,8 +69,8 @@ class Net(tf.Module):
             potential = DECAY * potential + currents[time]
             spikes = self.spike(potential - THRESHOLD)
             readout = DECAY * readout + spikes @ self.kernels[1]
-            traces = [trace.write(time, value) for trace, value in zip(traces, (potential, spikes), strict=True)]
-            return time + 1, potential - THRESHOLD * spikes, readout, total + readout, *traces
+            written = [trace.write(time, value) for trace, value in zip(traces, (potential, spikes), strict=True)]
+            return time + 1, potential - THRESHOLD * spikes, readout, total + readout, *written
 
         rest, zero = tf.zeros_like(currents[0]), tf.zeros_like(spikes_in[0, :, :CLASSES])
         arrays = [tf.TensorArray(tf.float64, TIME_STEPS, element_shape=rest.shape) for _ in range(2)]

@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
@@ -33,6 +34,32 @@ _WORDING = Wording(
 )
 
 
+_Result = TypeVar("_Result", covariant=True)
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+_WithoutSelf = ParamSpec("_WithoutSelf")
+
+
+class FunctionWithTangent(Protocol[P, _Result]):
+    """What `custom_jvp` returns, for type checkers."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> _Result: ...
+    def defjvp(self, rule: _Rule) -> _Rule: ...
+    @overload
+    def __get__(self, instance: None, owner: type) -> "FunctionWithTangent[P, _Result]": ...
+    @overload
+    def __get__(
+        self: "FunctionWithTangent[Concatenate[Any, _WithoutSelf], _Result]", instance: object, owner: type
+    ) -> "FunctionWithTangent[_WithoutSelf, _Result]": ...
+
+
+@overload
+def custom_jvp(
+    f: Callable[P, R], *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
+) -> FunctionWithTangent[P, R]: ...
+@overload
+def custom_jvp(
+    f: None = None, *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
+) -> Callable[[Callable[P, R]], FunctionWithTangent[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(

@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, as_function, check_argument_names, has_parameter
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -19,13 +20,13 @@ _NOT_AS_IN_JAX = (
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("custom_vjp", _NOT_AS_IN_JAX)
 def custom_vjp(
-    forward: Callable[..., Any],
+    forward: Callable[P, tuple[R, Any]],
     backward: Callable[..., Any],
     *,
     nondiff_argnames: Collection[str] = (),
     materialize_grads: bool = True,
     saved_orders: int | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Makes a function of a forward and a backward pass, which share residuals instead of a closure.
 
     `forward(*args, **kwargs)` returns `(y, residuals)`; the gradient for the upstream gradients `dy` is

@@ -8,11 +8,12 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
@@ -23,6 +24,12 @@ _FOR_VALUES = (
 _DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
 
 
+@overload
+def custom_gradient(f: Callable[P, tuple[R, Any]], *, saved_orders: int | None = None) -> Callable[P, R]: ...
+@overload
+def custom_gradient(
+    f: None = None, *, saved_orders: int | None = None
+) -> Callable[[Callable[P, tuple[R, Any]]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     "custom_gradient",

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
@@ -15,7 +16,7 @@ from tf_cg_ops._src.keras import registration
 
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("grad_pass_through", "Decorate the function, then call the result: grad_pass_through(f)(x).")
-def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
     Compared with `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.

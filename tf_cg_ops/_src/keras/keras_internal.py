@@ -67,7 +67,10 @@ def state_of_call() -> tuple[Any, ...]:
         forwarded.update({name: value for name, value in vars(call).items() if name != "entry_layer"})
     keras2 = sys.modules.get("tf_keras.src.engine.base_layer_utils")
     if keras2 is not None:
-        forwarded.update({f"{name} of tf_keras": v for name, v in keras2.call_context().call_context_args.items()})
+        context = keras2.call_context()
+        # Older versions of tf_keras forward `training` alone.
+        of_keras2 = getattr(context, "call_context_args", {"training": context.training})
+        forwarded.update({f"{name} of tf_keras": value for name, value in of_keras2.items()})
     return autocast is not None, getattr(autocast, "dtype", None), stateless, dtype, tuple(sorted(forwarded.items()))
 
 
@@ -84,7 +87,8 @@ def _call_of_keras3() -> Any:
 
 def forward_arguments(wrapper: Any, layer: Any) -> None:
     """Makes Keras forward through a wrapper the arguments that it forwards through the layer inside."""
-    wrapper._register_call_context_args(*layer._call_context_args)
+    if hasattr(layer, "_call_context_args"):  # Older versions of tf_keras forward `training` by themselves.
+        wrapper._register_call_context_args(*layer._call_context_args)
 
 
 # Masks are attributes of Tensors. Keras sets them itself only in the call of a layer.

@@ -3,11 +3,12 @@
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -21,6 +22,10 @@ from tf_cg_ops._src.rewrite.traced_call import TracedCall
 _WORDING = without_gradient_function("recompute_grad")
 
 
+@overload
+def recompute_grad(f: Callable[P, R], *, keep: Keep = ()) -> Callable[P, R]: ...
+@overload
+def recompute_grad(f: None = None, *, keep: Keep = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> Callable[..., Any]:
     """Decorates a function so that its gradient recomputes it, instead of keeping its intermediate values.

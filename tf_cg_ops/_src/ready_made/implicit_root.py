@@ -2,15 +2,36 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.ready_made.equations import Problem
 from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
 
 
+@overload
+def implicit_root(
+    residual: Callable[..., Any],
+    solve: Callable[P, R],
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[P, R]: ...
+@overload
+def implicit_root(
+    residual: Callable[..., Any],
+    solve: None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def implicit_root(
     residual: Callable[..., Any],
@@ -110,6 +131,26 @@ def implicit_root(
     return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
 
 
+@overload
+def implicit_fixed_point(
+    function: Callable[..., Any],
+    solve: Callable[P, R],
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[P, R]: ...
+@overload
+def implicit_fixed_point(
+    function: Callable[..., Any],
+    solve: None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def implicit_fixed_point(
     function: Callable[..., Any],
@@ -175,6 +216,26 @@ def implicit_fixed_point(
     return implicit_function(Problem(api, "function", function, function, options, is_fixed_point=True), solve)
 
 
+@overload
+def implicit_minimum(
+    objective: Callable[..., Any],
+    solve: Callable[P, R],
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[P, R]: ...
+@overload
+def implicit_minimum(
+    objective: Callable[..., Any],
+    solve: None = None,
+    *,
+    batched: bool = False,
+    linear_solve: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    check_solution: bool | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def implicit_minimum(
     objective: Callable[..., Any],

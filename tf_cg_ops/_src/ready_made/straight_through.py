@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -29,6 +30,14 @@ _DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
 }
 
 
+@overload
+def straight_through(
+    f: Callable[P, R], surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity", *, slope: float = 1.0
+) -> Callable[P, R]: ...
+@overload
+def straight_through(
+    f: None = None, surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity", *, slope: float = 1.0
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def straight_through(
     f: Callable[..., Any] | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow, traces
@@ -23,7 +24,7 @@ _WORDING = without_gradient_function(_API)
 
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
-def override_gradients(f: Callable[..., Any], rules: Mapping[Key, Rule]) -> Callable[..., Any]:
+def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable[P, R]:
     """Makes a function with the value of `f`, some of whose ops have other gradients.
 
     An op `y = op(x)` in `f` that a rule is for has the gradient
