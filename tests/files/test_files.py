@@ -6,7 +6,6 @@ by their names.
 
 import importlib.metadata
 import json
-import pathlib
 import re
 import shutil
 import zipfile
@@ -23,8 +22,8 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.without_python import registered_ops
 from . import functions, models
+from .archive import HERE, unpack
 
-HERE = pathlib.Path(__file__).parent
 VERSIONS = sorted(
     (path.parent.name for path in HERE.glob("*/numbers.json")), key=lambda name: [*map(int, name.split("."))]
 )
@@ -72,6 +71,12 @@ def answers_in(result):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Where the files of each version are."""
+    return {version: unpack(version, tmp_path_factory.mktemp(version)) for version in VERSIONS}
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request):
     return request.param
@@ -83,15 +88,15 @@ def group(request):
 
 
 @pytest.fixture(scope="module")
-def answers(version, group, tmp_path_factory):
+def answers(version, group, folders, tmp_path_factory):
     skip_if_too_old(group, version)
-    return answers_in(read(HERE / version, GROUPS[group], tmp_path_factory.mktemp("read")))
+    return answers_in(read(folders[version], GROUPS[group], tmp_path_factory.mktemp("read")))
 
 
 @pytest.fixture
-def copy(tmp_path):
+def copy(tmp_path, folders):
     """A copy of the newest files, to change."""
-    return shutil.copytree(HERE / VERSIONS[-1], tmp_path / "copy")
+    return shutil.copytree(folders[VERSIONS[-1]], tmp_path / "copy")
 
 
 def assert_close(found, expected, group):
@@ -165,9 +170,8 @@ def test_a_name_that_changed_is_noticed(copy, tmp_path):
     assert "NodeDef missing attr 'differentiated_inputs' from Op<name=CustomGradientRule" in result.stderr
 
 
-def bodies_in(version):
+def bodies_in(folder):
     """The nodes of each graph and function in the files of a version."""
-    folder = HERE / version
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model" / "saved_model.pb").read_bytes())
     meta_graph = meta_graph_pb2.MetaGraphDef.FromString((folder / "graph.meta").read_bytes())
     graph_defs = [each.graph_def for each in (*saved.meta_graphs, meta_graph)]
@@ -178,8 +182,8 @@ def bodies_in(version):
 
 
 @pytest.fixture(scope="module")
-def nodes():
-    return [node for version in VERSIONS for body in bodies_in(version) for node in body]
+def nodes(folders):
+    return [node for folder in folders.values() for body in bodies_in(folder) for node in body]
 
 
 def test_every_op_and_attribute_is_in_a_file(nodes):
@@ -206,9 +210,9 @@ def config_in(path):
 
 
 @pytest.mark.parametrize("file", ["keras.keras", "tf_keras.keras"])
-def test_every_name_that_keras_saves_is_in_a_file(file):
+def test_every_name_that_keras_saves_is_in_a_file(file, folders):
     registered = {name for name in models.library_of(file).saving.get_custom_objects() if name.startswith("tf_cg_ops>")}
-    kept = [set(re.findall(r"tf_cg_ops>[\w.]+", config_in(HERE / version / file))) for version in VERSIONS]
+    kept = [set(re.findall(r"tf_cg_ops>[\w.]+", config_in(folder / file))) for folder in folders.values()]
     assert set.union(*kept) == registered
 
 

@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import keras
 import numpy as np
@@ -19,11 +20,11 @@ import tf_cg_ops as cg
 
 from ..support.sources import ROOT
 from . import functions, models
+from .archive import HERE, pack
 from .read import READERS
 
 tf1 = tf.compat.v1
 WRITERS = (tf, keras, tf_keras)
-FOLDER = pathlib.Path(__file__).parent
 # Without variables, whose handles TensorFlow's own C++ gradients add up.
 SIGNATURES = ("embed_axis", "embed_unstopped", "custom_gradient", "custom_vjp", "override_gradients")
 
@@ -92,8 +93,7 @@ def as_text(cases):
 
 
 def write(folder):
-    """Writes the files and their numbers into a new folder."""
-    folder.mkdir()
+    """Writes the files and their numbers into an empty folder."""
     write_saved_model(folder)
     write_frozen_graph(folder)
     write_meta_graph(folder)
@@ -102,7 +102,7 @@ def write(folder):
     cases = inputs()
     numbers = folder / "numbers.json"
     numbers.write_text(json.dumps(cases))
-    command = [sys.executable, str(FOLDER / "read.py"), str(folder), *READERS]
+    command = [sys.executable, str(HERE / "read.py"), str(folder), *READERS]
     answer = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.PIPE)
     for file, answers in json.loads(answer.stdout.splitlines()[-1]).items():
         for name, ways in answers.items():
@@ -112,13 +112,15 @@ def write(folder):
 
 
 def main():
-    folder = FOLDER / cg.__version__
-    if folder.exists():
+    version = cg.__version__
+    if (HERE / version).exists():
         raise SystemExit(
-            f"{folder} is there already. The files of a released version are never written again. If {folder.name} is not "
-            "released yet, delete its folder first."
+            f"{HERE / version} is there already. The files of a released version are never written again. If {version} is "
+            "not released yet, delete its folder first."
         )
-    write(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        write(pathlib.Path(folder))
+        pack(pathlib.Path(folder), version)
 
 
 if __name__ == "__main__":
