@@ -102,7 +102,8 @@ def implicit_root(
       NotImplementedError: When a gradient is asked for: `check_solution` is True under XLA.
       RuntimeError: A derivative of an order above the third is asked for in a loaded model.
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and the shapes are known at run time
-        only; the Jacobian is singular; or in a graph with `check_solution=True`, `y` is far from a root.
+        only; the Jacobian is singular; `linear_solve` is a solver of `tf_cg_ops.linear` that does not converge; or in a
+        graph with `check_solution=True`, `y` is far from a root.
     """
     options = checked_options("implicit_root", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
