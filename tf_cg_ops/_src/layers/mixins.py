@@ -415,8 +415,9 @@ class StraightThrough(_Layer):
     Args:
       function: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
         your own by its name: register it with `@keras.saving.register_keras_serializable()`.
-      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function that returns the derivative.
-      slope: How quickly the surrogate's derivative falls off.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used.
+      slope: How quickly the derivative of a surrogate with a name falls off.
+      derivative: Instead of a surrogate: a function that returns the derivative.
       **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -427,7 +428,9 @@ class StraightThrough(_Layer):
         self,
         function: str | Callable[..., Any],
         surrogate: str | Callable[..., Any] = "identity",
+        *,
         slope: float = 1.0,
+        derivative: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -437,8 +440,9 @@ class StraightThrough(_Layer):
                 f"{quoted(_FUNCTIONS)}, or a function, got {function!r}. Pass the function itself."
             )
         applied = _FUNCTIONS[function] if isinstance(function, str) else function
-        self._apply = with_surrogate(self._api, applied, surrogate, slope)
-        self._function, self._surrogate, self._slope = function, surrogate, float(slope)
+        self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
+        self._function, self._surrogate, self._derivative = function, surrogate, derivative
+        self._slope = float(slope)
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Applies the function."""
@@ -447,11 +451,13 @@ class StraightThrough(_Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
-        functions = {"function": names.get(id(self._function), self._function), "surrogate": self._surrogate}
+        function = names.get(id(self._function), self._function)
+        functions = {"function": function, "surrogate": self._surrogate, "derivative": self._derivative}
         saved = {key: argument_config(value) for key, value in functions.items()}
         return super().get_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        return cls(**config | {key: argument_from_config(config[key]) for key in ("function", "surrogate")})
+        functions = ("function", "surrogate", "derivative")
+        return cls(**config | {key: argument_from_config(config[key]) for key in functions})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import tapes, tf_internal
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.system import VectorSystem, norm
@@ -98,11 +98,7 @@ def solve(method: Method, system: VectorSystem, options: Options) -> Any:
 
 def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
     def adjoint(vector: tf.Tensor) -> tf.Tensor:
-        zeros = tf.zeros_like(vector)
-        with tf.GradientTape() as tape:
-            tape.watch(zeros)
-            value = function(zeros)
-        product = tape.gradient(value, zeros, vector)
+        product = tapes.gradient_of(function, tf.zeros_like(vector), vector)
         return without_derivative(vector) if product is None else product
 
     return adjoint
