@@ -277,8 +277,8 @@ TYPES_OF_OTHERS = {
     ),
     "straight_through with a surrogate of nothing": (
         lambda: cg.straight_through(tf.sign, lambda x: None),
-        "straight_through: the surrogate '<lambda>' of 'sign' must return a Tensor, got None. A function is the surrogate "
-        "itself: pass its derivative as derivative=.",
+        "straight_through: the surrogate '<lambda>' of 'sign' must return a Tensor, got None. Use TensorFlow "
+        "operations. A function is the surrogate itself: pass its derivative as derivative=.",
     ),
     "straight_through with a derivative of nothing": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: None),

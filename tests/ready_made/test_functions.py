@@ -361,6 +361,12 @@ WRONG = {
         "straight_through: surrogate must be one of 'identity', 'hard_tanh', 'sigmoid', 'fast_sigmoid', or a function of x, "
         "got 'tanh'.",
     ),
+    "a name instead of the function": (
+        lambda: cg.straight_through("sigmoid"),
+        TypeError,
+        "straight_through: f must be a function, got 'sigmoid'. For a decorator, write "
+        "straight_through(surrogate='sigmoid').",
+    ),
     "a surrogate of another type": (
         lambda: cg.straight_through(tf.sign, 2.0),
         TypeError,

@@ -463,10 +463,27 @@ ERRORS = {
         "A must return the dtype of b, float32, got float64. Return what has the structure, shapes and dtype of the "
         "argument.",
     ),
+    "nothing": (
+        lambda solver: solver(lambda u: None, VECTOR),
+        TypeError,
+        "A must return Tensors, got None. Return what has the structure, shapes and dtype of the argument.",
+    ),
+    "list": (
+        lambda solver: solver(lambda u: [u], VECTOR),
+        ValueError,
+        "A must return the structure of b, one Tensor, got a list. Return what has the structure, shapes and dtype of the "
+        "argument.",
+    ),
+    "exchanged": (
+        lambda solver: solver(VECTOR, lambda u: u),
+        TypeError,
+        "A must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "tf.linalg.matvec(matrix, u).",
+    ),
     "start": (
         lambda solver: solver(lambda u: u, VECTOR, tf.zeros([3])),
         ValueError,
-        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution.",
+        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; tol is a keyword.",
     ),
     "tolerance as a bool": (
         lambda solver: solver(lambda u: u, VECTOR, tol=False),

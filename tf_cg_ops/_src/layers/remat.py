@@ -22,8 +22,8 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
 
     Layers that are made in a scope, or functions decorated with `keras.remat`, then have the gradient of the
     computation that ran, in eager mode, in `fit` and under XLA. Another call changes nothing. Import alone enables
-    nothing. `disable_remat` restores the recomputation of Keras; used in a `with` statement, what was there before the
-    statement is restored at its end.
+    nothing. `disable_remat` restores the recomputation of Keras; used in a `with` statement, it holds for the
+    calls of layers inside, and restores at its end what was there before.
 
     Compared with Keras 3 alone: there TensorFlow's `tf.recompute_grad` recomputes. `fit` raises an error where a layer
     has weights, and dropout has another mask in the gradient than in the value.
@@ -31,10 +31,10 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
     >>> import keras
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
-    >>> with tf_cg_ops.layers.enable_remat(), keras.RematScope(mode="full"):
+    >>> with keras.RematScope(mode="full"):
     ...     layer = keras.layers.Dropout(0.5)
     >>> x = tf.ones([1000])
-    >>> with tf.GradientTape() as tape:
+    >>> with tf_cg_ops.layers.enable_remat(), tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = layer(x, training=True)
     >>> bool(tf.reduce_all(y == tape.gradient(y, x)))

@@ -33,7 +33,8 @@ def cg(
     at a minimum. For any other `A` use `tf_cg_ops.linear.gmres`. Set options by `functools.partial`.
 
     The gradient is that of the exact solution: it solves one more system, with the transpose of `A`, by the same method
-    and options. `b` and what `A` reads have gradients, `x0` and `M` have none.
+    and options. `b` and what `A` reads have gradients, `x0` and `M` have none. Second derivatives work; a third one
+    with respect to what `A` reads is an error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

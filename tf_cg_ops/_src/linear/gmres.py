@@ -38,7 +38,8 @@ def gmres(
 
     The gradient is that of the exact solution: it solves one more system, with the transposes of `A` and `M`, by the
     same method and options. TensorFlow finds the transposes, so both must have a derivative. `b` and what `A` reads
-    have gradients, `x0` and `M` have none.
+    have gradients, `x0` and `M` have none. Second derivatives work; a third one with respect to what `A` reads is an
+    error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

@@ -24,6 +24,7 @@ class VectorSystem:
 
     def __init__(self, api: str, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> None:
         self._api = api
+        apply, precondition = self._of_vectors("A", matrix), self._of_vectors("M", preconditioner)
         self._b = tf.nest.map_structure(self._to_tensor, b)
         leaves = tf.nest.flatten(self._b)
         dtypes = sorted({leaf.dtype.name for leaf in leaves})
@@ -38,11 +39,12 @@ class VectorSystem:
         # TensorFlow factors no matrices of 16 bits, and sums there lose too much.
         self._computed_in = tf.float32 if self._dtype.size == 2 else self._dtype
         self.b = self._concatenate(leaves)
-        self.apply = self._of_vectors("A", matrix)
-        self.precondition = lambda vector: vector
-        if preconditioner is not None:
-            self.precondition = self._of_vectors("M", preconditioner)
-        self.x0 = None if x0 is None else self._pack("x0 must have", x0, "It is a first guess of the solution.")
+        self.apply, self.precondition = apply, precondition
+        self.x0 = (
+            None
+            if x0 is None
+            else self._pack("x0 must have", x0, "It is a first guess of the solution; tol is a keyword.")
+        )
 
     def reachable(self, tol: float) -> float:
         """The tolerance, or what the rounding of `A` itself allows in 16 bits."""
@@ -62,6 +64,8 @@ class VectorSystem:
 
     def _of_vectors(self, name: str, function: Any) -> Callable[[tf.Tensor], tf.Tensor]:
         """A function of the user's structures as a function of vectors."""
+        if function is None and name == "M":
+            return lambda vector: vector
         if not callable(function):
             remedy = f"lambda u: tf.linalg.matvec({'matrix' if name == 'A' else 'inverse'}, u)"
             if isinstance(function, tf.linalg.LinearOperator):
@@ -78,13 +82,17 @@ class VectorSystem:
         try:
             tf.nest.assert_same_structure(self._b, value, check_types=False)
         except (TypeError, ValueError) as error:
+            structure = text.describe_type(self._b) if tf.nest.is_nested(self._b) else "one Tensor"
             raise ValueError(
-                f"{self._api}: {subject} the structure of b, {text.describe_type(self._b)}, got "
-                f"{text.describe_type(value)}. {advice}"
+                f"{self._api}: {subject} the structure of b, {structure}, got {text.describe_type(value)}. {advice}"
             ) from error
-        leaves = [
-            leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self._dtype) for leaf in tf.nest.flatten(value)
-        ]
+        try:
+            leaves = [
+                leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self._dtype)
+                for leaf in tf.nest.flatten(value)
+            ]
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{self._api}: {subject} Tensors, got {text.describe(value)}. {advice}") from error
         for leaf, shape in zip(leaves, self._static_shapes, strict=True):
             if leaf.dtype != self._dtype:
                 raise TypeError(

@@ -78,9 +78,12 @@ def checked_options(
     api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
 ) -> dict[str, Any]:
     """The options of an implicit function; TypeError if one of them, or the function, is none that it takes."""
-    for candidate in (function, *([] if linear_solve is None else [linear_solve])):
-        if not callable(candidate):
-            raise not_a_function(api, candidate)
+    if not callable(function):
+        raise not_a_function(api, function)
+    if linear_solve is not None and not callable(linear_solve):
+        raise TypeError(
+            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
+        )
     if check_solution is not None and not isinstance(check_solution, bool):
         raise TypeError(f"{api}: check_solution must be True, False or None, got {text.describe(check_solution)}.")
     for name, value in (("batched", batched), ("has_aux", has_aux)):

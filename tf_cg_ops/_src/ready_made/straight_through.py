@@ -96,6 +96,8 @@ def straight_through(
     tanh; Neftci, Mostafa and Zenke, "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948,
     for the sigmoid; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the fast sigmoid.
     """
+    if isinstance(f, str):
+        raise TypeError(f"{_API}: f must be a function, got {f!r}. For a decorator, write {_API}(surrogate={f!r}).")
     if f is None:
         check_surrogate(_API, surrogate, slope, derivative)
         return functools.partial(straight_through, surrogate=surrogate, slope=slope, derivative=derivative)
@@ -172,7 +174,7 @@ _ADVICE = "A function is the surrogate itself: pass its derivative as derivative
 def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
     """What the user's surrogate or derivative returns for `x`: a Tensor of its dtype, or TypeError."""
     subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
-    advice = _ADVICE if noun == "surrogate" else "Return the derivative at x."
+    advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
     try:
         value = function(x)
     except TypeError as error:
