@@ -56,7 +56,7 @@ def repeat(x: tf.Tensor, w: tf.Tensor, u: tf.Tensor, b: tf.Tensor) -> tuple[tf.T
 
 
 equilibrium = cg.implicit_fixed_point(
-    cell, repeat, has_aux=True, linear_solve=functools.partial(cg.linear.gmres, tolerance=1e-5, restart=10)
+    cell, repeat, has_aux=True, linear_solve=functools.partial(cg.linear.gmres, restart=10)
 )
 
 

@@ -191,15 +191,20 @@ VALUES_OF_OTHERS = {
         "grad_pass_through: 'add' has another number of tensors in its value than among its arguments; expected 2 (one "
         "per input: 'x', 'y'), got 1. Use custom_gradient for it.",
     ),
-    "straight_through with a surrogate of another dtype": (
-        lambda: cg.straight_through(tf.sign, to_double),
-        "straight_through: the surrogate 'to_double' of 'sign' returned a derivative of the wrong dtype; expected "
-        "float32, the dtype of x, got float64. Cast it with tf.cast.",
-    ),
     "straight_through with a surrogate of more dimensions": (
         lambda: cg.straight_through(tf.sign, lambda x: tf.ones([3, 2])),
-        "straight_through: the surrogate '<lambda>' of 'sign' returned a derivative of the wrong shape; expected (2,), "
-        "the shape of x, got (3, 2). Return one number for each element of x.",
+        "straight_through: the surrogate '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). A function is "
+        "the surrogate itself: pass its derivative as derivative=.",
+    ),
+    "straight_through with a surrogate without a derivative": (
+        lambda: cg.straight_through(tf.sign, tf.ones_like),
+        "straight_through: the surrogate 'ones_like_v2' of 'sign' must have a derivative, but TensorFlow finds none. A "
+        "function is the surrogate itself: pass its derivative as derivative=.",
+    ),
+    "straight_through with a derivative of more dimensions": (
+        lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.ones([3, 2])),
+        "straight_through: the derivative '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). Return one "
+        "number for each element of x.",
     ),
 }
 TYPES_OF_OTHERS = {
@@ -265,15 +270,23 @@ TYPES_OF_OTHERS = {
         "grad_pass_through: 'to_complex' must return a value that is real where 'x' is real, got complex64 for float32. Cast "
         "its value with tf.cast, or use custom_gradient.",
     ),
+    "straight_through with a surrogate of another dtype": (
+        lambda: cg.straight_through(tf.sign, to_double),
+        "straight_through: the surrogate 'to_double' of 'sign' must return the dtype of x, float32, got float64. Cast it "
+        "with tf.cast.",
+    ),
     "straight_through with a surrogate of nothing": (
         lambda: cg.straight_through(tf.sign, lambda x: None),
-        "straight_through: the surrogate '<lambda>' of 'sign' returned no derivative; expected a Tensor, got None. Return "
-        "the derivative at x, in its shape and dtype.",
+        "straight_through: the surrogate '<lambda>' of 'sign' must return a Tensor, got None. Use TensorFlow "
+        "operations. A function is the surrogate itself: pass its derivative as derivative=.",
+    ),
+    "straight_through with a derivative of nothing": (
+        lambda: cg.straight_through(tf.sign, derivative=lambda x: None),
+        "straight_through: the derivative '<lambda>' of 'sign' must return a Tensor, got None. Return the derivative at x.",
     ),
     "straight_through with a surrogate of two arguments": (
         lambda: cg.straight_through(tf.sign, add),
-        "straight_through: the surrogate 'add' of 'sign' does not take x alone; expected a function of one argument, got "
-        "(x, y). Write it as a function of x.",
+        "straight_through: the surrogate 'add' of 'sign' must take x alone, got (x, y). Write it as a function of x.",
     ),
 }
 
@@ -437,8 +450,8 @@ def test_an_exception_of_a_traced_grad_fn_is_as_it_is(name):
 
 
 @pytest.mark.parametrize("derivative", [2.0, np.float64(2.0), np.array([2.0, 2.0])], ids=["float", "number", "array"])
-def test_a_surrogate_may_return_numbers(derivative):
-    (dx,) = eager(cg.straight_through(tf.sign, lambda x: derivative), 1)
+def test_a_derivative_may_return_numbers(derivative):
+    (dx,) = eager(cg.straight_through(tf.sign, derivative=lambda x: derivative), 1)
     np.testing.assert_array_equal(dx, [2.0, 2.0])
 
 

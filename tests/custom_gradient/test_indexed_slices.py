@@ -73,10 +73,10 @@ READY_MADE = {
     "embed_gradient": (lambda x: cg.embed_gradient(tf.sin(x), tf.cos(x), x), DY * np.cos(ROWS)),
     "embed_gradient, a function": (lambda x: cg.embed_gradient(tf.sin(x), lambda: tf.cos(x), x), DY * np.cos(ROWS)),
     "straight_through": (cg.straight_through(tf.sign), DY),
-    "straight_through, hard_tanh": (cg.straight_through(tf.sign, "hard_tanh", 2.0), DY * (2.0 * abs(ROWS) <= 1)),
-    "straight_through, sigmoid": (cg.straight_through(tf.sign, "sigmoid", 2.0), 2 * DY * SIGMOID * (1 - SIGMOID)),
+    "straight_through, hard_tanh": (cg.straight_through(tf.sign, "hard_tanh", slope=2.0), DY * (2.0 * abs(ROWS) <= 1)),
+    "straight_through, sigmoid": (cg.straight_through(tf.sign, "sigmoid", slope=2.0), 2 * DY * SIGMOID * (1 - SIGMOID)),
     "straight_through, fast_sigmoid": (
-        cg.straight_through(tf.sign, "fast_sigmoid", 2.0),
+        cg.straight_through(tf.sign, "fast_sigmoid", slope=2.0),
         DY / (1 + 2 * abs(ROWS)) ** 2,
     ),
     # Operators and results of rules
@@ -160,10 +160,11 @@ DENSE = {
         lambda x: cg.embed_gradient(x, 2.0 * tf.ones_like(x), x, fx_gx_manually_stopped=True),
         3.0 * dense(DY),
     ),
-    "a surrogate of one's own": (
-        cg.straight_through(tf.sign, lambda x: tf.ones_like(x) * tf.reduce_sum(x)),
+    "a derivative of one's own": (
+        cg.straight_through(tf.sign, derivative=lambda x: tf.ones_like(x) * tf.reduce_sum(x)),
         dense(DY) * TABLE.sum(),
     ),
+    "a surrogate of one's own": (cg.straight_through(tf.sign, lambda x: 3.0 * x**2), 6.0 * TABLE * dense(DY)),
     "clip_gradient": (lambda x: cg.clip_gradient(x, value=5.0), np.clip(dense(DY), -5.0, 5.0)),
     "one of two results": (lambda x: both(x)[0], 3.0 * dense(DY)),
     "recompute_grad": (cg.recompute_grad(lambda x: x**2), 2.0 * TABLE * dense(DY)),

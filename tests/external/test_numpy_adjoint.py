@@ -1,12 +1,14 @@
 """numpy_function with vjp: the gradients against those by hand, in every mode that runs Python."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import VJP_MODES, eager, gradients, tape_vjp, traced
+from ..support.modes import RUNS, VJP_MODES, eager, gradients, tape_vjp, traced
 from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -272,3 +274,58 @@ def test_a_hundred_thousand_inputs_and_outputs(gradient, rng):
     )
     (dx,) = gradient(function, [x], dy)
     np.testing.assert_allclose(dx, np.cos(x) * np.cumsum(dy[::-1])[::-1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
+    """By keyword, as backward of custom_vjp does, as NumPy arrays, and as they were passed."""
+    x, dy = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
+
+    def power(x, exponents, offset=1.0):
+        result = x**exponents + offset
+        exponents[:] = 0.0
+        return result, x.copy()
+
+    def backward(x, dy, exponents, offset):
+        assert isinstance(exponents, np.ndarray)
+        return dy * exponents * x ** (exponents - 1) * offset
+
+    function = cg.numpy_function(power, vjp=backward, jvp=backward, nondiff_argnames=["exponents", "offset"])
+    exponents = tf.constant([2.0, 3.0, 1.0], tf.float64)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch([x, exponents])
+            y = function(x, exponents, offset=2.0)
+        return y, *tape.gradient(y, [x, exponents], tf.constant(dy), unconnected_gradients="zero")
+
+    y, dx, by_exponents = RUNS[mode](run)(tf.constant(x))
+    np.testing.assert_allclose(y, x ** exponents.numpy() + 2.0)
+    np.testing.assert_allclose(dx, 2.0 * dy * exponents.numpy() * x ** (exponents.numpy() - 1))
+    np.testing.assert_array_equal(by_exponents, np.zeros(3))
+    point = tf.constant(x)
+    with tf.autodiff.ForwardAccumulator(point, tf.constant(dy)) as accumulator:
+        y = function(point, exponents, offset=2.0)
+    np.testing.assert_allclose(accumulator.jvp(y), dx)
+
+
+def test_a_vjp_of_tensors_gets_them_by_keyword_too():
+    square = cg.numpy_function(
+        lambda x, factor: (factor * x**2, None),
+        vjp=tf.function(lambda args, dy, factor: 2.0 * factor * args[0] * dy),
+        nondiff_argnames=["factor"],
+    )
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = square(x, factor=3.0)
+    np.testing.assert_allclose(tape.gradient(y, x, tf.constant([1.0, 10.0])), [6.0, 120.0])
+
+
+def test_a_gradient_for_an_integer_is_an_error_that_says_so():
+    for n in (2, tf.constant(2)):
+        for second in (None, np.zeros(3)):
+            power = cg.numpy_function(lambda x, n, second=second: (x**n, (n * x ** (n - 1), second)))
+            message = "must return 1 gradient (one for each differentiable input: 'x'), got 2. Integers, bools and other values"
+            with pytest.raises(ValueError, match=re.escape(message)):
+                power(tf.constant([1.0, 2.0, 3.0]), n)

@@ -318,3 +318,13 @@ def test_the_layers_are_an_attribute_of_the_package():
     assert cg.layers is layers_of(keras)
     with pytest.raises(AttributeError, match=r"^module 'tf_cg_ops' has no attribute 'layer'$"):
         _ = cg.layer
+
+
+@pytest.mark.parametrize("options", [{"surrogate": tf.tanh}, {"derivative": tf.tanh}], ids=["surrogate", "derivative"])
+def test_a_function_as_surrogate_and_as_derivative_is_saved_as_such(options, library):
+    layers = layers_of(library)
+    for layer in (layers.StraightThrough("sign", **options), layers.StraightThrough(tf.round, **options)):
+        copy = type(layer).from_config(layer.get_config())
+        expected = DY * (1 - np.tanh(X) ** 2 if "surrogate" in options else np.tanh(X))
+        for function in (layer, copy):
+            np.testing.assert_allclose(value_and_gradient(function)[1], expected, rtol=1e-5)

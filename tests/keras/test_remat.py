@@ -83,6 +83,24 @@ def test_both_switches_may_be_repeated():
         assert core.remat is THEIRS
 
 
+def test_a_with_statement_restores_what_was_there_before():
+    with cg.layers.enable_remat():
+        assert core.remat is not THEIRS
+        with pytest.raises(KeyError), cg.layers.enable_remat():
+            raise KeyError
+        assert core.remat is not THEIRS  # The outer one still holds.
+    assert core.remat is THEIRS
+    cg.layers.enable_remat()
+    with cg.layers.enable_remat():
+        cg.layers.disable_remat()
+        assert core.remat is THEIRS
+    assert core.remat is not THEIRS
+    cg.layers.disable_remat()
+    with pytest.raises(KeyError), cg.layers.enable_remat():
+        raise KeyError
+    assert core.remat is THEIRS
+
+
 def test_a_replacement_by_other_code_is_not_dropped(monkeypatch):
     cg.layers.enable_remat()
     with monkeypatch.context() as patch:

@@ -396,7 +396,11 @@ def keep(carry, x):
 ONES = tf.ones([3])
 ERRORS = {
     "f": ((3, 0.0, ONES), TypeError, "f cannot be called; expected a function .* got .*int"),
-    "not a pair": ((lambda c, x: c, 0.0, ONES), TypeError, "'<lambda>' did not return its carry"),
+    "not a pair": (
+        (lambda c, x: c, 0.0, ONES),
+        TypeError,
+        r"'<lambda>' did not return its carry .*; tf\.scan's function returns the carry alone\)",
+    ),
     "init": ((keep, {"a": object()}, ONES), TypeError, r"init\['a'\] is no Tensor"),
     "tensor array": (
         (keep, [0.0, tf.TensorArray(tf.float32, 3)], ONES),
@@ -404,7 +408,11 @@ ERRORS = {
         r"init\[1\] is no Tensor; .* TensorArray",
     ),
     "keras tensors": ((keep, 0.0, keras.Input([3])), TypeError, "xs holds KerasTensors, .* Call scan in the call"),
-    "scalar": ((keep, 0.0, (1.0,)), ValueError, r"xs\[0\] has no slices"),
+    "scalar": (
+        (keep, 0.0, (1.0,)),
+        ValueError,
+        r"xs\[0\] has no slices; .* the order is that of JAX: scan\(f, init, xs\)",
+    ),
     "ragged": (
         (keep, 0.0, tf.ragged.constant([[1.0], []])),
         TypeError,
@@ -431,7 +439,7 @@ ERRORS = {
     ),
 }
 CHECKPOINT_ERRORS = {
-    "cube": (TypeError, "checkpoint does not say"),
+    "cube": (ValueError, "checkpoint must be 'sqrt', 'log', .*, got 'cube'"),
     True: (TypeError, "got True"),
     0: (ValueError, "got 0"),
 }

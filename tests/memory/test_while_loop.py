@@ -85,7 +85,7 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     def run(x, maximum):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (y,) = cg.while_loop(lambda x: True, lambda x: (tf.sin(w * x),), (x,), maximum, checkpoint)
+            (y,) = cg.while_loop(lambda x: True, lambda x: (tf.sin(w * x),), (x,), maximum, checkpoint=checkpoint)
         return y, *tape.gradient(y, [x, w], output_gradients=tf.constant(DY))
 
     for maximum in (0, 1, 2, 9, 30):
@@ -105,7 +105,7 @@ def test_second_order(orders):
 def test_forward_mode(mode, checkpoint):
     def run(x, tangent):
         with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), 10, checkpoint)
+            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), 10, checkpoint=checkpoint)
         return accumulator.jvp(y)
 
     assert_close([MODES[mode](run)(tf.constant(X), tf.constant(DY))], [11 * X**10 * DY])
@@ -159,8 +159,12 @@ def two(x):
 ERRORS = {
     "cond": ((True, two, (1.0,), 3), TypeError, "cond cannot be called"),
     "body": ((two, None, (1.0,), 3), TypeError, "body cannot be called; .* got .*NoneType"),
-    "loop_vars": ((two, two, tf.ones([]), 3), TypeError, "loop_vars are the arguments of body"),
-    "empty": ((two, two, (), 3), TypeError, "expected a list or tuple of at least one"),
+    "loop_vars": (
+        (two, two, tf.ones([]), 3),
+        TypeError,
+        "loop_vars must be a list or tuple of the arguments of body, at least one, got a Tensor",
+    ),
+    "empty": ((two, two, (), 3), ValueError, r"loop_vars must be a list or tuple .*, got \(\)\. Pass what changes"),
     "maximum": ((two, two, (1.0,), None), TypeError, "maximum_iterations is no whole number"),
     "a float": ((two, two, (1.0,), 3.5), TypeError, "maximum_iterations is no whole number"),
     "structure": (
@@ -171,12 +175,12 @@ ERRORS = {
     "no bool": (
         (lambda x: x, lambda x: (x,), (1.0,), 3),
         TypeError,
-        "does not say whether there is a next step; expected one bool, got a Tensor of float32",
+        "must return one bool, whether there is a next step, got a Tensor of float32",
     ),
     "several": (
         (lambda x: x > 0.0, lambda x: (x,), (tf.ones([3]),), 3),
-        TypeError,
-        r"got a Tensor of bool and shape \(3,\)",
+        ValueError,
+        r"must return one bool, whether there is a next step, got a Tensor of shape \(3,\)\. Reduce it",
     ),
     "dtype": (
         (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, 1.0), 3),
@@ -184,7 +188,6 @@ ERRORS = {
         r"changed the dtype of loop_vars\[1\]; expected float32, got float16",
     ),
     "negative": ((lambda x: True, two, (1.0,), -2), ValueError, "maximum_iterations is negative"),
-    "checkpoint": ((two, two, (1.0,), 3, 2.5), TypeError, "checkpoint does not say"),
 }
 
 
@@ -197,3 +200,14 @@ def test_errors(case):
 
 def test_no_iterations_at_all():
     assert cg.while_loop(lambda x: True, lambda x: (2 * x,), (tf.constant(3.0),), 0) == (3.0,)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "error"), [(2.5, TypeError), (True, TypeError), ("root", ValueError), (0, ValueError)]
+)
+def test_a_checkpoint_that_says_nothing(checkpoint, error):
+    message = (
+        rf"while_loop: checkpoint must be 'sqrt', 'log', the number of steps in a segment or None, got {checkpoint!r}"
+    )
+    with pytest.raises(error, match=message):
+        cg.while_loop(lambda x: True, two, (1.0,), 3, checkpoint=checkpoint)

@@ -112,10 +112,10 @@ LAYERS = {
     "embed_gradient": ("core", "keras"),
     "custom_gradient": ("core", "keras"),
     "ops": ("core", "embed_gradient", "custom_gradient"),
-    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
+    "ready_made": ("core", "keras", "embed_gradient", "custom_gradient", "linear", "rewrite"),
     "rewrite": ("core", "keras", "custom_gradient"),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
-    "linear": ("core",),
+    "linear": ("core", "custom_gradient"),
     "external": ("core", "embed_gradient", "custom_gradient"),
     "layers": ("core", "keras", "embed_gradient", "custom_gradient", "ready_made", "memory"),
 }

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import vjp
+from ..support.modes import MODES, vjp
 from ..support.tensors import DTYPES, GRADIENT_RTOL, address, assert_gradient_close, bits, pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -186,7 +186,7 @@ def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
     # At the ends of hard tanh both sides count.
     x[:2] = 1 / slope, -1 / slope
-    function = cg.straight_through(tf.sign, surrogate, slope)
+    function = cg.straight_through(tf.sign, surrogate, slope=slope)
     np.testing.assert_array_equal(function(tf.constant(x)).numpy().astype(float), np.sign(x.astype(float)))
     (dx,) = gradient(function, [x], tf.constant(dy))
     rounding = 20 if surrogate in ("sigmoid", "fast_sigmoid") else 1
@@ -203,8 +203,59 @@ def test_far_from_zero_the_derivative_of_the_sigmoid_is_not_rounded_to_zero(grad
     np.testing.assert_allclose(dx, np.exp(-50.0) * np.array([1, 10]), rtol=1e-12)
 
 
-def test_a_surrogate_may_be_a_function_and_the_value_of_another_dtype(gradient):
-    spike = cg.straight_through(lambda v: v > 1.0, lambda v: 3.0 * v)
+def cubed(x):
+    return tf.square(x) * x
+
+
+SURROGATE_FUNCTIONS = {
+    "of TensorFlow": (tf.tanh, lambda x: 1 - np.tanh(x) ** 2, lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)),
+    "of the user": (cubed, lambda x: 3 * x**2, lambda x: 6 * x),
+    "not elementwise": (lambda x: x * tf.reduce_sum(x), None, None),
+    "with a custom gradient": (
+        cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * tf.exp(x))),
+        lambda x: np.exp(x),
+        lambda x: np.exp(x),
+    ),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SURROGATE_FUNCTIONS)
+def test_a_function_is_the_surrogate_and_not_its_derivative(name, mode):
+    """First and second derivatives are those of the surrogate; the value is that of the function."""
+    surrogate, first, second = SURROGATE_FUNCTIONS[name]
+    x, dy = np.array([0.3, -0.8, 1.7]), np.array([1.0, 10.0, 100.0])
+    value, dx, ddx = MODES[mode](cg.straight_through(tf.sign, surrogate), x, dy)
+    np.testing.assert_array_equal(value, np.sign(x))
+    if first is None:
+        np.testing.assert_allclose(dx, dy * x.sum() + (dy * x).sum(), rtol=1e-12)
+        np.testing.assert_allclose(ddx, (dy**2).sum() + dy * dy.sum(), rtol=1e-12)
+    else:
+        np.testing.assert_allclose(dx, dy * first(x), rtol=1e-12)
+        np.testing.assert_allclose(ddx, dy**2 * second(x), rtol=1e-12)
+
+
+def test_a_surrogate_function_in_forward_mode_and_in_a_loaded_model(tmp_path):
+    function = cg.straight_through(tf.sign, tf.tanh)
+    x, tangent = tf.constant([0.3, -0.8]), tf.constant([1.0, 10.0])
+    expected = (1 - np.tanh(x) ** 2) * tangent
+    for run in (function, tf.function(function)):
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            y = run(x)
+        np.testing.assert_allclose(accumulator.jvp(y), expected, rtol=1e-5)
+    module = tf.Module()
+    module.run = tf.function(function, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path)).run
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded(x)
+    np.testing.assert_allclose(tape.gradient(y, x, tangent), expected, rtol=1e-5)
+
+
+def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
+    spike = cg.straight_through(lambda v: v > 1.0, derivative=lambda v: 3.0 * v)
     x = np.array([0.5, 1.5])
     y = spike(tf.constant(x))
     assert y.dtype == tf.float64
@@ -221,8 +272,8 @@ def test_arrays_and_numbers_are_taken_too():
 
 def test_the_surrogate_is_not_computed_without_a_gradient():
     calls = []
-    spike = cg.straight_through(tf.sign, lambda v: calls.append(1) or v)
-    spike(X)
+    cg.straight_through(tf.sign, lambda v: calls.append(1) or v)(X)
+    cg.straight_through(tf.sign, derivative=lambda v: calls.append(1) or v)(X)
     assert not calls
 
 
@@ -307,13 +358,44 @@ WRONG = {
     "an unknown surrogate": (
         lambda: cg.straight_through(tf.sign, "tanh"),
         ValueError,
-        "straight_through: unknown surrogate; expected one of 'identity', 'hard_tanh', 'sigmoid', "
-        "'fast_sigmoid', or a function of x that returns the derivative, got 'tanh'. Pass one of those names.",
+        "straight_through: surrogate must be one of 'identity', 'hard_tanh', 'sigmoid', 'fast_sigmoid', or a function of x, "
+        "got 'tanh'.",
+    ),
+    "a name instead of the function": (
+        lambda: cg.straight_through("sigmoid"),
+        TypeError,
+        "straight_through: f must be a function, got 'sigmoid'. For a decorator, write "
+        "straight_through(surrogate='sigmoid').",
+    ),
+    "a surrogate of another type": (
+        lambda: cg.straight_through(tf.sign, 2.0),
+        TypeError,
+        "straight_through: surrogate must be a name such as 'sigmoid', or a function of x, got 2.0.",
+    ),
+    "a derivative of another type": (
+        lambda: cg.straight_through(tf.sign, derivative="sigmoid"),
+        TypeError,
+        "straight_through: derivative must be a function of x, got 'sigmoid'.",
+    ),
+    "a surrogate and a derivative": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", derivative=tf.cos),
+        ValueError,
+        "straight_through: pass either surrogate or derivative, got both.",
+    ),
+    "a slope of a function": (
+        lambda: cg.straight_through(tf.sign, tf.tanh, slope=2.0),
+        ValueError,
+        "straight_through: slope is for surrogates with a name, got a function. Multiply x by it there.",
+    ),
+    "a slope of another type": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope="steep"),
+        TypeError,
+        "straight_through: slope must be a number above 0, got 'steep'.",
     ),
     "a slope of zero": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope=0),
         ValueError,
-        "straight_through: the slope is not a positive number; expected a number above 0, got 0. Pass its size.",
+        "straight_through: slope must be a number above 0, got 0.",
     ),
     "no function": (
         lambda: cg.straight_through(V),

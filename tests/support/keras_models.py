@@ -148,7 +148,7 @@ LAYERS = {
     ),
     "a function of TensorFlow": (lambda m: m.StraightThrough(tf.floor), np.floor(X), DY),
     "functions of one's own": (
-        lambda m: m.StraightThrough(halves, tent),
+        lambda m: m.StraightThrough(halves, derivative=tent),
         np.round(2 * X) / 2,
         DY * np.maximum(1 - np.abs(X), 0),
     ),

@@ -325,3 +325,18 @@ def test_no_kink_is_suspected_where_another_mode_agrees():
     assert not check_gradient(function, [zeros], modes=["eager"]).failures
     assert "a kink nearby" in first_line(function, [zeros], modes=["function"])
     assert first_line(function, [zeros], modes=["eager", "function"]).endswith(FACTOR)
+
+
+def test_a_surrogate_taken_for_its_derivative_and_the_other_way_round():
+    x = tf.constant([0.3, -0.8, 1.7])
+    with pytest.raises(
+        AssertionError, match=r"It is the upstream times the value of like, not its derivative: derivative="
+    ):
+        cg.testing.check_gradient(cg.straight_through(tf.sign, derivative=tf.tanh), [x], like=tf.tanh)
+    with pytest.raises(
+        AssertionError, match=r"It is the derivative of like's derivative: .*; pass its derivative as derivat"
+    ):
+        cg.testing.check_gradient(
+            cg.straight_through(tf.sign, lambda x: 1 - tf.tanh(x) ** 2), [x], like=tf.tanh, modes=["eager", "xla"]
+        )
+    assert cg.testing.check_gradient(cg.straight_through(tf.sign, tf.tanh), [x], like=tf.tanh, second_order=True)

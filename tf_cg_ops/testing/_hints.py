@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from ._flat_function import Arrays, FlatFunction, replace_none_by_zeros, to_double_precision, to_tensors
 from ._numeric import NumericDerivatives, directional_derivatives
@@ -86,6 +87,10 @@ def hint_from_upstreams(
     expected, actual = reference.estimate.value, gradient.ravel()[reference.elements]
     if _is_close(actual, expected) or not _is_close(gradient_for(upstream), actual):
         return ""
+    if intended is not function and len(upstream) == 1 and upstream[0].shape == reference.shape:
+        text = _hint_from_surrogate(intended, upstream[0], argument, actual, reference.elements)
+        if text:
+            return text
     if np.iscomplexobj(actual) and _is_close(np.conj(actual), expected):
         return _CONJUGATED  # The outputs are real.
     is_complex = any(np.iscomplexobj(dy) for dy in upstream)
@@ -104,6 +109,29 @@ def hint_from_upstreams(
             return "It is the Jacobian times the upstream: the Jacobian is transposed."
     if any(not _is_close(gradient_for([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
         return NOT_LINEAR
+    return ""
+
+
+def _hint_from_surrogate(
+    like: FlatFunction, upstream: np.ndarray, argument: int, actual: np.ndarray, elements: np.ndarray
+) -> str:
+    """A hint if the function has the value of `like` as its derivative, or the derivative of its derivative."""
+    tensors, dy = to_tensors(like.values), to_tensors([upstream])
+    with tf.GradientTape() as tape:
+        tape.watch(tensors[argument])
+        (value,), _, gradients = like.gradients(tensors, dy)
+        slope = replace_none_by_zeros(gradients, tensors)[argument]
+    if _is_close(actual, to_double_precision(dy[0] * value).ravel()[elements]):
+        return (
+            "It is the upstream times the value of like, not its derivative: derivative= of straight_through takes a "
+            "derivative, and surrogate the function itself."
+        )
+    second = tape.gradient(slope, tensors[argument], unconnected_gradients="zero")
+    if _is_close(actual, to_double_precision(second).ravel()[elements]):
+        return (
+            "It is the derivative of like's derivative: a function that you pass to straight_through is the "
+            "surrogate; pass its derivative as derivative=."
+        )
     return ""
 
 

@@ -50,11 +50,18 @@ def call_python(
     return results
 
 
+class PythonIsNotSaved(BaseException):
+    """The error of saving a graph that holds Python code.
+
+    It is no Exception: for those TensorFlow prints the message, and raises an error of its own that advises to save
+    without gradients. Such a model fails in the process that loads it.
+    """
+
+
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
 def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        "tf_cg_ops: the operation that TensorFlow names is Python code, of numpy_function or of watch_gradient, which "
-        "a graph cannot hold; expected TensorFlow operations in what is saved, got a function of this process. Save "
-        "the weights, and build the model from its Python code where they are loaded."
+    raise PythonIsNotSaved(
+        "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
+        "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
     )

@@ -52,6 +52,20 @@ def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys:
     return gradients
 
 
+def gradient_of(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor | None:
+    """The gradient of a function at `x` for the upstream `dy`, also where no tape records; None without a path."""
+    if not tf.executing_eagerly():
+        x = tf.identity(x)  # In the graph of a loop or a branch it would be of another graph.
+        return slices.to_dense(tf.gradients(function(x), x, dy)[0])
+    if new_tapes_record():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        return slices.to_dense(tape.gradient(value, x, dy))
+    traced = tf.function(functools.partial(gradient_of, function), autograph=False)
+    return traced.get_concrete_function(x, dy)(x, dy)
+
+
 def new_tapes_record() -> bool:
     """Whether a new tape records: none does in a gradient function that forward mode differentiates."""
     source, result = _probes()

@@ -190,6 +190,17 @@ def recording_init_scope() -> Iterator[None]:
         yield
 
 
+# stop_recording also stops the tapes that a user's function opens inside.
+@contextlib.contextmanager
+def resume_recording() -> Iterator[None]:
+    """Records again inside of stop_recording."""
+    pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
 # VariableWatcher is four calls of Python functions, in every call of a decorated function.
 def call_and_watch_variables(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """What the function returns, and the trainable variables that it has read, as VariableWatcher knows them."""

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, python_op, slices, tf_internal
-from tf_cg_ops._src.core.signature import bind
+from tf_cg_ops._src.core.signature import arguments_by_name, bind
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
@@ -170,14 +170,16 @@ class _Derivative:
 def _gradients_of_tensors(
     call: AdjointCall, tensors: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]
 ) -> list[Any]:
-    """The gradients by a `vjp` of Tensors, which gets the arguments of the function in the place of residuals."""
+    """The gradients by a `vjp` of Tensors, which gets the arguments of the function instead of residuals."""
     function, leaves = call.arguments.function, list(call.arguments.leaves)
     for spec, tensor in zip(call.arguments.inputs, tensors, strict=True):
         leaves[spec.position] = tensor
     args, kwargs = tf.nest.pack_sequence_as(call.arguments.structure, leaves)
     bound = bind(API, function, args, kwargs)
     arguments = [*args, *kwargs.values()] if bound is None else bound.arguments.values()
-    options = {"needed": tuple(needed)} if call.takes_needed else {}
+    options = arguments_by_name(API, function, args, kwargs, call.arguments.nondiff_argnames)
+    if call.takes_needed:
+        options["needed"] = tuple(needed)
     dense = [_dense(dy, spec.dtype) for dy, spec in zip(dys, call.specs, strict=True)]
     answer, name = call.vjp(tuple(arguments), *dense, **options), call.arguments.name
     gradients = [answer]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text
+from tf_cg_ops._src.core.signature import arguments_by_name
 from tf_cg_ops._src.core.variables import as_variable
 
 API = "numpy_function"
@@ -36,6 +37,7 @@ class Arguments:
     structure: Any
     leaves: list[Any]
     inputs: list[Input]
+    nondiff_argnames: Collection[str]
 
     # Cached, as the properties below: the Python side of a call takes longer than the op around it.
     @functools.cached_property
@@ -53,16 +55,21 @@ class Arguments:
         """The start of the messages about results."""
         return f"{API}: '{self.name}'"
 
-    def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]]]:
-        """The answer of the function to one array for each input, and the shapes of those that have a gradient."""
+    def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]], dict[str, Any]]:
+        """Calls the function with one array for each input.
+
+        Returns its answer, the shapes of the inputs that have a gradient, and the arguments in `nondiff_argnames`.
+        """
         leaves = list(self.leaves)
         for (position, dtype), array in zip(self._places, arrays, strict=True):
             leaves[position] = np.array(array, dtype=dtype)  # A copy: the array may be the memory of a Tensor.
         shapes = [leaves[spec.position].shape for spec in self.x]  # Before the function may change them.
-        if self._is_flat:
-            return self.function(*leaves), shapes
+        if self._is_flat and not self.nondiff_argnames:
+            return self.function(*leaves), shapes, {}
         args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
-        return self.function(*args, **kwargs), shapes
+        nondiff = arguments_by_name(API, self.function, args, kwargs, self.nondiff_argnames)
+        nondiff = tf.nest.map_structure(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nondiff)
+        return self.function(*args, **kwargs), shapes, nondiff
 
     @functools.cached_property
     def _places(self) -> list[tuple[int, Any]]:
@@ -116,7 +123,7 @@ def find_tensors(
             inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
             leaves[position] = None
     packed = tf.nest.map_structure(lambda _: None, structure)
-    return tensors, Arguments(function, packed, leaves, inputs)
+    return tensors, Arguments(function, packed, leaves, inputs, nondiff_argnames)
 
 
 def _is_tensor(value: Any) -> bool:

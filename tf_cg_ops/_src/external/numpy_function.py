@@ -62,24 +62,25 @@ def numpy_function(
     structure of them, which the value has; integers and bools among them have no gradient. For the upstream gradients
     `dy`, one array for each leaf of the value (zeros for an integer),
 
-        dx = vjp(residuals, *dy)
+        dx = vjp(residuals, *dy, **nondiff)
 
-    with one array for each differentiable input, of its shape. If `vjp` has a parameter `needed`, it gets a tuple of
-    bools, one for each entry, and may return `None` where it is False; see `tf_cg_ops.custom_vjp` for its value. The
-    residuals live as long as the tape, the loop or the run of the graph that may ask for the gradient.
+    as `backward` of `tf_cg_ops.custom_vjp`: `nondiff` holds the arguments that `nondiff_argnames` names. It returns
+    one array for each differentiable input, of its shape. If `vjp` has a parameter `needed`, it gets a tuple of bools,
+    one for each entry, and may return `None` where it is False; see `tf_cg_ops.custom_vjp` for its value. The residuals
+    live as long as the tape, the loop or the run of the graph that may ask for the gradient.
 
-    `jvp(residuals, *tangents)`, with one tangent for each differentiable input, returns the tangents of the value, in
-    its structure, for `tf.autodiff.ForwardAccumulator`; without it forward mode is an error.
+    `jvp(residuals, *tangents, **nondiff)`, with one tangent for each differentiable input, returns the tangents of the
+    value, in its structure, for `tf.autodiff.ForwardAccumulator`; without it forward mode is an error.
 
     Second derivatives need a `vjp` of Tensors: one that `numpy_function` or another function of this library made, or
-    a `tf.function`. It gets a tuple of the arguments of `f` in the place of the residuals. With a `vjp` of arrays they
+    a `tf.function`. It gets a tuple of the arguments of `f` instead of the residuals. With a `vjp` of arrays they
     are an error in eager mode; in a graph, the residuals count as constants if there is a `jvp`.
 
     Limitations. It does not run under XLA: `jit_compile=True` is refused, so compile a Keras model with
     `jit_compile=False`, or set `supports_jit = False` in a layer of Keras 3. It does not run without this Python
-    process: saving the graph as a SavedModel is refused, and a graph that is saved nevertheless, without custom
-    gradients, raises an error when it is called. `model.save` of Keras 3 and checkpoints work, since they hold no
-    graph. Without `vjp`, second derivatives are `None`: the gradient is a constant to TensorFlow.
+    process: `tf.saved_model.save` and the `export` of Keras raise an error, and a graph that is saved nevertheless,
+    without custom gradients, raises one when it is called. `model.save` of Keras 3 and checkpoints work, since they
+    hold no graph. Without `vjp`, second derivatives are `None`: the gradient is a constant to TensorFlow.
 
     Compared with others: `tf.numpy_function` has no gradient, and no shape. `jax.pure_callback` inside a
     `jax.custom_vjp` is the nearest in JAX, `torch.autograd.Function` in PyTorch. For values and gradients that are
@@ -123,7 +124,7 @@ def numpy_function(
       vjp: The vector-Jacobian product, from the residuals and the upstream gradients.
       jvp: The Jacobian-vector product, from the residuals and the tangents.
       batched: Whether one call computes a batch. Without an `output` it changes nothing.
-      nondiff_argnames: The names of arguments of `f` that have no gradient.
+      nondiff_argnames: The names of arguments of `f` that have no gradient; `vjp` and `jvp` get them by keyword.
       name: A name for the operations.
 
     Returns:
@@ -131,11 +132,13 @@ def numpy_function(
       `output`.
 
     Raises:
-      TypeError: `f` is not callable; `output` is not a TensorSpec of known rank with one of the dtypes, or `batched` is
-        not a bool, `vjp` or `jvp` no function, or there is a `jvp` without `vjp`. At the call: an argument does not
-        convert to a Tensor, no argument is differentiable and there is no `output`, or `f` does not return a pair.
-      ValueError: `nondiff_argnames` names no arguments. At the call: there is a wrong number of gradients, or one is
-        `None`; a result has the wrong shape or structure, or is complex where the output is real.
+      TypeError: `f` is not callable; `output` does not hold TensorSpecs of one of the dtypes, `batched` is not a bool,
+        or `vjp` or `jvp` is not a function. At the call: an argument does not convert to a Tensor, no argument is
+        differentiable and there is no `output`, `f` does not return a pair, or a result is not an array of numbers, or
+        complex where the output is real.
+      ValueError: `nondiff_argnames` names no arguments, the rank of `output` is unknown, or there is a `jvp` without a
+        `vjp`. At the call: there is a wrong number of gradients, or one is `None`, or a result has the wrong shape or
+        structure.
       NotImplementedError: XLA compiles the function that is traced. Forward mode has no `jvp`, or a second derivative
         a `vjp` of arrays.
       tf.errors.OpError: In a graph: `f` raised an exception, or its results have one of these errors.
@@ -154,7 +157,7 @@ def numpy_function(
                 "batched": batched and output is not None,
             }
             if vjp is not None:
-                options |= {"vjp": vjp, "jvp": jvp, "takes_needed": has_parameter(vjp, "needed")}
+                options |= {"vjp": vjp, "jvp": jvp, "takes_needed": takes_needed}
                 return call_with_adjoint(AdjointCall(arguments, **options), tensors)
             call = ValueWithGradients(arguments, **options)
             if tf.executing_eagerly():
@@ -165,6 +168,7 @@ def numpy_function(
 
     wrapped = CustomGradient(API, f, run)
     nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
+    takes_needed = vjp is not None and "needed" not in nondiff_argnames and has_parameter(vjp, "needed")
     return wrapped
 
 
@@ -172,15 +176,20 @@ def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..
     """Raises TypeError for options that are not of the right type."""
     specs = [output] if vjp is None else tf.nest.flatten(output) or [None]
     for spec in [] if output is None else specs:
-        is_known = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+        is_known = isinstance(spec, tf.TensorSpec)
         is_constant = vjp is not None and is_known and (spec.dtype.is_integer or spec.dtype.is_bool)
         if not is_known or not (is_constant or spec.dtype in convert.DTYPES):
             supported = ", ".join(dtype.name for dtype in convert.DTYPES)
             others = ", an integer or bool" if vjp is not None else ""
             raise TypeError(
-                f"{API}: output does not describe the value; expected a tf.TensorSpec of known rank with a dtype of "
-                f"{supported}{others}, got {text.describe(spec)}. Write for example output=tf.TensorSpec([3], "
-                "tf.float64), or leave it out for a function of single elements."
+                f"{API}: output must be a tf.TensorSpec with a dtype of {supported}{others}, got "
+                f"{spec!r}. Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for a "
+                "function of single elements."
+            )
+        if spec.shape.rank is None:
+            raise ValueError(
+                f"{API}: output must have a known rank, got {spec!r}. Write None for a dimension of unknown "
+                "size: tf.TensorSpec([None], tf.float64)."
             )
     for option, function in (("vjp", vjp), ("jvp", jvp)):
         if function is not None and not callable(function):
@@ -189,7 +198,7 @@ def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..
                 f"{text.describe_type(function)}. Pass the function itself: {option}(residuals, *vectors)."
             )
     if jvp is not None and vjp is None:
-        raise TypeError(
+        raise ValueError(
             f"{API}: there is a jvp without a vjp; expected both, or a vjp alone, got jvp={text.name_of(jvp)}. A "
             "function that returns its gradients has its tangents by them."
         )

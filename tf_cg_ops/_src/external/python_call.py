@@ -49,7 +49,7 @@ class ValueWithGradients(_Call):
 
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
         """Takes one array for each input; returns the value, and one gradient for each differentiable input."""
-        answer, x_shapes = self.arguments.call(arrays)
+        answer, x_shapes, _ = self.arguments.call(arrays)
         subject = self.arguments.subject
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
@@ -111,9 +111,10 @@ class ValueWithGradients(_Call):
 
 
 class Kept(NamedTuple):
-    """The residuals of a call, and the shapes of its inputs and of its value."""
+    """The residuals of a call, its arguments without a gradient, and the shapes of its inputs and of its value."""
 
     residuals: Any
+    nondiff: dict[str, Any]
     x_shapes: list[Shape]
     value_shapes: list[Shape]
 
@@ -129,7 +130,7 @@ class AdjointCall(_Call):
     def value(self, *arrays: Any) -> tuple[list[np.ndarray], Kept]:
         """Takes one array for each input; returns the leaves of the value."""
         subject = self.arguments.subject
-        answer, x_shapes = self.arguments.call(arrays)
+        answer, x_shapes, nondiff = self.arguments.call(arrays)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"{subject} did not return its value with its residuals; expected a pair (value, residuals), since "
@@ -146,11 +147,11 @@ class AdjointCall(_Call):
                     hint = "Without an output it has the shape to which the inputs broadcast."
                 _check_shape(subject, noun, value.shape, expected, hint)
             values.append(value)
-        return values, Kept(answer[1], x_shapes, [value.shape for value in values])
+        return values, Kept(answer[1], nondiff, x_shapes, [value.shape for value in values])
 
     def gradients(self, kept: Kept, needed: Sequence[bool], dys: Sequence[Any]) -> list[np.ndarray]:
         """The vector-Jacobian products that are needed, from one upstream gradient for each leaf of the value."""
-        options = {"needed": tuple(needed)} if self.takes_needed else {}
+        options = kept.nondiff | ({"needed": tuple(needed)} if self.takes_needed else {})
         subject = f"{API}: vjp of '{self.arguments.name}'"
         answer = _call(subject, "vjp", self.vjp, kept, dys, options)
         gradients = one_for_each_input(subject, answer, self.arguments)
@@ -166,7 +167,7 @@ class AdjointCall(_Call):
         """The tangent of each leaf of the value that has one, from one tangent for each differentiable input."""
         assert self.jvp is not None
         subject = f"{API}: jvp of '{self.arguments.name}'"
-        leaves = self._leaves("tangent", _call(subject, "jvp", self.jvp, kept, tangents, {}), subject)
+        leaves = self._leaves("tangent", _call(subject, "jvp", self.jvp, kept, tangents, kept.nondiff), subject)
         checked = []
         for leaf, spec, noun, shape in zip(leaves, self.specs, self._nouns, kept.value_shapes, strict=True):
             if spec.dtype in convert.DTYPES:
@@ -213,9 +214,11 @@ def _call(
         if signature is None:
             raise
         noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
+        named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
+        parameters = ", ".join(["residuals", f"*{name}", *options])
         raise TypeError(
-            f"{subject} does not take its residuals and {noun}s; expected parameters for residuals and "
-            f"{text.count(len(vectors), noun)}, got {kind}{signature}. Write {kind}(residuals, *{name})."
+            f"{subject} must take residuals, {text.count(len(vectors), noun)}{named}, got {kind}{signature}. Write "
+            f"{kind}({parameters})."
         ) from error
 
 
@@ -230,12 +233,12 @@ def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarr
         array = np.asarray(None)
     kind = array.dtype.kind
     if kind in "OSUmM":
-        raise ValueError(
+        raise TypeError(
             f"{subject} returned a {noun} that is not an array of numbers; expected numbers, got "
             f"{text.describe(result)}. Return NumPy arrays."
         )
     if kind == "c" and not dtype.is_complex:
-        raise ValueError(
+        raise TypeError(
             f"{subject} returned a complex {noun}; expected {dtype.name}, got {array.dtype.name}. Return its "
             "real part, or make the dtype of output complex."
         )
@@ -262,20 +265,27 @@ def _check_shape(subject: str, noun: str, got: Shape, expected: tuple[int | None
         )
 
 
+# Arguments that one might return a gradient for.
+_TAKE_NONE = "Integers, bools and other values without a derivative take none."
+
+
 def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> list[Any]:
     """The gradients as a list, one for each input that has one."""
     expected = len(arguments.x)
     is_list = isinstance(gradients, (tuple, list))
-    # With one input, a list may be the gradient itself.
-    if expected == 1 and not (is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)):
+    is_pair = (
+        is_list and len(gradients) == len(arguments.leaves) > 1 and any(g is None or np.ndim(g) for g in gradients)
+    )
+    # With one input, a list may be the gradient itself, but not where other arguments could have the other entries.
+    if expected == 1 and not is_pair and not (is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)):
         return [gradients]
     if expected == 0 and gradients is None:
         return []
     if not is_list or len(gradients) != expected:
         got = str(len(gradients)) if is_list else text.describe_type(gradients)
         raise ValueError(
-            f"{subject} returned a wrong number of gradients; expected {expected} (one for each differentiable input: "
-            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. Name inputs that have no gradient in "
-            "nondiff_argnames."
+            f"{subject} must return {text.count(expected, 'gradient')} (one for each differentiable input: "
+            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. {_TAKE_NONE} Name other inputs "
+            "that have no gradient in nondiff_argnames."
         )
     return list(gradients)

@@ -416,8 +416,9 @@ class StraightThrough(_Layer):
     Args:
       f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
         your own by its name: register it with `@keras.saving.register_keras_serializable()`.
-      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function that returns the derivative.
-      slope: How quickly the surrogate's derivative falls off.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used.
+      slope: How quickly the derivative of a surrogate with a name falls off.
+      derivative: Instead of a surrogate: a function that returns the derivative.
       **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -430,6 +431,7 @@ class StraightThrough(_Layer):
         surrogate: str | Callable[..., Any] = "identity",
         *,
         slope: float = 1.0,
+        derivative: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -439,8 +441,8 @@ class StraightThrough(_Layer):
                 "itself."
             )
         applied = _FUNCTIONS[f] if isinstance(f, str) else f
-        self._apply = with_surrogate(self._api, applied, surrogate, slope)
-        self._f, self._surrogate, self._slope = f, surrogate, float(slope)
+        self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
+        self._f, self._surrogate, self._derivative, self._slope = f, surrogate, derivative, float(slope)
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Applies the function."""
@@ -449,11 +451,16 @@ class StraightThrough(_Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
-        functions = {"f": names.get(id(self._f), self._f), "surrogate": self._surrogate}
+        functions = {
+            "f": names.get(id(self._f), self._f),
+            "surrogate": self._surrogate,
+            "derivative": self._derivative,
+        }
         saved = {key: argument_config(value) for key, value in functions.items()}
         return super().get_config() | saved | {"slope": self._slope}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The layer of a configuration."""
-        return cls(**config | {key: argument_from_config(config[key]) for key in ("f", "surrogate")})
+        functions = ("f", "surrogate", "derivative")
+        return cls(**config | {key: argument_from_config(config[key]) for key in functions})

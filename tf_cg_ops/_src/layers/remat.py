@@ -1,5 +1,6 @@
 """`keras.RematScope` and `keras.remat` of Keras 3, by `recompute_grad`."""
 
+import contextlib
 import importlib
 import types
 from collections.abc import Callable, Sequence
@@ -16,12 +17,13 @@ _replaced: list[Callable[..., Any]] = []  # The function of Keras, while ours is
 
 
 @tf_internal.autograph_artifact
-def enable_remat() -> None:
+def enable_remat() -> contextlib.AbstractContextManager[None]:
     """Makes `keras.RematScope` and `keras.remat` of Keras 3 recompute through `tf_cg_ops.recompute_grad`.
 
     Layers that are made in a scope, or functions decorated with `keras.remat`, then have the gradient of the
-    computation that ran, in eager mode, in `fit` and under XLA. `disable_remat` restores what was there. Another call
-    changes nothing. Import alone enables nothing.
+    computation that ran, in eager mode, in `fit` and under XLA. Another call changes nothing. Import alone enables
+    nothing. `disable_remat` restores the recomputation of Keras; used in a `with` statement, it holds for the
+    calls of layers inside, and restores at its end what was there before.
 
     Compared with Keras 3 alone: there TensorFlow's `tf.recompute_grad` recomputes. `fit` raises an error where a layer
     has weights, and dropout has another mask in the gradient than in the value.
@@ -29,24 +31,40 @@ def enable_remat() -> None:
     >>> import keras
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
-    >>> tf_cg_ops.layers.enable_remat()
     >>> with keras.RematScope(mode="full"):
     ...     layer = keras.layers.Dropout(0.5)
     >>> x = tf.ones([1000])
-    >>> with tf.GradientTape() as tape:
+    >>> with tf_cg_ops.layers.enable_remat(), tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = layer(x, training=True)
     >>> bool(tf.reduce_all(y == tape.gradient(y, x)))
     True
-    >>> tf_cg_ops.layers.disable_remat()
+
+    Returns:
+      A context manager, which you may ignore.
 
     Raises:
       RuntimeError: Keras does not compute with TensorFlow, or is of a version without `keras.remat`.
     """
     core = _core_of_keras("enable_remat")
-    if core.remat is not _remat:
+    was_enabled = core.remat is _remat
+    if not was_enabled:
         _replaced.append(core.remat)
         core.remat = _remat
+    return _Enabled(was_enabled)
+
+
+class _Enabled(contextlib.AbstractContextManager[None]):
+    """Restores at its end what was there before; enabling itself does not wait for its beginning."""
+
+    def __init__(self, was_enabled: bool) -> None:
+        self._was_enabled = was_enabled
+
+    def __exit__(self, *_: Any) -> None:
+        if self._was_enabled:
+            enable_remat()
+        else:
+            disable_remat()
 
 
 @tf_internal.autograph_artifact
@@ -58,7 +76,7 @@ def disable_remat() -> None:
     Compared with Keras 3: the recomputation is its own again, with its errors.
 
     >>> import tf_cg_ops.layers
-    >>> tf_cg_ops.layers.enable_remat()
+    >>> _ = tf_cg_ops.layers.enable_remat()
     >>> tf_cg_ops.layers.disable_remat()
 
     Raises:

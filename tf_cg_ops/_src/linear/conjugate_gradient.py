@@ -6,76 +6,109 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.linear.system import VectorSystem, check_limits
+from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
+from tf_cg_ops._src.linear.system import VectorSystem, check_options, dot, norm
 
 _API = "linear.cg"
 
 
 @tf_internal.autograph_artifact
-def cg(operator: Callable[[Any], Any], right: Any, *, tolerance: float = 1e-6, max_iterations: int = 1000) -> Any:
-    """Solves `operator(u) = right` by conjugate gradients, for a symmetric positive definite operator.
+def cg(
+    A: Callable[[Any], Any],  # noqa: N803 - the name in SciPy and JAX
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Callable[[Any], Any] | None = None,  # noqa: N803
+) -> Any:
+    """Solves `A(x) = b` by conjugate gradients, for a symmetric or Hermitian positive definite `A`.
 
-    The operator stands for a matrix that is never made: each iteration applies it once, and four vectors are kept. It
-    ends when the residual is smaller than `tolerance` times the right-hand side, or after `max_iterations`.
+    `A` is a function, so no matrix is made: each iteration applies it once, and four vectors are kept. The solver stops
+    when `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it doesn't get there, you get an error and not a wrong `x`;
+    under XLA, which drops checks, all numbers of `x` and of its gradients are nan.
 
-    As `linear_solve` of `tf_cg_ops.implicit_root` it fits a symmetric positive definite Jacobian of the residual, such
-    as that of a minimum. For any other use `tf_cg_ops.linear.gmres`. Set options by `functools.partial`.
+    As `linear_solve` of `tf_cg_ops.implicit_root` it fits a symmetric positive definite Jacobian, such as the Hessian
+    at a minimum. For any other `A` use `tf_cg_ops.linear.gmres`. Set options by `functools.partial`.
 
-    Compared with `tf.linalg.experimental.conjugate_gradient`, which does the work: this takes a function instead of a
-    LinearOperator, and structures. `jax.scipy.sparse.linalg.cg` calls the limits `tol` and `maxiter`, and also takes a
-    start, an absolute tolerance and a preconditioner.
+    The gradient is that of the exact solution: it solves one more system, with the transpose of `A`, by the same method
+    and options. `b` and what `A` reads have gradients, `x0` and `M` have none. Second derivatives work; a third one
+    with respect to what `A` reads is an error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> matrix = tf.constant([[4.0, 1.0], [1.0, 3.0]])
-    >>> u = cg.linear.cg(lambda u: tf.linalg.matvec(matrix, u), tf.constant([1.0, 2.0]))
-    >>> [round(float(value), 4) for value in u]
+    >>> x = cg.linear.cg(lambda u: tf.linalg.matvec(matrix, u), tf.constant([1.0, 2.0]))
+    >>> [round(float(value), 4) for value in x]
     [0.0909, 0.6364]
 
     Args:
-      operator: Applies the matrix to what has the structure and shapes of `right`.
-      right: The right-hand side: a Tensor, or a structure of Tensors of one floating-point dtype.
-      tolerance: The residual that ends it, relative to the right-hand side. In 16 bits, at least 4 roundings (0.004 in
-        float16, 0.03 in bfloat16); the sums are in float32.
-      max_iterations: The largest number of iterations.
+      A: A linear function that takes and returns what has the structure, shapes and dtype of `b`.
+      b: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
+      x0: Where to start, like `b`; zeros by default.
+      tol: The norm of the residual that is small enough, relative to the norm of `b`. In 16 bits, at least 4 roundings
+        (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
+      atol: The norm of the residual that is small enough for any `b`.
+      maxiter: The largest number of iterations; 10 times the number of unknowns by default.
+      M: A preconditioner: a positive definite linear function like `A` that approximates its inverse.
 
     Returns:
-      The solution, in the structure of `right`.
+      The solution, in the structure of `b`.
 
     Raises:
-      TypeError: `operator` is not callable, or `right` has not one floating-point dtype.
-      ValueError: An option is out of range, or the operator returns another structure, dtype or shape.
+      TypeError: `A` or `M` is not callable, an option is not a number, `b` holds no floating-point or complex numbers
+        of one dtype, or `x0` or the result of `A` or `M` has another dtype.
+      ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape.
+      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or `A` is not symmetric positive
+        definite as far as the iterations or a gradient show.
+
+    Compared with TensorFlow: `tf.linalg.experimental.conjugate_gradient` takes a LinearOperator, has no absolute
+    tolerance, and does not tell whether it converged. The arguments are those of `jax.scipy.sparse.linalg.cg` and
+    `scipy.sparse.linalg.cg`, which also leave it to you to check the result.
 
     Hestenes and Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.
     """
-    check_limits(_API, tolerance, max_iterations=max_iterations)
-    system = VectorSystem(_API, operator, right)
-    if system.right.dtype.is_complex:
-        raise TypeError(
-            f"{_API}: right is complex; expected a real system, since TensorFlow's function takes no other, got "
-            f"{system.right.dtype.name}. Use linear.gmres."
-        )
+    check_options(_API, tol, atol, maxiter)
     with tf.name_scope("linear_cg"):
-        result = tf.linalg.experimental.conjugate_gradient(
-            _Operator(system), system.right, tol=system.reachable(tolerance), max_iter=max_iterations
-        )
-        return system.unpack(result.x)
+        return solve(_METHOD, VectorSystem(_API, A, b, x0, M), Options(tol, atol, maxiter))
 
 
-class _Operator(tf.linalg.LinearOperator):
-    """The system as TensorFlow's function takes it."""
+def _correct(
+    matrix: Matrix, residual: tf.Tensor, limit: tf.Tensor, maxiter: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Conjugate gradients from zero: the solution for this residual."""
+    dtype = residual.dtype
 
-    def __init__(self, system: VectorSystem) -> None:
-        super().__init__(system.right.dtype, is_self_adjoint=True, is_positive_definite=True, parameters={})
-        self._system = system
+    def goes_on(x: Any, residual: Any, direction: Any, gamma: Any, count: Any, is_definite: Any) -> Any:
+        return is_definite & (norm(residual) > limit) & (count < maxiter)
 
-    def _shape(self) -> tf.TensorShape:
-        size = self._system.right.shape[0]
-        return tf.TensorShape([size, size])
+    def step(x: Any, residual: Any, direction: Any, gamma: Any, count: Any, is_definite: Any) -> Any:
+        product = matrix.apply(direction)
+        curvature = dot(direction, product)
+        # Not so if they are nan: then the numbers are at fault, not the matrix.
+        is_definite = ~((curvature <= 0) | (gamma <= 0))
+        length = tf.cast(tf.where(is_definite, gamma / curvature, tf.zeros_like(gamma)), dtype)
+        x += length * direction
+        residual -= length * product
+        preconditioned = matrix.precondition(residual)
+        before, gamma = gamma, dot(residual, preconditioned)
+        direction = preconditioned + tf.cast(gamma / before, dtype) * direction
+        return x, residual, direction, gamma, count + 1, is_definite
 
-    def _shape_tensor(self) -> tf.Tensor:
-        size = tf.shape(self._system.right)[0]
-        return tf.stack([size, size])
+    direction = matrix.precondition(residual)
+    start = (tf.zeros_like(residual), residual, direction, dot(residual, direction), tf.zeros_like(maxiter), True)
+    x, _, _, _, count, is_definite = tf.while_loop(goes_on, step, start)
+    return x, count, is_definite
 
-    def _matmul(self, x: tf.Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> tf.Tensor:
-        return self._system.matvec(x[:, 0])[:, None]  # TensorFlow's function calls it with one column.
+
+_METHOD = Method(
+    _API,
+    _correct,
+    is_for_hermitian=True,
+    unsuitable="A must be symmetric (Hermitian) and positive definite, and so must M, but they are not. Use "
+    "linear.gmres.",
+    iterations="iterations",
+    advice="Raise tol or maxiter, or pass a preconditioner M. Is A symmetric positive definite? Otherwise use "
+    "linear.gmres. If the norm is nan, A or b holds nan or inf.",
+)

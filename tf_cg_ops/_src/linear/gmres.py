@@ -1,5 +1,6 @@
 """`linear.gmres`: the generalised minimal residual method, with restarts."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,76 +8,102 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.linear.system import VectorSystem, check_limits, norm
+from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
+from tf_cg_ops._src.linear.system import VectorSystem, check_options, norm
 
 _API = "linear.gmres"
 
 
 @tf_internal.autograph_artifact
 def gmres(
-    operator: Callable[[Any], Any], right: Any, *, tolerance: float = 1e-6, restart: int = 20, max_restarts: int = 50
+    A: Callable[[Any], Any],  # noqa: N803 - the name in SciPy and JAX
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int = 20,
+    maxiter: int | None = None,
+    M: Callable[[Any], Any] | None = None,  # noqa: N803
 ) -> Any:
-    """Solves `operator(u) = right` by GMRES, for any invertible operator.
+    """Solves `A(x) = b` by GMRES, for any invertible `A`.
 
-    The operator stands for a matrix that is never made. Each cycle applies it `restart + 1` times and keeps as many
-    vectors; it finds the `u` with the smallest residual in the space that these span. Cycles end when the residual is
-    smaller than `tolerance` times the right-hand side, or after `max_restarts`.
+    `A` is a function, so no matrix is made. Each cycle applies it `restart + 1` times, keeps as many vectors, and finds
+    the `x` with the smallest residual in the space that these span. The solver stops when
+    `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it doesn't get there, you get an error and not a wrong `x`; under
+    XLA, which drops checks, all numbers of `x` and of its gradients are nan.
 
     As `linear_solve` of `tf_cg_ops.implicit_root` it fits every Jacobian. For one that is symmetric and positive
     definite, `tf_cg_ops.linear.cg` needs less memory. Set options by `functools.partial`.
 
-    Compared with `jax.scipy.sparse.linalg.gmres`: the same method, with the tolerance relative to the right-hand side.
+    The gradient is that of the exact solution: it solves one more system, with the transposes of `A` and `M`, by the
+    same method and options. TensorFlow finds the transposes, so both must have a derivative. `b` and what `A` reads
+    have gradients, `x0` and `M` have none. Second derivatives work; a third one with respect to what `A` reads is an
+    error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> matrix = tf.constant([[0.0, 2.0], [-1.0, 3.0]])
-    >>> u = cg.linear.gmres(lambda u: tf.linalg.matvec(matrix, u), tf.constant([2.0, 5.0]))
-    >>> [round(float(value), 4) for value in u]
+    >>> x = cg.linear.gmres(lambda u: tf.linalg.matvec(matrix, u), tf.constant([2.0, 5.0]))
+    >>> [round(float(value), 4) for value in x]
     [-2.0, 1.0]
 
     Args:
-      operator: Applies the matrix to what has the structure and shapes of `right`.
-      right: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
-      tolerance: The residual that ends it, relative to the right-hand side. In 16 bits, at least 4 roundings (0.004 in
-        float16, 0.03 in bfloat16); the sums are in float32.
-      restart: The number of directions in a cycle.
-      max_restarts: The largest number of cycles.
+      A: A linear function that takes and returns what has the structure, shapes and dtype of `b`.
+      b: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
+      x0: Where to start, like `b`; zeros by default.
+      tol: The norm of the residual that is small enough, relative to the norm of `b`. In 16 bits, at least 4 roundings
+        (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
+      atol: The norm of the residual that is small enough for any `b`.
+      restart: The number of directions in a cycle; the number of unknowns if that is smaller.
+      maxiter: The largest number of cycles; 10 times the number of unknowns by default. A cycle that makes the residual
+        no smaller is the last one.
+      M: A preconditioner: a linear function like `A` that approximates its inverse.
 
     Returns:
-      The solution, in the structure of `right`.
+      The solution, in the structure of `b`.
 
     Raises:
-      TypeError: `operator` is not callable, or `right` has not one floating-point or complex dtype.
-      ValueError: An option is out of range, or the operator returns another structure, dtype or shape.
+      TypeError: `A` or `M` is not callable, an option is not a number, `b` holds no floating-point or complex numbers
+        of one dtype, or `x0` or the result of `A` or `M` has another dtype.
+      ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape. When
+        you compute a gradient: `A` or `M` has no derivative.
+      tf.errors.InvalidArgumentError: At run time: the solver does not converge.
+
+    Compared with others: the arguments are those of `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`,
+    which leave it to you to check the result. The preconditioner is on the right, so `tol` is about the residual
+    itself. TensorFlow has no such function.
 
     Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems", 1986.
     """
-    check_limits(_API, tolerance, restart=restart, max_restarts=max_restarts)
-    system = VectorSystem(_API, operator, right)
+    check_options(_API, tol, atol, maxiter, restart=restart)
     with tf.name_scope("linear_gmres"):
-        enough = tf.cast(system.reachable(tolerance), system.right.dtype.real_dtype) * norm(system.right)
+        system = VectorSystem(_API, A, b, x0, M)
+        size = system.b.shape[0]
+        directions = restart if size is None else max(1, min(restart, size))
+        method = Method(
+            _API,
+            functools.partial(_correct, directions),
+            is_for_hermitian=False,
+            unsuitable="",
+            iterations=f"cycles of {directions} iterations",
+            advice="Raise tol, maxiter or restart, or pass a preconditioner M. If that does not help, A is nearly "
+            "singular. If the norm is nan, A or b holds nan or inf.",
+        )
+        return solve(method, system, Options(tol, atol, maxiter))
 
-        def goes_on(cycle: Any, _: Any, residual: Any) -> Any:
-            return (cycle < max_restarts) & (norm(residual) > enough)
 
-        def step(cycle: Any, u: Any, residual: Any) -> Any:
-            u += _correction(system, residual, restart)
-            return cycle + 1, u, system.right - system.matvec(u)
-
-        start = (tf.constant(0), tf.zeros_like(system.right), system.right)
-        _, u, _ = tf.while_loop(goes_on, step, start, maximum_iterations=max_restarts)
-        return system.unpack(u)
-
-
-def _correction(system: VectorSystem, residual: tf.Tensor, restart: int) -> tf.Tensor:
-    """The vector in the Krylov space of the residual that makes it smallest, by Arnoldi's iteration."""
+def _correct(
+    restart: int, matrix: Matrix, residual: tf.Tensor, limit: tf.Tensor, maxiter: tf.Tensor
+) -> tuple[tf.Tensor, int, bool]:
+    """One cycle: the vector in the Krylov space of the residual that makes it smallest, by Arnoldi's iteration."""
     dtype, size = residual.dtype, tf.shape(residual)[0]
     length = norm(residual)
     basis = tf.concat([residual[None] / tf.cast(length, dtype), tf.zeros(tf.stack([restart, size]), dtype)], 0)
     basis = tf.ensure_shape(basis, [restart + 1, residual.shape[0]])
 
     def extend(k: Any, basis: Any, columns: Any) -> Any:
-        vector = system.matvec(basis[k])
+        vector = matrix.apply(matrix.precondition(basis[k]))
         column = tf.zeros([restart + 1], dtype)
         for _ in range(2):  # Once more against rounding: the basis stays orthogonal.
             projections = tf.linalg.matvec(tf.math.conj(basis), vector)
@@ -94,7 +121,7 @@ def _correction(system: VectorSystem, residual: tf.Tensor, restart: int) -> tf.T
     start = (tf.constant(0), basis, tf.zeros([restart, restart + 1], dtype))
     _, basis, columns = tf.while_loop(lambda k, *_: k < restart, extend, start, maximum_iterations=restart)
     weights = _least_squares(tf.transpose(columns), tf.cast(length, dtype))
-    return tf.linalg.matvec(basis[:restart], weights, transpose_a=True)
+    return matrix.precondition(tf.linalg.matvec(basis[:restart], weights, transpose_a=True)), 1, True
 
 
 def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:

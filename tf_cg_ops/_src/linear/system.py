@@ -13,21 +13,24 @@ _ROUNDING = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
 
 class VectorSystem:
-    """The system `operator(u) = right` as `matvec(vector) = vector`, with one vector of all elements."""
+    """The system `A(x) = b` for vectors that hold all elements of a structure.
 
-    def __init__(self, api: str, operator: Callable[[Any], Any], right: Any) -> None:
-        if not callable(operator):
-            raise TypeError(
-                f"{api}: operator is not a function; expected a function that applies the matrix, got "
-                f"{text.describe_type(operator)}. Pass for a matrix: lambda u: tf.linalg.matvec(matrix, u)"
-            )
-        self._api, self._operator = api, operator
-        self._right = tf.nest.map_structure(lambda leaf: _to_tensor(api, leaf), right)
-        leaves = tf.nest.flatten(self._right)
+    Attributes:
+      b: The right-hand side as a vector.
+      x0: The start as a vector, or None.
+      apply: Applies `A` to a vector.
+      precondition: Applies `M` to a vector, or returns it unchanged if there is no `M`.
+    """
+
+    def __init__(self, api: str, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> None:
+        self._api = api
+        apply, precondition = self._of_vectors("A", matrix), self._of_vectors("M", preconditioner)
+        self._b = tf.nest.map_structure(self._to_tensor, b)
+        leaves = tf.nest.flatten(self._b)
         dtypes = sorted({leaf.dtype.name for leaf in leaves})
         if len(dtypes) != 1 or not (leaves[0].dtype.is_floating or leaves[0].dtype.is_complex):
             raise TypeError(
-                f"{api}: right is no vector of numbers; expected Tensors of one floating-point or complex dtype, got "
+                f"{api}: b must hold Tensors of one floating-point or complex dtype, got "
                 f"{', '.join(dtypes) or 'no Tensor'}. Cast them with tf.cast."
             )
         self._shapes = [tf.shape(leaf) for leaf in leaves]
@@ -35,34 +38,20 @@ class VectorSystem:
         self._dtype = leaves[0].dtype
         # TensorFlow factors no matrices of 16 bits, and sums there lose too much.
         self._computed_in = tf.float32 if self._dtype.size == 2 else self._dtype
-        self.right = self._pack(leaves)
+        self.b = self._concatenate(leaves)
+        self.apply, self.precondition = apply, precondition
+        self.x0 = (
+            None
+            if x0 is None
+            else self._pack("x0 must have", x0, "It is a first guess of the solution; tol is a keyword.")
+        )
 
-    def reachable(self, tolerance: float) -> float:
-        """The tolerance, or what the operator's own rounding allows in 16 bits."""
-        return max(float(tolerance), 4 * _ROUNDING.get(self._dtype, 0.0))
-
-    def matvec(self, vector: tf.Tensor) -> tf.Tensor:
-        """The operator on a vector; ValueError or TypeError if its result is not like the right-hand side."""
-        result = self._operator(self.unpack(vector))
-        try:
-            tf.nest.assert_same_structure(self._right, result)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self._api}: the operator returned another structure than right; expected that of right, got "
-                f"{text.describe_type(result)}. Return what has the structure and shapes of its argument."
-            ) from error
-        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(result)]
-        for leaf, shape in zip(leaves, self._static_shapes, strict=True):
-            if leaf.dtype != self._dtype or not leaf.shape.is_compatible_with(shape):
-                raise ValueError(
-                    f"{self._api}: the operator returned a wrong dtype or shape; expected {self._dtype.name} of "
-                    f"shape {shape}, got {leaf.dtype.name} of shape {leaf.shape}. Return what has the structure and "
-                    "shapes of its argument."
-                )
-        return self._pack(leaves)
+    def reachable(self, tol: float) -> float:
+        """The tolerance, or what the rounding of `A` itself allows in 16 bits."""
+        return max(float(tol), 4 * _ROUNDING.get(self._dtype, 0.0))
 
     def unpack(self, vector: tf.Tensor) -> Any:
-        """A vector in the structure of the right-hand side."""
+        """A vector in the structure of `b`."""
         if len(self._shapes) == 1:
             parts = [vector]
         else:
@@ -71,38 +60,83 @@ class VectorSystem:
         leaves = [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
         for leaf, shape in zip(leaves, self._static_shapes, strict=True):
             leaf.set_shape(shape)
-        return tf.nest.pack_sequence_as(self._right, leaves)
+        return tf.nest.pack_sequence_as(self._b, leaves)
 
-    def _pack(self, leaves: list[tf.Tensor]) -> tf.Tensor:
+    def _of_vectors(self, name: str, function: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+        """A function of the user's structures as a function of vectors."""
+        if function is None and name == "M":
+            return lambda vector: vector
+        if not callable(function):
+            remedy = f"lambda u: tf.linalg.matvec({'matrix' if name == 'A' else 'inverse'}, u)"
+            if isinstance(function, tf.linalg.LinearOperator):
+                remedy = "its method matvec"
+            raise TypeError(
+                f"{self._api}: {name} must be a function that takes and returns what has the structure of b, got "
+                f"{text.describe_type(function)}. Pass {remedy}."
+            )
+        advice = "Return what has the structure, shapes and dtype of the argument."
+        return lambda vector: self._pack(f"{name} must return", function(self.unpack(vector)), advice)
+
+    def _pack(self, subject: str, value: Any, advice: str) -> tf.Tensor:
+        """A vector of what must be like `b`; TypeError or ValueError if it is not."""
+        try:
+            tf.nest.assert_same_structure(self._b, value, check_types=False)
+        except (TypeError, ValueError) as error:
+            structure = text.describe_type(self._b) if tf.nest.is_nested(self._b) else "one Tensor"
+            raise ValueError(
+                f"{self._api}: {subject} the structure of b, {structure}, got {text.describe_type(value)}. {advice}"
+            ) from error
+        try:
+            leaves = [
+                leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self._dtype)
+                for leaf in tf.nest.flatten(value)
+            ]
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{self._api}: {subject} Tensors, got {text.describe(value)}. {advice}") from error
+        for leaf, shape in zip(leaves, self._static_shapes, strict=True):
+            if leaf.dtype != self._dtype:
+                raise TypeError(
+                    f"{self._api}: {subject} the dtype of b, {self._dtype.name}, got {leaf.dtype.name}. {advice}"
+                )
+            if not leaf.shape.is_compatible_with(shape):
+                raise ValueError(f"{self._api}: {subject} the shape of b, {shape}, got {leaf.shape}. {advice}")
+        return self._concatenate(leaves)
+
+    def _concatenate(self, leaves: list[tf.Tensor]) -> tf.Tensor:
         return tf.concat([tf.reshape(tf.cast(leaf, self._computed_in), [-1]) for leaf in leaves], 0)
 
+    def _to_tensor(self, leaf: Any) -> tf.Tensor:
+        try:
+            return tf.convert_to_tensor(leaf)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{self._api}: b must be a Tensor, or a structure of Tensors, of floating-point or complex numbers, "
+                f"got {text.describe(leaf)}."
+            ) from error
 
-def _to_tensor(api: str, leaf: Any) -> tf.Tensor:
-    try:
-        return tf.convert_to_tensor(leaf)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{api}: right must be a Tensor, or a structure of Tensors, of floating-point or complex numbers, got "
-            f"{text.describe(leaf)}."
-        ) from error
 
-
-def check_limits(api: str, tolerance: float, **counts: int) -> None:
-    """Raises ValueError unless the tolerance is a number from 0 to 1, and the counts are at least 1."""
-    is_number = isinstance(tolerance, (int, float, np.floating, np.integer)) and not isinstance(tolerance, bool)
-    if not is_number or not 0 <= tolerance < 1:
-        raise ValueError(
-            f"{api}: tolerance is out of range; expected a number from 0 to 1, relative to the right-hand side, got "
-            f"{text.describe(tolerance)}. Leave it out for 1e-6."
-        )
+def check_options(api: str, tol: Any, atol: Any, maxiter: Any, **counts: Any) -> None:
+    """TypeError or ValueError unless the tolerances are numbers from 0, and the counts ints of at least 1."""
+    for name, value in (("tol", tol), ("atol", atol)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+            raise TypeError(f"{api}: {name} must be a number such as 1e-5, got {text.describe(value)}.")
+        if not 0 <= value < (1 if name == "tol" else np.inf):
+            relative = " and less than 1, relative to norm(b)" if name == "tol" else " and finite"
+            raise ValueError(f"{api}: {name} must be at least 0{relative}, got {value!r}.")
+    if maxiter is not None:
+        counts["maxiter"] = maxiter
     for name, count in counts.items():
-        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-            raise ValueError(
-                f"{api}: {name} is out of range; expected an int of at least 1, got {text.describe(count)}. Leave it "
-                "out for the default."
-            )
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+            raise TypeError(f"{api}: {name} must be an int, got {text.describe(count)}.")
+        if count < 1:
+            raise ValueError(f"{api}: {name} must be at least 1, got {count}.")
 
 
 def norm(vector: tf.Tensor) -> tf.Tensor:
     """The Euclidean norm, a real scalar."""
-    return tf.sqrt(tf.reduce_sum(tf.math.real(vector * tf.math.conj(vector))))
+    return tf.sqrt(dot(vector, vector))
+
+
+def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """The real part of the inner product, a real scalar."""
+    return tf.reduce_sum(tf.math.real(tf.math.conj(a) * b))

@@ -21,9 +21,10 @@ def scan(
     xs: Any = None,
     length: int | tf.Tensor | None = None,
     reverse: bool = False,
+    *,
     checkpoint: Checkpoint = "sqrt",
 ) -> tuple[Any, Any]:
-    """Calls a function step by step along the first dimension of Tensors, in little memory for the gradient.
+    """Calls `f(carry, x) -> (carry, y)` for each slice of Tensors, in little memory; in JAX's order, not `tf.scan`'s.
 
     The steps are those of
 
@@ -52,7 +53,8 @@ def scan(
     read before the loop; those that it assigns, such as the state of dropout, carry their values from step to step and
     are written after the loop.
 
-    Compared with `tf.scan`: `f` returns the carry and an output, which may be of different structures; memory grows as
+    Compared with `tf.scan(f, elems, initializer)`: the start comes first, here `scan(f, init, xs)`, and `f` returns the
+    carry and an output, which may be of different structures; the last carry is returned, too; memory grows as
     the square root of the length; the state of variables is written after the loop. `jax.lax.scan` with
     `jax.checkpoint` in two loops is like it.
 
@@ -84,9 +86,9 @@ def scan(
 
     Raises:
       TypeError: `f` cannot be called, does not return a pair, or changes the dtype of the carry; `init` or `xs` holds
-        something else than Tensors; `checkpoint` is none of these.
-      ValueError: The number of steps is not known, or differs between `xs` and `length`; `f` changes the structure or
-        a shape of the carry.
+        something else than Tensors; `checkpoint` is of another type.
+      ValueError: The number of steps is not known, or differs between `xs` and `length`; there is no such `checkpoint`;
+        `f` changes the structure or a shape of the carry.
       NotImplementedError: `f` has a stateful op that can neither be kept nor computed again, such as one of
         `tf.py_function`.
       tf.errors.InvalidArgumentError: The numbers of steps differ, and are known at run time only.
@@ -124,7 +126,8 @@ class _Scan:
             if not isinstance(value, tuple) or len(value) != 2:
                 raise TypeError(
                     f"{_API}: '{name}' did not return its carry with an output; expected a pair (carry, y), got "
-                    f"{text.describe_type(value)}. End it with: return carry, y (None for no output)"
+                    f"{text.describe_type(value)}. End it with: return carry, y (None for no output; tf.scan's "
+                    "function returns the carry alone)"
                 )
             new_carry, y = value
             y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
@@ -171,8 +174,9 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.shape.rank == 0:
             raise ValueError(
-                f"{_API}: {name} has no slices; expected a Tensor with a dimension for the steps, got a scalar. Stack "
-                "what the steps get, or let the function close over a value that is the same in each."
+                f"{_API}: {name} has no slices; expected a Tensor with a dimension for the steps, got a scalar. If it "
+                "is the initial carry, the order is that of JAX: scan(f, init, xs). Otherwise stack what the steps "
+                "get, or let the function close over a value that is the same in each."
             )
         known_size = leaf.shape[0] if leaf.shape.rank else None
         sizes[name] = tf.shape(leaf)[0] if known_size is None else known_size

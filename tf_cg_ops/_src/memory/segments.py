@@ -28,18 +28,13 @@ Step = Callable[[Values, Values, Values], tuple[Values, Values]]
 
 def check_checkpoint(api: str, checkpoint: Any) -> None:
     """ValueError or TypeError unless the argument says how to cut the loop into segments."""
-    if checkpoint is None or checkpoint in ("sqrt", "log"):
+    if checkpoint is None or (isinstance(checkpoint, str) and checkpoint in ("sqrt", "log")):
         return
-    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
-        raise TypeError(
-            f"{api}: checkpoint does not say how to cut the loop into segments; expected 'sqrt', 'log', the number of "
-            f"steps in a segment or None, got {text.describe(checkpoint)}. Pass checkpoint='sqrt'."
-        )
-    if checkpoint < 1:
-        raise ValueError(
-            f"{api}: a segment has no steps; expected a positive number as checkpoint, got {checkpoint}. Pass "
-            "checkpoint='sqrt', or None to keep everything."
-        )
+    message = f"{api}: checkpoint must be 'sqrt', 'log', the number of steps in a segment or None, got {{}}."
+    if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, str)):
+        raise TypeError(message.format(text.describe(checkpoint)))
+    if isinstance(checkpoint, str) or checkpoint < 1:
+        raise ValueError(message.format(text.describe(checkpoint)))
 
 
 def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int | tf.Tensor]:

@@ -20,6 +20,7 @@ def while_loop(
     body: Callable[..., Any],
     loop_vars: Any,
     maximum_iterations: int | tf.Tensor,
+    *,
     checkpoint: Checkpoint = "sqrt",
 ) -> Any:
     """Repeats `body` while `cond` is true, as `tf.while_loop` does, in little memory for the gradient.
@@ -57,9 +58,11 @@ def while_loop(
       The last `loop_vars`, in their structure.
 
     Raises:
-      TypeError: `cond` or `body` cannot be called; `loop_vars` is no list or tuple, or holds something else than
-        Tensors; `maximum_iterations` is no whole number; `body` changes a dtype; `cond` returns no bool.
-      ValueError: `body` changes the structure or a shape; `maximum_iterations` is negative.
+      TypeError: `cond` or `body` cannot be called; `loop_vars` is not a list or tuple, or holds something else than
+        Tensors; `maximum_iterations` is not a whole number; `checkpoint` is of another type; `body` changes a dtype;
+        `cond` does not return a bool.
+      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; there is no such `checkpoint`; `body` changes
+        the structure or a shape; `cond` returns several bools.
       NotImplementedError: `body` has a stateful op that can neither be kept nor computed again.
 
     Source: as `scan`.
@@ -71,11 +74,11 @@ def while_loop(
                 f"{text.describe_type(function)}. Pass cond first, and then body."
             )
     check_checkpoint(_API, checkpoint)
-    if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
-        raise TypeError(
-            f"{_API}: loop_vars are the arguments of body; expected a list or tuple of at least one, got "
-            f"{text.describe(loop_vars)}. Write (x,) for a single one."
-        )
+    message = f"{_API}: loop_vars must be a list or tuple of the arguments of body, at least one, got {{}}. "
+    if not isinstance(loop_vars, (list, tuple)):
+        raise TypeError(message.format(text.describe(loop_vars)) + "Write (x,) for a single one.")
+    if not loop_vars:
+        raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
     given = loop_vars
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Let scan stack the values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
@@ -123,11 +126,11 @@ class _WhileLoop:
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:
     with traces.explain_missing_numbers(_API, cond):
         value = tf.convert_to_tensor(cond(*loop_vars))
-    if value.dtype != tf.bool or value.shape.num_elements() not in (1, None):
-        raise TypeError(
-            f"{_API}: '{text.name_of(cond)}' does not say whether there is a next step; expected one bool, got a "
-            f"Tensor of {value.dtype.name} and shape {value.shape}. Compare, or reduce with tf.reduce_any."
-        )
+    subject = f"{_API}: '{text.name_of(cond)}' must return one bool, whether there is a next step"
+    if value.dtype != tf.bool:
+        raise TypeError(f"{subject}, got a Tensor of {value.dtype.name}. Compare with <, or cast it.")
+    if value.shape.num_elements() not in (1, None):
+        raise ValueError(f"{subject}, got a Tensor of shape {value.shape}. Reduce it with tf.reduce_any.")
     return tf.reshape(value, [])
 
 

@@ -115,15 +115,16 @@ def implicit_root(
 
     Raises:
       TypeError: `residual`, `solve` or `linear_solve` is not callable, or an option is not a bool. At the call: `solve`
-        does not return Tensors of one dtype, or no pair with `has_aux`; the residual has another structure or dtype.
-        When a gradient is asked for: `linear_solve` returned another structure or dtype.
-      ValueError: At the call: the residual does not have the shape of `y`, or `y` is a scalar and `batched` is set.
-        When a gradient is asked for: `linear_solve` returned another shape, the residual has no derivative by `y`,
-        or `y` is far from a root.
+        does not return Tensors of one dtype, or no pair with `has_aux`; the residual has another dtype. When you
+        compute a gradient: `linear_solve` returned another dtype.
+      ValueError: At the call: the residual does not have the structure and shapes of `y`, or `y` is a scalar and
+        `batched` is set. When you compute a gradient: `linear_solve` returned another structure or shape, the residual
+        has no derivative by `y`, or `y` is far from a root.
       NotImplementedError: When a gradient is asked for: `check_solution` is True under XLA.
       RuntimeError: A derivative of an order above the third is asked for in a loaded model.
       tf.errors.InvalidArgumentError: The residual has another shape than `y`, and the shapes are known at run time
-        only; the Jacobian is singular; or in a graph with `check_solution=True`, `y` is far from a root.
+        only; the Jacobian is singular; `linear_solve` is a solver of `tf_cg_ops.linear` that does not converge; or in a
+        graph with `check_solution=True`, `y` is far from a root.
     """
     options = checked_options("implicit_root", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
@@ -133,7 +134,7 @@ def implicit_root(
 
 @overload
 def implicit_fixed_point(
-    function: Callable[..., Any],
+    f: Callable[..., Any],
     solve: Callable[P, R],
     *,
     batched: bool = False,
@@ -143,7 +144,7 @@ def implicit_fixed_point(
 ) -> Callable[P, R]: ...
 @overload
 def implicit_fixed_point(
-    function: Callable[..., Any],
+    f: Callable[..., Any],
     solve: None = None,
     *,
     batched: bool = False,
@@ -153,7 +154,7 @@ def implicit_fixed_point(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def implicit_fixed_point(
-    function: Callable[..., Any],
+    f: Callable[..., Any],
     solve: Callable[..., Any] | None = None,
     *,
     batched: bool = False,
@@ -161,13 +162,13 @@ def implicit_fixed_point(
     has_aux: bool = False,
     check_solution: bool | None = None,
 ) -> Callable[..., Any]:
-    """Gives the result of a solver the derivative of a fixed point `y = function(y, *args)`.
+    """Gives the result of a solver the derivative of a fixed point `y = f(y, *args)`.
 
     With the Jacobians `df/dy` and `df/dx` of the function at `y`, and the upstream gradient `dy`,
 
         dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
 
-    as for the root of `function(y, *args) - y` in `tf_cg_ops.implicit_root`, which has the details. In a deep
+    as for the root of `f(y, *args) - y` in `tf_cg_ops.implicit_root`, which has the details. In a deep
     equilibrium model `y` is the state of the layer.
 
     Compared with others: jaxopt has `implicit_diff.custom_fixed_point`; TensorFlow has no such function.
@@ -190,7 +191,7 @@ def implicit_fixed_point(
     ([2.0, 3.0], [0.25, 2.0])
 
     Args:
-      function: `function(y, *args)` returns `y` in its structure, made of TensorFlow operations.
+      f: `f(y, *args)` returns `y` in its structure, made of TensorFlow operations.
       solve: The solver; without it, a decorator for a solver is returned.
       batched: Whether the leading dimension of `y` is a batch of independent systems.
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
@@ -202,7 +203,7 @@ def implicit_fixed_point(
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
 
     Raises:
-      TypeError: As `tf_cg_ops.implicit_root`, with `function` for `residual`.
+      TypeError: As `tf_cg_ops.implicit_root`, with `f` for `residual`.
       ValueError: Likewise.
       RuntimeError: Likewise.
       tf.errors.InvalidArgumentError: Likewise.
@@ -210,10 +211,10 @@ def implicit_fixed_point(
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    options = checked_options(api, function, batched, linear_solve, has_aux, check_solution)
+    options = checked_options(api, f, batched, linear_solve, has_aux, check_solution)
     if solve is None:
-        return functools.partial(implicit_fixed_point, function, **options)
-    return implicit_function(Problem(api, "function", function, function, options, is_fixed_point=True), solve)
+        return functools.partial(implicit_fixed_point, f, **options)
+    return implicit_function(Problem(api, "function", f, f, options, is_fixed_point=True), solve)
 
 
 @overload

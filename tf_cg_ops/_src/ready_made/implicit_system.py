@@ -12,6 +12,7 @@ from tf_cg_ops._src.core.variables import variables_behind
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.linear.solution import called_by
 from tf_cg_ops._src.ready_made.equations import ADVICE, Equations, Problem
 from tf_cg_ops._src.ready_made.pullback import Pullback
 from tf_cg_ops._src.ready_made.solution_check import checked
@@ -77,9 +78,12 @@ def checked_options(
     api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
 ) -> dict[str, Any]:
     """The options of an implicit function; TypeError if one of them, or the function, is none that it takes."""
-    for candidate in (function, *([] if linear_solve is None else [linear_solve])):
-        if not callable(candidate):
-            raise not_a_function(api, candidate)
+    if not callable(function):
+        raise not_a_function(api, function)
+    if linear_solve is not None and not callable(linear_solve):
+        raise TypeError(
+            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
+        )
     if check_solution is not None and not isinstance(check_solution, bool):
         raise TypeError(f"{api}: check_solution must be True, False or None, got {text.describe(check_solution)}.")
     for name, value in (("batched", batched), ("has_aux", has_aux)):
@@ -161,7 +165,9 @@ def _iterative_solution(
     def vjp_of_structure(u: Any) -> Any:
         return unpack(vjp(pack(f"the argument of vjp in {name}", u, "Pass values in the structure of dy.")))
 
-    return pack(f"the result of {name}", linear_solve(vjp_of_structure, unpack(dy)), "Return u with vjp(u) = dy.")
+    with called_by(f"{equations.api}: {name}"):
+        u = linear_solve(vjp_of_structure, unpack(dy))
+    return pack(f"the result of {name}", u, "Return u with vjp(u) = dy.")
 
 
 def _dense_solution(vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor, batched: bool) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable
@@ -32,17 +32,27 @@ _DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
 
 @overload
 def straight_through(
-    f: Callable[P, R], surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity", *, slope: float = 1.0
+    f: Callable[P, R],
+    surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
+    *,
+    slope: float = 1.0,
+    derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Callable[P, R]: ...
 @overload
 def straight_through(
-    f: None = None, surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity", *, slope: float = 1.0
+    f: None = None,
+    surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
+    *,
+    slope: float = 1.0,
+    derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 def straight_through(
     f: Callable[..., Any] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
+    *,
     slope: float = 1.0,
+    derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Callable[..., Any]:
     """Gives a function without a useful derivative the derivative of a surrogate.
 
@@ -56,12 +66,12 @@ def straight_through(
     | `"hard_tanh"`    | `x`, flat beyond `1 / slope` | 1 where `slope * abs(x) <= 1`, and 0 elsewhere     |
     | `"sigmoid"`      | `sigmoid(slope * x)`         | `slope * sigmoid(slope * x) * sigmoid(-slope * x)` |
     | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
-    | a function `d`   |                              | `d(x)`                                             |
+    | a function `s`   | `s(x)`                       | what TensorFlow finds for it                       |
 
-    The value is that of `f`; the surrogate is computed only when a gradient is asked for. Second derivatives are those
-    of the surrogate's derivative. Other arguments of `f`, and variables that it reads, get no gradient. You choose a
-    surrogate that resembles `f`: nothing checks it. A spike is `straight_through(lambda u: u > 0)` of the membrane
-    potential minus the threshold.
+    The value is that of `f`; the surrogate is only computed when you compute a gradient. Second derivatives are those
+    of the surrogate. If you have the derivative and not the surrogate, pass it as `derivative`. Other arguments of `f`,
+    and variables that `f` or the surrogate reads, get no gradient. You choose a surrogate that resembles `f`: nothing
+    checks it. A spike is `straight_through(lambda u: u > 0)` of the membrane potential minus the threshold.
 
     Compared with TensorFlow: `tf.grad_pass_through` is the `"identity"` for functions of one argument. The common
     formula `x + tf.stop_gradient(f(x) - x)` rounds the value, and makes it nan where `x` is infinite.
@@ -80,33 +90,52 @@ def straight_through(
       f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype float16,
         bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
         decorator itself is returned, for use with parentheses.
-      surrogate: A name from the table, or a function that returns the derivative at `x`, in the shape and dtype of `x`.
-      slope: A number above 0: how quickly the derivative falls off. `"identity"` and functions do not use it.
+      surrogate: A name from the table, or a function of `x` in TensorFlow operations whose value has the shape and
+        dtype of `x`; its gradient counts, which may be a custom one.
+      slope: A number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does not
+        use it.
+      derivative: Instead of a surrogate: a function of `x` that returns the derivative, in the shape and dtype of `x`.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: At the call: the first argument holds no real numbers.
-      ValueError: The surrogate is unknown, or the slope is not a positive number. At the call: the value does not have
-        the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only, when a gradient is asked for.
+      TypeError: `surrogate` is neither a name nor a function, `derivative` not a function, or the slope not a number.
+        At the call: the first argument holds no real numbers. When you compute a gradient: the surrogate or the
+        derivative does not return a Tensor of the dtype of `x`.
+      ValueError: There is no surrogate of this name, the slope is not positive, or two of a function as `surrogate`,
+        `derivative` and a slope are given. At the call: the value does not have the shape of `x`. When you compute a
+        gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
+      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only, when you compute a gradient.
 
     Sources: Bengio, Leonard and Courville, "Estimating or propagating gradients through stochastic neurons" (2013),
     arXiv:1308.3432, for the identity; Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830, for the hard
     tanh; Neftci, Mostafa and Zenke, "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948,
     for the sigmoid; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the fast sigmoid.
     """
+    if isinstance(f, str):
+        raise TypeError(f"{_API}: f must be a function, got {f!r}. For a decorator, write {_API}(surrogate={f!r}).")
     if f is None:
-        to_derivative(_API, surrogate, slope)
-        return functools.partial(straight_through, surrogate=surrogate, slope=slope)
-    return with_surrogate(_API, f, surrogate, slope)
+        check_surrogate(_API, surrogate, slope, derivative)
+        return functools.partial(straight_through, surrogate=surrogate, slope=slope, derivative=derivative)
+    return with_surrogate(_API, f, surrogate, slope, derivative)
 
 
-def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) -> CustomGradient:
+def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, derivative: Any) -> CustomGradient:
     """`straight_through` of a function, with the name `api` in messages."""
-    derivative = to_derivative(api, surrogate, slope)
-    wording = without_gradient_function(api, differentiated="surrogate")
+    check_surrogate(api, surrogate, slope, derivative)
+    wording = without_gradient_function(api, differentiated="surrogate" if derivative is None else "derivative")
+
+    def gradient_of(x: tf.Tensor, dy: Any, name: str) -> Any:
+        if derivative is not None:
+            return slices.to_dense(dy) * _user_derivative(api, derivative, x, name)
+        if callable(surrogate):
+            return _gradient_of_surrogate(api, surrogate, x, tf.convert_to_tensor(slices.to_dense(dy)), name)
+        # Built-in ones are elementwise.
+        if isinstance(dy, tf.IndexedSlices):
+            rows = _DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
+            return tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
+        return dy * _DERIVATIVES[surrogate](x, float(slope))
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
@@ -120,14 +149,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) 
                 )
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                dy = slices.kept(dy)
-                if isinstance(dy, tf.IndexedSlices) and isinstance(surrogate, str):  # Built-in ones are elementwise.
-                    rows = derivative(tf.gather(x, dy.indices))
-                    dx: Any = tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
-                elif isinstance(surrogate, str):
-                    dx = dy * derivative(x)
-                else:
-                    dx = slices.to_dense(dy) * _user_derivative(api, derivative, x, function)
+                dx = gradient_of(x, slices.kept(dy), text.name_of(function))
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
@@ -135,46 +157,67 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any) 
 
         return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
 
-    options = {"surrogate": surrogate, "slope": float(slope)} if isinstance(surrogate, str) else None
+    options = (
+        {"surrogate": surrogate, "slope": float(slope)} if isinstance(surrogate, str) and derivative is None else None
+    )
     return CustomGradient(api, f, run, options)
 
 
 registration.makers[_API] = straight_through
 
 
-def _user_derivative(
-    api: str, surrogate: Callable[[tf.Tensor], Any], x: tf.Tensor, function: Callable[..., Any]
-) -> tf.Tensor:
-    """The derivative that the user's surrogate returns, checked."""
-    subject = f"{api}: the surrogate {text.name_of(surrogate)!r} of '{text.name_of(function)}'"
+def _gradient_of_surrogate(api: str, surrogate: Callable[..., Any], x: tf.Tensor, dy: tf.Tensor, name: str) -> Any:
+    """The gradient of the user's surrogate, by automatic differentiation."""
+    subject = f"{api}: the surrogate {text.name_of(surrogate)!r} of '{name}'"
+
+    def checked(x: tf.Tensor) -> tf.Tensor:
+        value = _call(api, "surrogate", surrogate, x, name)
+        message = f"{subject} must return the shape of x, {{expected}}, got {{got}}. {_ADVICE}"
+        if not value.shape.is_compatible_with(x.shape):
+            raise ValueError(message.format(expected=x.shape, got=value.shape))
+        if value.shape.is_fully_defined() and x.shape.is_fully_defined():
+            return value
+        return library.custom_gradient_check_shape(value, tf.shape(x, tf.int64), message=message)
+
+    dx = tapes.gradient_of(checked, x, dy)
+    if dx is None:
+        raise ValueError(f"{subject} must have a derivative, but TensorFlow finds none. {_ADVICE}")
+    return dx
+
+
+_ADVICE = "A function is the surrogate itself: pass its derivative as derivative=."
+
+
+def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
+    """What the user's surrogate or derivative returns for `x`: a Tensor of its dtype, or TypeError."""
+    subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
+    advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
     try:
-        derivative = surrogate(x)
+        value = function(x)
     except TypeError as error:
-        signature = mismatched_signature(surrogate, [x], {})
+        signature = mismatched_signature(function, [x], {})
         if signature is None:
             raise
+        raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
+    if noun == "derivative" and isinstance(value, (int, float, np.ndarray, np.generic)):
+        value = tf.cast(value, x.dtype)
+    if not tf.is_tensor(value):
+        raise TypeError(f"{subject} must return a Tensor, got {text.describe(value)}. {advice}")
+    if value.dtype != x.dtype:
         raise TypeError(
-            f"{subject} does not take x alone; expected a function of one argument, got {signature}. Write it as a "
-            "function of x."
-        ) from error
-    if isinstance(derivative, (int, float, np.ndarray, np.generic)):
-        derivative = tf.cast(derivative, x.dtype)
-    if not tf.is_tensor(derivative):
-        raise TypeError(
-            f"{subject} returned no derivative; expected a Tensor, got {text.describe(derivative)}. Return the "
-            "derivative at x, in its shape and dtype."
+            f"{subject} must return the dtype of x, {x.dtype.name}, got {value.dtype.name}. Cast it with tf.cast."
         )
-    if derivative.dtype != x.dtype:
+    return value
+
+
+def _user_derivative(api: str, derivative: Callable[[tf.Tensor], Any], x: tf.Tensor, name: str) -> tf.Tensor:
+    value = _call(api, "derivative", derivative, x, name)
+    if not broadcasts_to(value.shape, x.shape):
         raise ValueError(
-            f"{subject} returned a derivative of the wrong dtype; expected {x.dtype.name}, the dtype of x, got "
-            f"{derivative.dtype.name}. Cast it with tf.cast."
+            f"{api}: the derivative {text.name_of(derivative)!r} of '{name}' must return the shape of x, {x.shape}, "
+            f"got {value.shape}. Return one number for each element of x."
         )
-    if not broadcasts_to(derivative.shape, x.shape):
-        raise ValueError(
-            f"{subject} returned a derivative of the wrong shape; expected {x.shape}, the shape of x, got "
-            f"{derivative.shape}. Return one number for each element of x."
-        )
-    return derivative
+    return value
 
 
 def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
@@ -193,17 +236,24 @@ def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any
     )
 
 
-def to_derivative(api: str, surrogate: Any, slope: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The derivative of a surrogate, built-in or the user's own, as a function of x."""
-    if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)) or not slope > 0:
-        raise ValueError(
-            f"{api}: the slope is not a positive number; expected a number above 0, got {slope!r}. Pass its size."
+def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> None:
+    """TypeError or ValueError unless these say what the derivative is."""
+    if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)):
+        raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
+    if not slope > 0:
+        raise ValueError(f"{api}: slope must be a number above 0, got {slope!r}.")
+    if derivative is not None and not callable(derivative):
+        raise TypeError(f"{api}: derivative must be a function of x, got {text.describe(derivative)}.")
+    if isinstance(surrogate, str):
+        if surrogate not in _DERIVATIVES:
+            raise ValueError(
+                f"{api}: surrogate must be one of {text.quoted(_DERIVATIVES)}, or a function of x, got {surrogate!r}."
+            )
+    elif not callable(surrogate):
+        raise TypeError(
+            f"{api}: surrogate must be a name such as 'sigmoid', or a function of x, got {text.describe(surrogate)}."
         )
-    if isinstance(surrogate, str) and surrogate in _DERIVATIVES:
-        return lambda x: _DERIVATIVES[surrogate](x, float(slope))
-    if callable(surrogate):
-        return surrogate
-    raise ValueError(
-        f"{api}: unknown surrogate; expected one of {', '.join(map(repr, _DERIVATIVES))}, or a "
-        f"function of x that returns the derivative, got {surrogate!r}. Pass one of those names."
-    )
+    if derivative is not None and surrogate != "identity":
+        raise ValueError(f"{api}: pass either surrogate or derivative, got both.")
+    if slope != 1 and (derivative is not None or callable(surrogate)):
+        raise ValueError(f"{api}: slope is for surrogates with a name, got a function. Multiply x by it there.")

@@ -52,7 +52,7 @@ class Unknowns:
             try:
                 tf.nest.assert_same_structure(self._structure, values, check_types=False)
             except (TypeError, ValueError) as error:
-                raise TypeError(
+                raise ValueError(
                     f"{self._api}: {subject} is not like the root; expected its structure, with "
                     f"{text.count(len(self._shapes), 'Tensor')}, got {text.describe_type(values)}. {advice}"
                 ) from error

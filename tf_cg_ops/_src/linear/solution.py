@@ -1,0 +1,266 @@
+"""What both solvers do around their iterations: refine and check the solution, and give it its derivatives."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tapes, tf_internal
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.linear.system import VectorSystem, norm
+
+_Apply = Callable[[tf.Tensor], tf.Tensor]
+# Of derivatives with respect to what A reads. Each one more costs one application of A.
+_ORDERS = 2
+
+_caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
+
+
+@contextlib.contextmanager
+def called_by(caller: str) -> Iterator[None]:
+    """Begins the errors of systems that are not solved with these words."""
+    token = _caller.set(f"{caller}: ")
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """An iterative method.
+
+    Attributes:
+      api: The public name of the solver.
+      correct: Takes a matrix, a residual, the norm to reach and the number of iterations that are left. Returns an
+        approximate solution for the residual, the number of its iterations, and whether the matrix suits the method.
+      is_for_hermitian: Whether a matrix that suits the method is its own adjoint.
+      unsuitable: The error for a matrix that does not suit the method.
+      iterations: What `maxiter` counts.
+      advice: What the user can do if it does not converge.
+    """
+
+    api: str
+    correct: Callable[["Matrix", tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, Any]]
+    is_for_hermitian: bool
+    unsuitable: str
+    iterations: str
+    advice: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """A matrix and an approximation of its inverse, as functions of vectors, and the adjoint of the matrix.
+
+    `exact` applies the matrix as well. What the iterations apply is cheaper, and another matrix if a Hermitian one was
+    promised and is not there.
+    """
+
+    note: str  # For messages.
+    apply: _Apply
+    precondition: _Apply
+    exact: _Apply
+    adjoint: Callable[[], "Matrix"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of both solvers."""
+
+    tol: float
+    atol: float
+    maxiter: int | None
+
+
+def solve(method: Method, system: VectorSystem, options: Options) -> Any:
+    """The solution in the structure of `b`, checked, with its derivatives."""
+    apply, precondition, note = (
+        system.apply,
+        system.precondition,
+        " of the gradient, whose system has the transpose of A",
+    )
+    matrix = Matrix("", apply, precondition, apply, lambda: adjoint)
+    if method.is_for_hermitian:
+        adjoint = Matrix(note, apply, precondition, _adjoint_of(apply, apply), lambda: matrix)
+    else:
+        transposed, of_precondition = (
+            _adjoint_of(f, _without_derivative(method.api, noun)) for noun, f in (("A", apply), ("M", precondition))
+        )
+        adjoint = Matrix(note, transposed, of_precondition, transposed, lambda: matrix)
+    options = dataclasses.replace(options, tol=system.reachable(options.tol))
+    return system.unpack(_solve(method, matrix, options, system.b, system.x0)[0])
+
+
+def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
+    def adjoint(vector: tf.Tensor) -> tf.Tensor:
+        product = tapes.gradient_of(function, tf.zeros_like(vector), vector)
+        return without_derivative(vector) if product is None else product
+
+    return adjoint
+
+
+def _without_derivative(api: str, noun: str) -> _Apply:
+    def fail(vector: tf.Tensor) -> tf.Tensor:
+        raise ValueError(
+            f"{api}: {noun} must have a derivative, since a gradient applies its transpose, but TensorFlow finds none. "
+            "Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+        )
+
+    return fail
+
+
+def _solve(
+    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None, noise: Any = 0.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The solution as a vector, and a norm below which another `b` is rounding beside this one.
+
+    Zero solves a `b` whose norm is at most `noise`.
+    """
+    real, constant = b.dtype.real_dtype, tf.stop_gradient(b)
+    # Scaled, so that the squares of small and large numbers are neither zero nor infinite.
+    largest = tf.reduce_max(tf.concat([tf.abs(constant), tf.zeros([1], real)], 0))
+    scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
+    factor = tf.cast(scale, b.dtype)
+    size = norm(constant / factor)
+    limit = tf.maximum(tf.cast(options.tol, real) * size, tf.cast(options.atol, real) / scale)
+    rounding = tf.stop_gradient(10 * limit + float(np.finfo(real.as_numpy_dtype).eps) ** 0.5 * size)
+    limit = tf.maximum(limit, tf.cast(noise, real) / scale)
+    start = None if x0 is None else tf.stop_gradient(x0) / factor
+    x, length, count, is_suitable = _iterate(method, matrix, constant / factor, start, limit, options.maxiter)
+    x, length = tf.stop_gradient(x * factor), tf.stop_gradient(length)
+    if matrix.exact is not matrix.apply:
+        difference = norm(tf.stop_gradient(constant - matrix.exact(x)) / factor)
+        is_suitable &= ~(difference > tf.maximum(rounding, limit))
+    is_solved = is_suitable & tf.math.is_finite(length) & (length <= limit)
+    subject = f"{_caller.get()}{method.api}"
+    not_converged = [
+        f"{subject} did not converge: norm(b - A(x)) is",
+        length * scale,
+        "and must be at most",
+        limit * scale,
+        f"= max(tol * norm(b), atol){matrix.note}. {method.advice} Number of {method.iterations}:",
+        count,
+    ]
+    unsuitable = [f"{subject}: {method.unsuitable} Number of iterations until this showed:", count]
+    guard = _guard(real, is_solved, (is_solved | ~is_suitable, not_converged), (is_suitable, unsuitable))
+    if not tf.executing_eagerly() or tf_internal.could_possibly_record():
+        x = _with_derivatives(method, matrix, options, b, x)
+    # A product: without a solution, the gradient is nan as well.
+    return x * tf.cast(guard, b.dtype), rounding * scale + noise
+
+
+def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """The solution `x`, a constant, with the derivatives of the exact solution.
+
+    The derivatives of the iterations are others where they end early, as where `b` is an eigenvector.
+
+    For every y, A^-1 b = y + A^-1 (b - A y). With A^-1 as a constant factor, the right side has one right derivative
+    more than y, for all that b and A are computed from. In a gradient of this sum, y gets what cancels but for
+    rounding; how large that is goes with it, and nothing is solved for it.
+    """
+    wording = without_gradient_function(method.api, differentiated="function A")
+    real = b.dtype.real_dtype
+    gradient_options = dataclasses.replace(options, atol=0.0)
+
+    def solve_again(matrix: Matrix, b: tf.Tensor, noise: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        return _solve(method, matrix, gradient_options, b, noise=noise)
+
+    def last(residual: tf.Tensor) -> Any:
+        def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
+            is_rounding = ~(norm(tf.stop_gradient(dx)) > noise)
+            message = f"{method.api}: there are {_ORDERS} derivatives with respect to what A reads, got one more."
+            return [tf.zeros_like(dx) * tf.cast(_guard(real, is_rounding, (is_rounding, [message])), dx.dtype)]
+
+        no_tangents = [tf.zeros_like(x), tf.zeros([], real)]
+        return (x, tf.zeros([], real)), GradFn(grad_fn, tangents=lambda *_: no_tangents)
+
+    def next_order(y: tf.Tensor, noise: tf.Tensor, residual: tf.Tensor) -> Any:
+        def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
+            solution, rounding = solve_again(matrix.adjoint(), dx, noise)
+            return [dx, rounding, solution]
+
+        def tangents(of_inputs: list[Any], *_: Any) -> list[tf.Tensor]:
+            dy, noise, residual = of_inputs
+            solution, rounding = solve_again(matrix, residual, 0.0 if noise is None else noise)
+            return [solution if dy is None else dy + solution, rounding]
+
+        return (x, tf.zeros([], real)), GradFn(grad_fn, tangents=tangents)
+
+    for function in (last, next_order):
+        function.__qualname__ = method.api
+    y, noise = call_with_gradient(last, [b - matrix.exact(x)], {}, wording=wording)
+    for _ in range(_ORDERS):
+        y, noise = call_with_gradient(next_order, [y, noise, b - matrix.exact(y)], {}, wording=wording)
+    return y
+
+
+def _iterate(
+    method: Method, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor, maxiter: int | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The solution, the norm of its residual, the number of iterations, and whether the matrix suits the method.
+
+    The method solves for the residual, again and again: rounding makes it drift from the residual that it knows.
+    """
+    if tf_internal.could_possibly_record():
+        # Otherwise TensorFlow would keep every iteration for derivatives of higher order, which XLA does not compile.
+        without = dataclasses.replace(
+            matrix, apply=_recorded(matrix.apply), precondition=_recorded(matrix.precondition)
+        )
+        with tf_internal.stop_recording():
+            return _iterate(method, without, b, x0, limit, maxiter)
+    if maxiter is None:
+        size = b.shape[0]
+        limit_of_count = tf.size(b, tf.int64) * 10 if size is None else tf.constant(10 * size, tf.int64)
+    else:
+        limit_of_count = tf.constant(maxiter, tf.int64)
+    if x0 is None:
+        x, residual = tf.zeros_like(b), b
+    else:
+        x = tf.where(norm(b) > 0, x0, tf.zeros_like(b))
+        residual = b - matrix.apply(x)
+
+    def goes_on(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
+        return is_suitable & (length > limit) & (length < before) & (count < limit_of_count)
+
+    def step(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
+        correction, more, is_suitable = method.correct(matrix, residual, limit, limit_of_count - count)
+        x += correction
+        residual = b - matrix.apply(x)
+        return x, residual, norm(residual), length, count + more, is_suitable
+
+    length = norm(residual)
+    before = tf.fill([], tf.constant(np.inf, length.dtype))
+    start = (x, residual, length, before, tf.constant(0, tf.int64), tf.constant(True))
+    x, _, length, _, count, is_suitable = tf.while_loop(goes_on, step, start)
+    return x, length, count, is_suitable
+
+
+def _recorded(function: _Apply) -> _Apply:
+    """The user's function, with the tapes that it opens."""
+
+    def recorded(vector: tf.Tensor) -> tf.Tensor:
+        with tf_internal.resume_recording():
+            return function(vector)
+
+    return recorded
+
+
+def _guard(dtype: tf.DType, holds: tf.Tensor, *checks: tuple[tf.Tensor, list[Any]]) -> tf.Tensor:
+    """One if it holds; otherwise the error whose check fails, and nan under XLA, which drops checks."""
+    if tf.executing_eagerly():
+        for check, parts in checks:
+            if not check:
+                words = (part if isinstance(part, str) else f"{part.numpy():.3g}" for part in parts)
+                raise tf.errors.InvalidArgumentError(None, None, " ".join(words))
+        return tf.ones([], dtype)
+    guard = tf.where(holds, tf.ones([], dtype), tf.fill([], tf.constant(np.nan, dtype)))
+    if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
+        return guard
+    # Strings that are no constants would keep XLA from compiling a function around this one.
+    with tf.control_dependencies([tf.debugging.Assert(check, parts) for check, parts in checks]):
+        return tf.identity(guard)
