@@ -156,12 +156,12 @@ def of_solver(solve, **limit):
             lambda: solve(3, X),
             lambda: solve(double, "text"),
             lambda: solve(double, INTEGERS),
-            lambda: solve(double, X, tolerance="small"),
+            lambda: solve(double, X, tol="small"),
             lambda: solve(double, X, **{name: 1.5 for name in limit}),
             lambda: solve(lambda u: tf.cast(u, tf.float64), X),
         ],
         values=[
-            lambda: solve(double, X, tolerance=-1.0),
+            lambda: solve(double, X, tol=-1.0),
             lambda: solve(double, X, **limit),
             lambda: solve(lambda u: u[:1], X),
             lambda: solve(lambda u: (u, u), X),
@@ -325,7 +325,7 @@ ROWS = {
         types=[lambda: cg.layers.WatchGradient(call=3), lambda: cg.layers.WatchGradient(print="yes")],
         values=[lambda: cg.layers.WatchGradient()],
     ),
-    "linear.cg": of_solver(cg.linear.cg, max_iterations=0),
+    "linear.cg": of_solver(cg.linear.cg, maxiter=0),
     "linear.gmres": of_solver(cg.linear.gmres, restart=0),
     "numpy_function": Rows(
         types=[

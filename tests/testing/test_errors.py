@@ -85,7 +85,7 @@ def with_another_number_of_outputs():
     ("options", "error", "message"),
     [
         ({"modes": ["eager", "graph"]}, ValueError, UNKNOWN_MODES.format("['eager', 'graph']")),
-        ({"modes": "eager"}, ValueError, UNKNOWN_MODES.format("'eager'")),
+        ({"modes": "eager"}, TypeError, "modes must be a list of names such as ['eager'], got 'eager'."),
         ({"modes": []}, ValueError, UNKNOWN_MODES.format("[]")),
         ({"like": f, "intended_gradient": f}, ValueError, BOTH),
         ({"forward_mode": True, "intended_gradient": f}, ValueError, NO_TANGENTS),

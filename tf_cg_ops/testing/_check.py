@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import convert, text, tf_internal
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
@@ -138,9 +138,11 @@ def check_gradient(
     Compared with `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager
     mode only, and leaves the comparison to the caller.
     """
+    _check_modes(modes)
     # Reverse mode transposes the rule: whether it is linear only its tangents show.
     has_rule = isinstance(f, CustomJvp) and intended_gradient is None and bool(set(modes) & set(_modes.FORWARD_MODES))
-    forward_mode = forward_mode or has_rule
+    forward_mode = convert.to_bool(API, "forward_mode", forward_mode) or has_rule
+    second_order = convert.to_bool(API, "second_order", second_order)
     _check_options(f, modes, like, intended_gradient, forward_mode)
     _check_numbers(rtol, atol, step, seed, max_elements)
     arguments = Arguments(f, args, kwargs)
@@ -178,6 +180,17 @@ def check_gradient(
     return report
 
 
+def _check_modes(modes: Any) -> None:
+    """Raises an error unless these are names of modes."""
+    if isinstance(modes, str) or not isinstance(modes, Iterable):
+        raise TypeError(f"{API}: modes must be a list of names such as ['eager'], got {modes!r}.")
+    if not modes or any(mode not in _modes.KNOWN_MODES for mode in modes):
+        raise ValueError(
+            f"{API}: modes is not a list of known modes; expected some of {list(_modes.KNOWN_MODES)}, got {modes!r}. "
+            "Pass a list of these names."
+        )
+
+
 def _check_options(
     f: Callable[..., Any],
     modes: Sequence[str],
@@ -192,11 +205,6 @@ def _check_options(
                 f"{API}: {name} is not a function; expected a callable, got {type(function).__name__}. Pass the "
                 "function, not its value."
             )
-    if not modes or isinstance(modes, str) or any(mode not in _modes.KNOWN_MODES for mode in modes):
-        raise ValueError(
-            f"{API}: modes is not a list of known modes; expected some of {list(_modes.KNOWN_MODES)}, got {modes!r}. "
-            "Pass a list of these names."
-        )
     if like is not None and intended is not None:
         raise ValueError(
             f"{API}: pass either like or intended_gradient, not both: each declares the intended gradient."

@@ -83,6 +83,8 @@ class Arguments:
                 f"{API}: args is no sequence of arguments; expected a list or a tuple, got {type(args).__name__}. Pass "
                 "[x] for one argument."
             )
+        if not isinstance(kwargs or {}, Mapping):
+            raise TypeError(f"{API}: kwargs must be a dict of arguments by name, got {type(kwargs).__name__}.")
         self._structure = (list(args), dict(kwargs or {}))
         self._leaves = [_leaf_to_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
         indices, indices_by_keyword = tf.nest.pack_sequence_as(self._structure, list(range(len(self._leaves))))

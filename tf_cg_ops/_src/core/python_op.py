@@ -50,18 +50,15 @@ def call_python(
     return results
 
 
-class PythonIsNotSaved(BaseException):
-    """The error of saving a graph that holds Python code.
-
-    It is no Exception: for those TensorFlow prints the message, and raises an error of its own that advises to save
-    without gradients. Such a model fails in the process that loads it.
-    """
-
-
+# Raising an error here would not do: TensorFlow logs it, and raises one of its own that advises to save without gradients.
+# Such a model fails in the process that loads it.
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
-def _refuse_to_be_saved(op: Any, *_: Any) -> Any:
-    raise PythonIsNotSaved(
-        "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-        "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
-    )
+def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
+    """Captures a text, which TensorFlow shows in its error for captures that are not saved."""
+    with tf.init_scope():
+        text = tf.constant(
+            "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
+            "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
+        )
+    return tf.identity(text)

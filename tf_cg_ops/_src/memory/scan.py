@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, pytree, text, tf_internal
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
@@ -102,6 +102,9 @@ def scan(
             f"{text.describe_type(f)}. Pass the function first."
         )
     check_checkpoint(_API, checkpoint)
+    reverse = convert.to_bool(_API, "reverse", reverse)
+    if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
+        raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
     given = init
     init = checkpointed_loop.to_tensors(_API, "init", init, "Return what else a step computes as its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack what the steps get.")
