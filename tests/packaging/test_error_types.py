@@ -428,6 +428,7 @@ ROWS = {
             lambda: cg.straight_through(tf.sign, 3),
             lambda: cg.straight_through(tf.sign, slope="steep"),
             lambda: cg.straight_through(tf.sign)(INTEGERS),
+            lambda: derive(cg.straight_through(tf.sign, derivative=to_complex)),
         ],
         values=[
             lambda: cg.straight_through(tf.sign, "nope"),

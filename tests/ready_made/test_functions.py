@@ -254,6 +254,18 @@ def test_a_surrogate_function_in_forward_mode_and_in_a_loaded_model(tmp_path):
     np.testing.assert_allclose(tape.gradient(y, x, tangent), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("in_dtype", [lambda d: tf.cast(d, tf.float64), lambda d: tf.cast(d, tf.float16), np.asarray])
+def test_a_derivative_of_another_floating_point_dtype_is_cast(in_dtype):
+    x, dy = tf.constant([-1.0, 0.5]), tf.constant([3.0, 10.0])
+    f = cg.straight_through(tf.sign, derivative=lambda x: in_dtype(x / 4))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    dx = tape.gradient(y, x, output_gradients=dy)
+    assert dx.dtype == tf.float32
+    np.testing.assert_array_equal(dx, [-0.75, 1.25])
+
+
 def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
     spike = cg.straight_through(lambda v: v > 1.0, derivative=lambda v: 3.0 * v)
     x = np.array([0.5, 1.5])

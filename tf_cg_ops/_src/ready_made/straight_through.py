@@ -12,6 +12,7 @@ from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
+from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import registration
@@ -199,8 +200,8 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
         if signature is None:
             raise
         raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
-    if noun == "derivative" and isinstance(value, (int, float, np.ndarray, np.generic)):
-        value = tf.cast(value, x.dtype)
+    if noun == "derivative":
+        value = _cast(value, x.dtype)
     if not tf.is_tensor(value):
         raise TypeError(f"{subject} must return a Tensor, got {text.describe(value)}. {advice}")
     if value.dtype != x.dtype:
@@ -208,6 +209,15 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
             f"{subject} must return the dtype of x, {x.dtype.name}, got {value.dtype.name}. Cast it with tf.cast."
         )
     return value
+
+
+def _cast(value: Any, dtype: tf.DType) -> Any:
+    """A derivative in this dtype, if it is a number or holds floating-point numbers, as gradients are cast."""
+    if isinstance(value, (int, float)):
+        return tf.cast(value, dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = tf.convert_to_tensor(value)
+    return tf.cast(value, dtype) if tf.is_tensor(value) and can_cast(value.dtype, dtype) else value
 
 
 def _user_derivative(api: str, derivative: Callable[[tf.Tensor], Any], x: tf.Tensor, name: str) -> tf.Tensor:
