@@ -47,8 +47,9 @@ def cg(
       A: A linear function that takes and returns what has the structure, shapes and dtype of `b`.
       b: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
       x0: Where to start, like `b`; zeros by default.
-      tol: The norm of the residual that is small enough, relative to the norm of `b`. In 16 bits, at least 4 roundings
-        (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
+      tol: The norm of the residual that is small enough, relative to the norm of `b`. Rounding keeps it
+        from falling below about 1e-7 (in float64 1e-16) times the condition number of `A`. In 16 bits, at least 4
+        roundings (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
       atol: The norm of the residual that is small enough for any `b`.
       maxiter: The largest number of iterations; 10 times the number of unknowns by default.
       M: A preconditioner: a positive definite linear function like `A` that approximates its inverse.
@@ -109,6 +110,6 @@ _METHOD = Method(
     unsuitable="A must be symmetric (Hermitian) and positive definite, and so must M, but they are not. Use "
     "linear.gmres.",
     iterations="iterations",
-    advice="Raise tol or maxiter, or pass a preconditioner M. Is A symmetric positive definite? Otherwise use "
-    "linear.gmres. If the norm is nan, A or b holds nan or inf.",
+    advice="Raise maxiter or tol, pass a preconditioner M, or compute in float64. Is A symmetric positive definite? "
+    "Otherwise use linear.gmres. If the norm is nan, A or b holds nan or inf.",
 )

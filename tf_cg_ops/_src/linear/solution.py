@@ -15,6 +15,8 @@ from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.system import VectorSystem, norm
 
 _Apply = Callable[[tf.Tensor], tf.Tensor]
+# The tolerance of a gradient, relative to its size, if the user asked for an absolute tolerance of the value.
+_TOL_OF_GRADIENT = 1e-5
 # Of derivatives with respect to what A reads. Each one more costs one application of A.
 _ORDERS = 2
 
@@ -72,7 +74,7 @@ class Matrix:
 class Options:
     """The options of both solvers."""
 
-    tol: float
+    tol: Any  # A number; for a gradient also a Tensor.
     atol: float
     maxiter: int | None
 
@@ -115,11 +117,12 @@ def _without_derivative(api: str, noun: str) -> _Apply:
 
 
 def _solve(
-    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None, noise: Any = 0.0
+    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None, noise: Any = (0.0, 0.0)
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The solution as a vector, and a norm below which another `b` is rounding beside this one.
+    """The solution as a vector, and the norm of its rounding errors.
 
-    Zero solves a `b` whose norm is at most `noise`.
+    That is two norms for `b - A(x)`: what is smaller than the first need not be solved for; what is larger than the
+    second is no rounding. `noise` is the sum of such norms for `b` itself.
     """
     real, constant = b.dtype.real_dtype, tf.stop_gradient(b)
     # Scaled, so that the squares of small and large numbers are neither zero nor infinite.
@@ -127,15 +130,17 @@ def _solve(
     scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
     factor = tf.cast(scale, b.dtype)
     size = norm(constant / factor)
+    epsilon = float(np.finfo(real.as_numpy_dtype).eps)
     limit = tf.maximum(tf.cast(options.tol, real) * size, tf.cast(options.atol, real) / scale)
-    rounding = tf.stop_gradient(10 * limit + float(np.finfo(real.as_numpy_dtype).eps) ** 0.5 * size)
-    limit = tf.maximum(limit, tf.cast(noise, real) / scale)
+    loose = 10 * limit + epsilon**0.5 * size
+    limit = tf.maximum(limit, tf.cast(noise[0], real) / scale)
     start = None if x0 is None else tf.stop_gradient(x0) / factor
     x, length, count, is_suitable = _iterate(method, matrix, constant / factor, start, limit, options.maxiter)
     x, length = tf.stop_gradient(x * factor), tf.stop_gradient(length)
+    residual = b - matrix.exact(x)
+    difference = norm(tf.stop_gradient(residual) / factor)
     if matrix.exact is not matrix.apply:
-        difference = norm(tf.stop_gradient(constant - matrix.exact(x)) / factor)
-        is_suitable &= ~(difference > tf.maximum(rounding, limit))
+        is_suitable &= ~(difference > tf.maximum(loose, limit))
     is_solved = is_suitable & tf.math.is_finite(length) & (length <= limit)
     subject = f"{_caller.get()}{method.api}"
     not_converged = [
@@ -149,12 +154,18 @@ def _solve(
     unsuitable = [f"{subject}: {method.unsuitable} Number of iterations until this showed:", count]
     guard = _guard(real, is_solved, (is_solved | ~is_suitable, not_converged), (is_suitable, unsuitable))
     if not tf.executing_eagerly() or tf_internal.could_possibly_record():
-        x = _with_derivatives(method, matrix, options, b, x)
+        if options.atol > 0:
+            relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
+            options = Options(tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT)), 0.0, options.maxiter)
+        x = _with_derivatives(method, matrix, options, b, x, residual)
+    rounding = tf.stack([4 * difference + 64 * epsilon * size, loose])
     # A product: without a solution, the gradient is nan as well.
-    return x * tf.cast(guard, b.dtype), rounding * scale + noise
+    return x * tf.cast(guard, b.dtype), tf.stop_gradient(rounding * scale + noise)
 
 
-def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def _with_derivatives(
+    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor, residual: tf.Tensor
+) -> tf.Tensor:
     """The solution `x`, a constant, with the derivatives of the exact solution.
 
     The derivatives of the iterations are others where they end early, as where `b` is an eigenvector.
@@ -165,35 +176,32 @@ def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Te
     """
     wording = without_gradient_function(method.api, differentiated="function A")
     real = b.dtype.real_dtype
-    gradient_options = dataclasses.replace(options, atol=0.0)
-
-    def solve_again(matrix: Matrix, b: tf.Tensor, noise: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        return _solve(method, matrix, gradient_options, b, noise=noise)
+    no_noise = tf.zeros([2], real)
 
     def last(residual: tf.Tensor) -> Any:
         def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
-            is_rounding = ~(norm(tf.stop_gradient(dx)) > noise)
+            is_rounding = ~(norm(tf.stop_gradient(dx)) > noise[1])
             message = f"{method.api}: there are {_ORDERS} derivatives with respect to what A reads, got one more."
             return [tf.zeros_like(dx) * tf.cast(_guard(real, is_rounding, (is_rounding, [message])), dx.dtype)]
 
-        no_tangents = [tf.zeros_like(x), tf.zeros([], real)]
-        return (x, tf.zeros([], real)), GradFn(grad_fn, tangents=lambda *_: no_tangents)
+        no_tangents = [tf.zeros_like(x), no_noise]
+        return (x, no_noise), GradFn(grad_fn, tangents=lambda *_: no_tangents)
 
     def next_order(y: tf.Tensor, noise: tf.Tensor, residual: tf.Tensor) -> Any:
         def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
-            solution, rounding = solve_again(matrix.adjoint(), dx, noise)
+            solution, rounding = _solve(method, matrix.adjoint(), options, dx, noise=noise)
             return [dx, rounding, solution]
 
         def tangents(of_inputs: list[Any], *_: Any) -> list[tf.Tensor]:
             dy, noise, residual = of_inputs
-            solution, rounding = solve_again(matrix, residual, 0.0 if noise is None else noise)
+            solution, rounding = _solve(method, matrix, options, residual, noise=no_noise if noise is None else noise)
             return [solution if dy is None else dy + solution, rounding]
 
-        return (x, tf.zeros([], real)), GradFn(grad_fn, tangents=tangents)
+        return (x, no_noise), GradFn(grad_fn, tangents=tangents)
 
     for function in (last, next_order):
         function.__qualname__ = method.api
-    y, noise = call_with_gradient(last, [b - matrix.exact(x)], {}, wording=wording)
+    y, noise = call_with_gradient(last, [residual], {}, wording=wording)
     for _ in range(_ORDERS):
         y, noise = call_with_gradient(next_order, [y, noise, b - matrix.exact(y)], {}, wording=wording)
     return y
