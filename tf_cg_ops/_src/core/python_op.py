@@ -50,8 +50,8 @@ def call_python(
     return results
 
 
-# Raising an error here would not do: TensorFlow logs it, and raises one of its own that advises to save without gradients.
-# Such a model fails in the process that loads it.
+# An error that is raised here would only be logged: TensorFlow then raises its own, which advises to save without
+# gradients. Such a model fails in the process that loads it.
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
 def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
@@ -59,6 +59,7 @@ def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
     with tf.init_scope():
         text = tf.constant(
             "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-            "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
+            "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are "
+            "loaded."
         )
     return tf.identity(text)
