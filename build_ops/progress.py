@@ -16,6 +16,6 @@ def tell(line: str) -> None:
         return
     try:
         if os.tcgetpgrp(terminal) == os.getpgrp():  # A build in the background must not write there.
-            os.write(terminal, f"\r\033[K{line}\r\n".encode())  # pip draws a spinner in the current line.
+            os.write(terminal, f"\r\033[K{line}\n".encode())  # pip draws a spinner in the current line.
     finally:
         os.close(terminal)

@@ -240,7 +240,7 @@ def test_the_terminal_shows_the_progress_that_pip_captures(tmp_path):
     ours, theirs = pty.openpty()
     subprocess.run([sys.executable, "-c", TELL, tmp_path / "captured"], stdin=theirs, check=True)
     assert (tmp_path / "captured").read_text() == "tf_cg_ops: compiled 1 of 2 files\n"
-    assert os.read(ours, 1000) == b"\r\033[Ktf_cg_ops: compiled 1 of 2 files\r\r\n"
+    assert os.read(ours, 1000) == b"\r\033[Ktf_cg_ops: compiled 1 of 2 files\r\n"
     os.close(ours)
     os.close(theirs)
 
