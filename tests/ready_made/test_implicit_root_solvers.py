@@ -222,7 +222,7 @@ CALLS = {
     ),
     "structure of the residual": (
         lambda: cg.implicit_root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x})(tf.constant(X)),
-        TypeError,
+        ValueError,
         "implicit_root: the residual '<lambda>' of '<lambda>' is not like the root; expected its structure, with 2 "
         "Tensors, got a",
     ),
@@ -317,7 +317,7 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
         ),
         (
             lambda: cg.implicit_root(f, f, linear_solve=3),
-            "implicit_root: cannot decorate this value; expected a function or",
+            "implicit_root: linear_solve must be a function such as tf_cg_ops.linear.gmres, got 3.",
         ),
         (
             lambda: cg.implicit_root(f, f, batched=1),

@@ -47,8 +47,8 @@ def cg(
       A: A linear function that takes and returns what has the structure, shapes and dtype of `b`.
       b: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
       x0: Where to start, like `b`; zeros by default.
-      tol: The norm of the residual that is small enough, relative to the norm of `b`. Rounding keeps it
-        from falling below about 1e-7 (in float64 1e-16) times the condition number of `A`. In 16 bits, at least 4
+      tol: The norm of the residual that is small enough, relative to the norm of `b`. Because of rounding,
+        it gets no smaller than about 1e-7 (in float64 1e-16) times the condition number of `A`. In 16 bits, at least 4
         roundings (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
       atol: The norm of the residual that is small enough for any `b`.
       maxiter: The largest number of iterations; 10 times the number of unknowns by default.
