@@ -42,6 +42,14 @@ if _typing.TYPE_CHECKING:
     from tf_cg_ops import layers as layers
     from tf_cg_ops import saved_model as saved_model
     from tf_cg_ops import testing as testing
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        """Imports a subpackage at its first use. Type checkers would take any name for an attribute."""
+        if name in _LAZY:
+            return _importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "__version__",
@@ -78,13 +86,6 @@ __all__ = [
 _LAZY = ("layers", "saved_model", "testing")
 
 _layers.register_with_loaded_keras()
-
-
-def __getattr__(name: str) -> _typing.Any:
-    """Imports a subpackage at its first use."""
-    if name in _LAZY:
-        return _importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

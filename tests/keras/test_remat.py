@@ -99,6 +99,11 @@ def test_a_with_statement_restores_what_was_there_before():
     with pytest.raises(KeyError), cg.layers.enable_remat():
         raise KeyError
     assert core.remat is THEIRS
+    again = cg.layers.enable_remat()
+    for _ in range(2):
+        with again:
+            assert core.remat is not THEIRS
+        assert core.remat is THEIRS
 
 
 def test_a_replacement_by_other_code_is_not_dropped(monkeypatch):

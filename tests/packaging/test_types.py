@@ -127,6 +127,7 @@ WRONG = {
     "cg.embed_gradient(1, 2)": "call-arg",
     "cg.clip_gradient(1, values=1)": "call-arg",
     "cg.rules.no_such_rule": "attr-defined",
+    "cg.straight_thruogh(plain)": "attr-defined",
     "cg.layers.GradientScale(factors=2)": "call-arg",
     "cg.testing.check_gradient()": "call-arg",
 }

@@ -273,6 +273,11 @@ def add_function(graph: Any, function: Any) -> None:
     graph._add_function_recursive(function)
 
 
+def holds_function(graph: Any, name: str) -> bool:
+    """Whether the graph itself has a function of that name: tf.vectorized_map asks only the graph of an op."""
+    return graph._get_function(name) is not None
+
+
 def find_function(graph: Any, name: str) -> Any:
     """The function of that name in a graph or a graph around it; None if there is none."""
     while graph is not None:

@@ -73,7 +73,7 @@ def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
     """Adds all functions that the body calls, directly or indirectly, to the target."""
     for node in definition.node_def:
         for called in calls.functions_in(node.attr.values()):
-            if tf_internal.find_function(target, called.name) is None:
+            if not tf_internal.holds_function(target, called.name):
                 tf_internal.add_function(target, tf_internal.find_function(source, called.name))
                 _add_called_functions(source, target, _definition(source, called.name))
 

@@ -55,10 +55,13 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
 
 
 class _Enabled(contextlib.AbstractContextManager[None]):
-    """Restores at its end what was there before; enabling itself does not wait for its beginning."""
+    """Restores at its end what was there before. Enabling does not wait for its beginning, which enables again."""
 
     def __init__(self, was_enabled: bool) -> None:
         self._was_enabled = was_enabled
+
+    def __enter__(self) -> None:
+        enable_remat()
 
     def __exit__(self, *_: Any) -> None:
         if self._was_enabled:
