@@ -354,6 +354,41 @@ def test_nothing_is_returned_that_is_no_solution(case, mode):
         assert np.all(np.isnan(MODES[mode](run)(tf.constant([1.0, 3.0]))))
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("above", "last", "options"), [(5e-5, 1e-3, {}), (1e-8, 1e-6, {"tol": 1e-12})])
+def test_a_small_asymmetry_gives_no_wrong_gradient(above, last, options, mode):
+    matrix, right = np.array([[1.0, above], [0.0, last]]), tf.constant([1.0, 0.0], tf.float64)
+
+    def run(right):
+        return vjp(lambda: cg.linear.cg(lambda u: tf.linalg.matvec(matrix, u), right, **options), right, right)[1]
+
+    error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(UNSUITABLE))
+    with contextlib.nullcontext() if mode == "jit" else error:
+        assert np.all(np.isnan(MODES[mode](run)(right)))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.complex64])
+def test_rounding_is_no_asymmetry(dtype, rng):
+    """Where the solver reaches tolerances close to its rounding, the gradient does as well."""
+    real = dtype.as_numpy_dtype(0).real.dtype
+    count = 0
+    for condition in np.logspace(0, 3, 12):
+        q, _ = np.linalg.qr(random_array(rng, [20, 20], dtype))
+        matrix = (q * np.logspace(0, np.log10(condition), 20)) @ q.conj().T
+        matrix = tf.constant((matrix + matrix.conj().T) / 2, dtype)
+        right = tf.constant(random_array(rng, [20], dtype))
+
+        operator = functools.partial(tf.linalg.matvec, matrix)
+        solve = functools.partial(cg.linear.cg, operator, right, tol=float(np.finfo(real).eps * condition))
+        try:
+            solve()
+        except tf.errors.InvalidArgumentError:
+            continue
+        count += 1
+        assert np.all(np.isfinite(vjp(solve, right, right)[1]))
+    assert count > 6
+
+
 def test_the_whole_message():
     options = {"maxiter": 2, "restart": 1}
     matrix = [[4.0, 1.0], [-2.0, 3.0]]
