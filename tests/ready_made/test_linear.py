@@ -566,6 +566,53 @@ def test_a_restart_without_directions():
         cg.linear.gmres(lambda u: u, VECTOR, restart=0)
 
 
+S = np.array([[4.0, 1.0], [1.0, 3.0]])
+OPAQUE = {
+    "numpy": lambda w, u: tf.convert_to_tensor(w.numpy() @ u.numpy()),
+    "numpy_function": lambda w, u: tf.ensure_shape(tf.numpy_function(np.matmul, [w, u], u.dtype), u.shape),
+    "stop_gradient": lambda w, u: tf.stop_gradient(tf.linalg.matvec(w, u)),
+    "stop_gradient of u": lambda w, u: tf.linalg.matvec(w, tf.stop_gradient(u)),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "mode", "dtype"),
+    [
+        ("numpy", "eager", tf.float32),
+        ("numpy_function", "eager", tf.float64),
+        ("numpy_function", "traced", tf.float64),
+        ("stop_gradient", "jit", tf.float64),
+        ("stop_gradient of u", "eager", tf.float32),
+        ("stop_gradient of u", "traced", tf.float64),
+    ],
+)
+def test_a_matrix_without_derivative_is_its_own_transpose(case, mode, dtype):
+    """In reverse and forward mode, and in a second derivative."""
+    dy, inverse = np.array([1.0, 10.0]), np.linalg.inv(S)
+    x, weights = inverse @ [1.0, 2.0], np.array([3.0, -1.0])
+
+    def run(w, right):
+        upstream = tf.constant(dy, dtype)
+        with tf.GradientTape() as outer:
+            outer.watch([upstream, w])
+            _, first = vjp(lambda: cg.linear.cg(lambda u: OPAQUE[case](w, u), right, tol=1e-6), [right, w], upstream)
+            weighted = tf.reduce_sum(first[0] * tf.constant(weights, dtype))
+        by_upstream, by_w = outer.gradient(weighted, [upstream, w])
+        with tf.autodiff.ForwardAccumulator(right, tf.constant(weights, dtype)) as accumulator:
+            solution = cg.linear.cg(lambda u: OPAQUE[case](w, u), right, tol=1e-6)
+        return first[0], by_upstream, accumulator.jvp(solution), first[1], by_w
+
+    *found, by_w, second_by_w = MODES[mode](run)(tf.constant(S, dtype), tf.constant([1.0, 2.0], dtype))
+    for f, expected in zip(found, [inverse @ dy, inverse @ weights, inverse @ weights], strict=True):
+        np.testing.assert_allclose(f, expected, rtol=1e-4)
+    if case == "stop_gradient of u":
+        np.testing.assert_allclose(by_w, -np.outer(inverse @ dy, x), rtol=1e-4)
+        np.testing.assert_allclose(second_by_w, -np.outer(inverse @ weights, inverse @ dy), rtol=1e-4)
+    else:
+        assert by_w is None
+        assert second_by_w is None
+
+
 def test_the_gradient_of_gmres_needs_the_transpose():
     """Which TensorFlow does not find for NumPy."""
 

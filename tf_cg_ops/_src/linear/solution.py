@@ -86,16 +86,40 @@ def solve(method: Method, system: VectorSystem, options: Options) -> Any:
         system.precondition,
         " of the gradient, whose system has the transpose of A",
     )
-    matrix = Matrix("", apply, precondition, apply, lambda: adjoint)
+    exact = apply
     if method.is_for_hermitian:
-        adjoint = Matrix(note, apply, precondition, _adjoint_of(apply, apply), lambda: matrix)
+        transposed = _adjoint_of(apply, apply)
+        if _can_have_derivatives() and tapes.gradient_of(apply, system.b, tf.zeros_like(system.b)) is None:
+            exact = transposed = _self_adjoint(method.api, apply)
+        adjoint = Matrix(note, apply, precondition, transposed, lambda: matrix)
     else:
         transposed, of_precondition = (
             _adjoint_of(f, _without_derivative(method.api, noun)) for noun, f in (("A", apply), ("M", precondition))
         )
         adjoint = Matrix(note, transposed, of_precondition, transposed, lambda: matrix)
+    matrix = Matrix("", apply, precondition, exact, lambda: adjoint)
     options = dataclasses.replace(options, tol=system.reachable(options.tol))
     return system.unpack(_solve(method, matrix, options, system.b, system.x0)[0])
+
+
+def _can_have_derivatives() -> bool:
+    return not tf.executing_eagerly() or tf_internal.could_possibly_record()
+
+
+def _self_adjoint(api: str, apply: _Apply) -> _Apply:
+    """A function of which TensorFlow finds no derivative, with itself as adjoint."""
+
+    def without_value(vector: tf.Tensor) -> Any:
+        return tf.zeros_like(vector), GradFn(exact, tangents=lambda tangents, *_: [exact(tangents[0])])
+
+    without_value.__qualname__ = api
+    wording = without_gradient_function(api, differentiated="function A")
+
+    def exact(vector: tf.Tensor) -> tf.Tensor:
+        # A sum: what A reads may still have derivatives.
+        return apply(vector) + call_with_gradient(without_value, [vector], {}, wording=wording)
+
+    return exact
 
 
 def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
@@ -140,8 +164,8 @@ def _solve(
     residual = b - matrix.exact(x)
     difference = norm(tf.stop_gradient(residual) / factor)
     if matrix.exact is not matrix.apply:
-        # Where rounding alone is as large as the limit, the two products differ by up to twice that.
-        is_suitable &= ~(difference > 3 * limit + 32 * epsilon * size)
+        # Of what has not converged, this says nothing. Where rounding alone is as large as the limit, the two products differ by up to twice that.
+        is_suitable &= ~((length <= limit) & (difference > 3 * limit + 32 * epsilon * size))
     is_solved = is_suitable & tf.math.is_finite(length) & (length <= limit)
     subject = f"{_caller.get()}{method.api}"
     not_converged = [
@@ -154,7 +178,7 @@ def _solve(
     ]
     unsuitable = [f"{subject}: {method.unsuitable} Number of iterations until this showed:", count]
     guard = _guard(real, is_solved, (is_solved | ~is_suitable, not_converged), (is_suitable, unsuitable))
-    if not tf.executing_eagerly() or tf_internal.could_possibly_record():
+    if _can_have_derivatives():
         if options.atol > 0:
             relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
             options = Options(tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT)), 0.0, options.maxiter)
