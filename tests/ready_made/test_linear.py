@@ -389,6 +389,35 @@ def test_rounding_is_no_asymmetry(dtype, rng):
     assert count > 6
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("solver", ["cg", "gmres"])
+def test_a_solution_must_fit_in_16_bits(solver, mode):
+    """As value, and as gradient."""
+
+    def solve(right):
+        return SOLVERS[solver](lambda u: 0.01 * u, right)
+
+    right = tf.constant([1.0, -3.0], tf.float16)
+    message = (
+        rf"linear\.{solver}: the solution.* must fit in float16\. Scale b, or compute in a dtype with a larger range"
+    )
+    for run in (lambda: solve(1000 * right), lambda: vjp(lambda: solve(right), right, 1000 * right)[1]):
+        error = pytest.raises(tf.errors.InvalidArgumentError, match=message)
+        with contextlib.nullcontext() if mode == "jit" else error:
+            assert np.all(np.isnan(MODES[mode](run)()))
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize(("solver", "dtype"), pairs(SOLVERS, [tf.float32, tf.float64]))
+def test_a_tolerance_below_rounding(solver, dtype, mode):
+    """More iterations would not help."""
+    diagonal, right = tf.cast(np.linspace(1.0, 7.3, 30), dtype), tf.cast(np.linspace(0.1, 3.3, 30), dtype)
+    advice = "raise tol or atol" + (", or compute in float64." if dtype == tf.float32 else ".")
+    message = rf"linear\.{solver} did not converge.*Rounding allows no smaller residual: {advice}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+        MODES[mode](lambda right: SOLVERS[solver](lambda u: diagonal * u, right, tol=0.0))(right)
+
+
 def test_the_whole_message():
     options = {"maxiter": 2, "restart": 1}
     matrix = [[4.0, 1.0], [-2.0, 3.0]]
@@ -431,6 +460,15 @@ def test_a_loaded_model(tmp_path):
     np.testing.assert_allclose(by_matrix, -np.outer(w, np.linalg.solve(matrix, VECTOR)), rtol=1e-4)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.gmres did not converge"):
         solve(tf.ones([2, 2]), VECTOR)
+
+    def second():
+        with tf.GradientTape() as outer:
+            outer.watch(matrix)
+            _, first = vjp(lambda: solve(matrix, VECTOR), VECTOR)
+        return outer.gradient(first, matrix)
+
+    with pytest.raises(RuntimeError, match=re.escape("no gradient rule of 'linear.gmres' for a derivative of order 2")):
+        second()
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
@@ -525,6 +563,18 @@ ERRORS = {
         lambda solver: solver(lambda u: u, VECTOR, tf.zeros([3])),
         ValueError,
         "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; tol is a keyword.",
+    ),
+    "SciPy's name of the tolerance": (
+        lambda solver: solver(lambda u: u, VECTOR, rtol=1e-5),
+        TypeError,
+        "got an unexpected keyword argument 'rtol'. A, b and x0 come first. The relative tolerance is tol; write each "
+        "option as in tol=1e-5.",
+    ),
+    "tolerance by position": (
+        lambda solver: solver(lambda u: u, VECTOR, None, 1e-5),
+        TypeError,
+        "too many positional arguments. A, b and x0 come first. The relative tolerance is tol; write each option as in "
+        "tol=1e-5.",
     ),
     "tolerance as a bool": (
         lambda solver: solver(lambda u: u, VECTOR, tol=False),
