@@ -167,8 +167,8 @@ def _solve(
     largest = tf.reduce_max(tf.abs(x))
     fits = largest <= tf.constant(matrix.dtype.real_dtype.max, real)
     if matrix.exact is not matrix.apply:
-        # This says nothing of what has not converged or is too large. Where rounding alone is as large as the limit, the
-        # two products differ by up to twice that.
+        # This says nothing of what has not converged or is too large. Where rounding alone is as large as the limit,
+        # the two products differ by up to twice that.
         is_suitable &= ~(fits & (length <= limit) & (difference > 3 * limit + 32 * epsilon * size))
     has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
     is_solved = has_converged & fits
