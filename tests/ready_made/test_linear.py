@@ -354,6 +354,70 @@ def test_nothing_is_returned_that_is_no_solution(case, mode):
         assert np.all(np.isnan(MODES[mode](run)(tf.constant([1.0, 3.0]))))
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("above", "last", "options"), [(5e-5, 1e-3, {}), (1e-8, 1e-6, {"tol": 1e-12})])
+def test_a_small_asymmetry_gives_no_wrong_gradient(above, last, options, mode):
+    matrix, right = np.array([[1.0, above], [0.0, last]]), tf.constant([1.0, 0.0], tf.float64)
+
+    def run(right):
+        return vjp(lambda: cg.linear.cg(lambda u: tf.linalg.matvec(matrix, u), right, **options), right, right)[1]
+
+    error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(UNSUITABLE))
+    with contextlib.nullcontext() if mode == "jit" else error:
+        assert np.all(np.isnan(MODES[mode](run)(right)))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.complex64])
+def test_rounding_is_no_asymmetry(dtype, rng):
+    """Where the solver reaches tolerances close to its rounding, the gradient does as well."""
+    real = dtype.as_numpy_dtype(0).real.dtype
+    count = 0
+    for condition in np.logspace(0, 3, 12):
+        q, _ = np.linalg.qr(random_array(rng, [20, 20], dtype))
+        matrix = (q * np.logspace(0, np.log10(condition), 20)) @ q.conj().T
+        matrix = tf.constant((matrix + matrix.conj().T) / 2, dtype)
+        right = tf.constant(random_array(rng, [20], dtype))
+
+        operator = functools.partial(tf.linalg.matvec, matrix)
+        solve = functools.partial(cg.linear.cg, operator, right, tol=float(np.finfo(real).eps * condition))
+        try:
+            solve()
+        except tf.errors.InvalidArgumentError:
+            continue
+        count += 1
+        assert np.all(np.isfinite(vjp(solve, right, right)[1]))
+    assert count > 6
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("solver", ["cg", "gmres"])
+def test_a_solution_must_fit_in_16_bits(solver, mode):
+    """As value, and as gradient."""
+
+    def solve(right):
+        return SOLVERS[solver](lambda u: 0.01 * u, right)
+
+    right = tf.constant([1.0, -3.0], tf.float16)
+    message = (
+        rf"linear\.{solver}: the solution.* must fit in float16\. Scale b, or compute in a dtype with a larger range"
+    )
+    for run in (lambda: solve(1000 * right), lambda: vjp(lambda: solve(right), right, 1000 * right)[1]):
+        error = pytest.raises(tf.errors.InvalidArgumentError, match=message)
+        with contextlib.nullcontext() if mode == "jit" else error:
+            assert np.all(np.isnan(MODES[mode](run)()))
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize(("solver", "dtype"), pairs(SOLVERS, [tf.float32, tf.float64]))
+def test_a_tolerance_below_rounding(solver, dtype, mode):
+    """More iterations would not help."""
+    diagonal, right = tf.cast(np.linspace(1.0, 7.3, 30), dtype), tf.cast(np.linspace(0.1, 3.3, 30), dtype)
+    advice = "raise tol or atol" + (", or compute in float64." if dtype == tf.float32 else ".")
+    message = rf"linear\.{solver} did not converge.*Rounding allows no smaller residual: {advice}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+        MODES[mode](lambda right: SOLVERS[solver](lambda u: diagonal * u, right, tol=0.0))(right)
+
+
 def test_the_whole_message():
     options = {"maxiter": 2, "restart": 1}
     matrix = [[4.0, 1.0], [-2.0, 3.0]]
@@ -396,6 +460,15 @@ def test_a_loaded_model(tmp_path):
     np.testing.assert_allclose(by_matrix, -np.outer(w, np.linalg.solve(matrix, VECTOR)), rtol=1e-4)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.gmres did not converge"):
         solve(tf.ones([2, 2]), VECTOR)
+
+    def second():
+        with tf.GradientTape() as outer:
+            outer.watch(matrix)
+            _, first = vjp(lambda: solve(matrix, VECTOR), VECTOR)
+        return outer.gradient(first, matrix)
+
+    with pytest.raises(RuntimeError, match=re.escape("no gradient rule of 'linear.gmres' for a derivative of order 2")):
+        second()
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
@@ -491,6 +564,18 @@ ERRORS = {
         ValueError,
         "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; tol is a keyword.",
     ),
+    "SciPy's name of the tolerance": (
+        lambda solver: solver(lambda u: u, VECTOR, rtol=1e-5),
+        TypeError,
+        "got an unexpected keyword argument 'rtol'. A, b and x0 come first. The relative tolerance is tol; write each "
+        "option as in tol=1e-5.",
+    ),
+    "tolerance by position": (
+        lambda solver: solver(lambda u: u, VECTOR, None, 1e-5),
+        TypeError,
+        "too many positional arguments. A, b and x0 come first. The relative tolerance is tol; write each option as in "
+        "tol=1e-5.",
+    ),
     "tolerance as a bool": (
         lambda solver: solver(lambda u: u, VECTOR, tol=False),
         TypeError,
@@ -529,6 +614,53 @@ def test_wrong_uses(case, name):
 def test_a_restart_without_directions():
     with pytest.raises(ValueError, match=re.escape("linear.gmres: restart must be at least 1, got 0.")):
         cg.linear.gmres(lambda u: u, VECTOR, restart=0)
+
+
+S = np.array([[4.0, 1.0], [1.0, 3.0]])
+OPAQUE = {
+    "numpy": lambda w, u: tf.convert_to_tensor(w.numpy() @ u.numpy()),
+    "numpy_function": lambda w, u: tf.ensure_shape(tf.numpy_function(np.matmul, [w, u], u.dtype), u.shape),
+    "stop_gradient": lambda w, u: tf.stop_gradient(tf.linalg.matvec(w, u)),
+    "stop_gradient of u": lambda w, u: tf.linalg.matvec(w, tf.stop_gradient(u)),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "mode", "dtype"),
+    [
+        ("numpy", "eager", tf.float32),
+        ("numpy_function", "eager", tf.float64),
+        ("numpy_function", "traced", tf.float64),
+        ("stop_gradient", "jit", tf.float64),
+        ("stop_gradient of u", "eager", tf.float32),
+        ("stop_gradient of u", "traced", tf.float64),
+    ],
+)
+def test_a_matrix_without_derivative_is_its_own_transpose(case, mode, dtype):
+    """In reverse and forward mode, and in a second derivative."""
+    dy, inverse = np.array([1.0, 10.0]), np.linalg.inv(S)
+    x, weights = inverse @ [1.0, 2.0], np.array([3.0, -1.0])
+
+    def run(w, right):
+        upstream = tf.constant(dy, dtype)
+        with tf.GradientTape() as outer:
+            outer.watch([upstream, w])
+            _, first = vjp(lambda: cg.linear.cg(lambda u: OPAQUE[case](w, u), right, tol=1e-6), [right, w], upstream)
+            weighted = tf.reduce_sum(first[0] * tf.constant(weights, dtype))
+        by_upstream, by_w = outer.gradient(weighted, [upstream, w])
+        with tf.autodiff.ForwardAccumulator(right, tf.constant(weights, dtype)) as accumulator:
+            solution = cg.linear.cg(lambda u: OPAQUE[case](w, u), right, tol=1e-6)
+        return first[0], by_upstream, accumulator.jvp(solution), first[1], by_w
+
+    *found, by_w, second_by_w = MODES[mode](run)(tf.constant(S, dtype), tf.constant([1.0, 2.0], dtype))
+    for f, expected in zip(found, [inverse @ dy, inverse @ weights, inverse @ weights], strict=True):
+        np.testing.assert_allclose(f, expected, rtol=1e-4)
+    if case == "stop_gradient of u":
+        np.testing.assert_allclose(by_w, -np.outer(inverse @ dy, x), rtol=1e-4)
+        np.testing.assert_allclose(second_by_w, -np.outer(inverse @ weights, inverse @ dy), rtol=1e-4)
+    else:
+        assert by_w is None
+        assert second_by_w is None
 
 
 def test_the_gradient_of_gmres_needs_the_transpose():

@@ -5,14 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
-from tf_cg_ops._src.linear.system import VectorSystem, check_options, dot, norm
+from tf_cg_ops._src.linear.system import NAME_THE_OPTIONS, VectorSystem, check_options, dot, norm
 
 _API = "linear.cg"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, NAME_THE_OPTIONS)
 def cg(
     A: Callable[[Any], Any],  # noqa: N803 - the name in SciPy and JAX
     b: Any,
@@ -33,8 +34,10 @@ def cg(
     at a minimum. For any other `A` use `tf_cg_ops.linear.gmres`. Set options by `functools.partial`.
 
     The gradient is that of the exact solution: it solves one more system, with the transpose of `A`, by the same method
-    and options. `b` and what `A` reads have gradients, `x0` and `M` have none. Second derivatives work; a third one
-    with respect to what `A` reads is an error.
+    and options. It applies `A` itself, then checks with the transpose: you get an error if the residual is larger than
+    3 times the norm above plus 32 roundings of the norm of the right side, so an `A` that is less asymmetric than that
+    goes unnoticed. `b` and what `A` reads have gradients, `x0` and `M` have none. Second derivatives work, but
+    not after a SavedModel is loaded; a third one with respect to what `A` reads is an error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -61,8 +64,8 @@ def cg(
       TypeError: `A` or `M` is not callable, an option is not a number, `b` holds no floating-point or complex numbers
         of one dtype, or `x0` or the result of `A` or `M` has another dtype.
       ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape.
-      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or `A` is not symmetric positive
-        definite as far as the iterations or a gradient show.
+      tf.errors.InvalidArgumentError: At run time: the solver does not converge, the solution is too large for
+        the dtype, or `A` is not symmetric positive definite as far as the iterations or a gradient show.
 
     Compared with TensorFlow: `tf.linalg.experimental.conjugate_gradient` takes a LinearOperator, has no absolute
     tolerance, and does not tell whether it converged. The arguments are those of `jax.scipy.sparse.linalg.cg` and

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
-from tf_cg_ops._src.linear.system import VectorSystem, check_options, norm
+from tf_cg_ops._src.linear.system import NAME_THE_OPTIONS, VectorSystem, check_options, norm
 
 _API = "linear.gmres"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, NAME_THE_OPTIONS)
 def gmres(
     A: Callable[[Any], Any],  # noqa: N803 - the name in SciPy and JAX
     b: Any,
@@ -38,8 +39,8 @@ def gmres(
 
     The gradient is that of the exact solution: it solves one more system, with the transposes of `A` and `M`, by the
     same method and options. TensorFlow finds the transposes, so both must have a derivative. `b` and what `A` reads
-    have gradients, `x0` and `M` have none. Second derivatives work; a third one with respect to what `A` reads is an
-    error.
+    have gradients, `x0` and `M` have none. Second derivatives work, but not after a SavedModel is loaded; a third one
+    with respect to what `A` reads is an error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -69,7 +70,8 @@ def gmres(
         of one dtype, or `x0` or the result of `A` or `M` has another dtype.
       ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape. When
         you compute a gradient: `A` or `M` has no derivative.
-      tf.errors.InvalidArgumentError: At run time: the solver does not converge.
+      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or the solution is too large for
+        the dtype.
 
     Compared with others: the arguments are those of `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`,
     which leave it to you to check the result. The preconditioner is on the right, so `tol` is about the residual

@@ -64,6 +64,7 @@ class Matrix:
     """
 
     note: str  # For messages.
+    dtype: tf.DType  # Of the user's numbers: a vector may hold larger ones.
     apply: _Apply
     precondition: _Apply
     exact: _Apply
@@ -86,16 +87,40 @@ def solve(method: Method, system: VectorSystem, options: Options) -> Any:
         system.precondition,
         " of the gradient, whose system has the transpose of A",
     )
-    matrix = Matrix("", apply, precondition, apply, lambda: adjoint)
+    exact = apply
     if method.is_for_hermitian:
-        adjoint = Matrix(note, apply, precondition, _adjoint_of(apply, apply), lambda: matrix)
+        transposed = _adjoint_of(apply, apply)
+        if _can_have_derivatives() and tapes.gradient_of(apply, system.b, tf.zeros_like(system.b)) is None:
+            exact = transposed = _self_adjoint(method.api, apply)
+        adjoint = Matrix(note, system.dtype, apply, precondition, transposed, lambda: matrix)
     else:
         transposed, of_precondition = (
             _adjoint_of(f, _without_derivative(method.api, noun)) for noun, f in (("A", apply), ("M", precondition))
         )
-        adjoint = Matrix(note, transposed, of_precondition, transposed, lambda: matrix)
+        adjoint = Matrix(note, system.dtype, transposed, of_precondition, transposed, lambda: matrix)
+    matrix = Matrix("", system.dtype, apply, precondition, exact, lambda: adjoint)
     options = dataclasses.replace(options, tol=system.reachable(options.tol))
     return system.unpack(_solve(method, matrix, options, system.b, system.x0)[0])
+
+
+def _can_have_derivatives() -> bool:
+    return not tf.executing_eagerly() or tf_internal.could_possibly_record()
+
+
+def _self_adjoint(api: str, apply: _Apply) -> _Apply:
+    """A function of which TensorFlow finds no derivative, with itself as adjoint."""
+
+    def without_value(vector: tf.Tensor) -> Any:
+        return tf.zeros_like(vector), GradFn(exact, tangents=lambda tangents, *_: [exact(tangents[0])])
+
+    without_value.__qualname__ = api
+    wording = without_gradient_function(api, differentiated="function A")
+
+    def exact(vector: tf.Tensor) -> tf.Tensor:
+        # A sum: what A reads may still have derivatives.
+        return apply(vector) + call_with_gradient(without_value, [vector], {}, wording=wording)
+
+    return exact
 
 
 def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
@@ -135,25 +160,45 @@ def _solve(
     loose = 10 * limit + epsilon**0.5 * size
     limit = tf.maximum(limit, tf.cast(noise[0], real) / scale)
     start = None if x0 is None else tf.stop_gradient(x0) / factor
-    x, length, count, is_suitable = _iterate(method, matrix, constant / factor, start, limit, options.maxiter)
+    x, length, before, count, is_suitable = _iterate(method, matrix, constant / factor, start, limit, options.maxiter)
     x, length = tf.stop_gradient(x * factor), tf.stop_gradient(length)
     residual = b - matrix.exact(x)
     difference = norm(tf.stop_gradient(residual) / factor)
+    largest = tf.reduce_max(tf.abs(x))
+    fits = largest <= tf.constant(matrix.dtype.real_dtype.max, real)
     if matrix.exact is not matrix.apply:
-        is_suitable &= ~(difference > tf.maximum(loose, limit))
-    is_solved = is_suitable & tf.math.is_finite(length) & (length <= limit)
+        # This says nothing of what has not converged or is too large. Where rounding alone is as large as the limit,
+        # the two products differ by up to twice that.
+        is_suitable &= ~(fits & (length <= limit) & (difference > 3 * limit + 32 * epsilon * size))
+    has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
+    is_solved = has_converged & fits
+    # The residual has stopped shrinking, or what is left of it is rounding.
+    is_rounding = (length >= before) & (length <= epsilon**0.5 * size) | (length <= 64 * epsilon * size)
+    is_rounding &= is_suitable & ~has_converged
     subject = f"{_caller.get()}{method.api}"
-    not_converged = [
-        f"{subject} did not converge: norm(b - A(x)) is",
-        length * scale,
-        "and must be at most",
-        limit * scale,
-        f"= max(tol * norm(b), atol){matrix.note}. {method.advice} Number of {method.iterations}:",
-        count,
-    ]
+
+    def not_converged(advice: str) -> list[Any]:
+        wanted = f"= max(tol * norm(b), atol){matrix.note}. {advice} Number of {method.iterations}:"
+        start = f"{subject} did not converge: norm(b - A(x)) is"
+        return [start, length * scale, "and must be at most", limit * scale, wanted, count]
+
+    too_small = "Rounding allows no smaller residual: raise tol or atol"
+    too_small += "." if matrix.dtype.real_dtype == tf.float64 else ", or compute in float64."
     unsuitable = [f"{subject}: {method.unsuitable} Number of iterations until this showed:", count]
-    guard = _guard(real, is_solved, (is_solved | ~is_suitable, not_converged), (is_suitable, unsuitable))
-    if not tf.executing_eagerly() or tf_internal.could_possibly_record():
+    too_large = [
+        f"{subject}: the solution{matrix.note} must fit in {matrix.dtype.name}. Scale b, or compute in a dtype with a "
+        "larger range. The largest element is",
+        largest,
+    ]
+    guard = _guard(
+        real,
+        is_solved,
+        (has_converged | ~is_suitable | is_rounding, not_converged(method.advice)),
+        (~is_rounding, not_converged(too_small)),
+        (is_suitable, unsuitable),
+        (is_solved | ~has_converged, too_large),
+    )
+    if _can_have_derivatives():
         if options.atol > 0:
             relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
             options = Options(tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT)), 0.0, options.maxiter)
@@ -209,8 +254,8 @@ def _with_derivatives(
 
 def _iterate(
     method: Method, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor, maxiter: int | None
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The solution, the norm of its residual, the number of iterations, and whether the matrix suits the method.
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The solution, the norms of its last two residuals, the number of iterations, whether the matrix suits the method.
 
     The method solves for the residual, again and again: rounding makes it drift from the residual that it knows.
     """
@@ -244,8 +289,8 @@ def _iterate(
     length = norm(residual)
     before = tf.fill([], tf.constant(np.inf, length.dtype))
     start = (x, residual, length, before, tf.constant(0, tf.int64), tf.constant(True))
-    x, _, length, _, count, is_suitable = tf.while_loop(goes_on, step, start)
-    return x, length, count, is_suitable
+    x, _, length, before, count, is_suitable = tf.while_loop(goes_on, step, start)
+    return x, length, before, count, is_suitable
 
 
 def _recorded(function: _Apply) -> _Apply:

@@ -11,12 +11,16 @@ from tf_cg_ops._src.core import text
 # The distance from 1 to the next number.
 _ROUNDING = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
+# Where a call does not fit. SciPy calls the tolerance rtol, and JAX takes it by position.
+NAME_THE_OPTIONS = "A, b and x0 come first. The relative tolerance is tol; write each option as in tol=1e-5."
+
 
 class VectorSystem:
     """The system `A(x) = b` for vectors that hold all elements of a structure.
 
     Attributes:
       b: The right-hand side as a vector.
+      dtype: The dtype of the user's numbers.
       x0: The start as a vector, or None.
       apply: Applies `A` to a vector.
       precondition: Applies `M` to a vector, or returns it unchanged if there is no `M`.
@@ -35,9 +39,9 @@ class VectorSystem:
             )
         self._shapes = [tf.shape(leaf) for leaf in leaves]
         self._static_shapes = [leaf.shape for leaf in leaves]
-        self._dtype = leaves[0].dtype
+        self.dtype = leaves[0].dtype
         # TensorFlow factors no matrices of 16 bits, and sums there lose too much.
-        self._computed_in = tf.float32 if self._dtype.size == 2 else self._dtype
+        self._computed_in = tf.float32 if self.dtype.size == 2 else self.dtype
         self.b = self._concatenate(leaves)
         self.apply, self.precondition = apply, precondition
         self.x0 = (
@@ -48,7 +52,7 @@ class VectorSystem:
 
     def reachable(self, tol: float) -> float:
         """The tolerance, or what the rounding of `A` itself allows in 16 bits."""
-        return max(float(tol), 4 * _ROUNDING.get(self._dtype, 0.0))
+        return max(float(tol), 4 * _ROUNDING.get(self.dtype, 0.0))
 
     def unpack(self, vector: tf.Tensor) -> Any:
         """A vector in the structure of `b`."""
@@ -56,7 +60,7 @@ class VectorSystem:
             parts = [vector]
         else:
             parts = tf.split(vector, [tf.reduce_prod(shape) for shape in self._shapes])
-        parts = [tf.cast(part, self._dtype) for part in parts]
+        parts = [tf.cast(part, self.dtype) for part in parts]
         leaves = [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
         for leaf, shape in zip(leaves, self._static_shapes, strict=True):
             leaf.set_shape(shape)
@@ -88,15 +92,15 @@ class VectorSystem:
             ) from error
         try:
             leaves = [
-                leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self._dtype)
+                leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self.dtype)
                 for leaf in tf.nest.flatten(value)
             ]
         except (TypeError, ValueError) as error:
             raise TypeError(f"{self._api}: {subject} Tensors, got {text.describe(value)}. {advice}") from error
         for leaf, shape in zip(leaves, self._static_shapes, strict=True):
-            if leaf.dtype != self._dtype:
+            if leaf.dtype != self.dtype:
                 raise TypeError(
-                    f"{self._api}: {subject} the dtype of b, {self._dtype.name}, got {leaf.dtype.name}. {advice}"
+                    f"{self._api}: {subject} the dtype of b, {self.dtype.name}, got {leaf.dtype.name}. {advice}"
                 )
             if not leaf.shape.is_compatible_with(shape):
                 raise ValueError(f"{self._api}: {subject} the shape of b, {shape}, got {leaf.shape}. {advice}")
