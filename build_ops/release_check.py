@@ -47,6 +47,12 @@ def check_metadata(wheel: pathlib.Path, minor: str) -> None:
         raise SystemExit(f"tf_cg_ops: {wheel} must require TensorFlow {minor}, got {required}.")
 
 
+def check_descriptions(folder: pathlib.Path) -> None:
+    """Checks that a package index shows the description of each package in the folder and below."""
+    packages = sorted(str(path) for path in folder.rglob("tf_cg_ops-*") if path.is_file())
+    run([sys.executable, "-m", "twine", "check", "--strict", *packages])
+
+
 def run_demo(interpreter: pathlib.Path, package: pathlib.Path, folder: pathlib.Path) -> str:
     """Installs a wheel or the source distribution, and runs the quick demo; returns what was installed."""
     pip(interpreter, "install", str(package))
@@ -82,7 +88,7 @@ def main(names: Sequence[str]) -> None:
                 package = make_wheel(interpreter, sdist, minor, folder)
                 check_metadata(package, minor)
             rows.append((str(package.relative_to(DIST)), run_demo(interpreter, package, folder), "passed"))
-    run([sys.executable, "-m", "twine", "check", "--strict", *map(str, DIST.rglob("*.*"))])
+    check_descriptions(DIST)
     print("\n" + as_table(rows))
 
 
