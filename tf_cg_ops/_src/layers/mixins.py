@@ -414,11 +414,14 @@ class StraightThrough(_Layer):
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
-        your own by its name: register it with `@keras.saving.register_keras_serializable()`.
-      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used.
+      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras finds
+        those of TensorFlow, `keras.ops` and `keras.activations` in a file again, and saves your own by its name:
+        register it with `@keras.saving.register_keras_serializable()`.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used,
+        such as `keras.activations.gelu`.
       slope: How quickly the derivative of a surrogate with a name falls off.
-      derivative: Instead of a surrogate: a function that returns the derivative.
+      derivative: Instead of a surrogate: a function that returns the derivative: one number for each element, or a
+        Python or NumPy number for all.
       **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
