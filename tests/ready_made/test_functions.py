@@ -466,7 +466,27 @@ WRONG = {
     "a slope of zero": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope=0),
         ValueError,
-        "straight_through: slope must be a number above 0, got 0.",
+        "straight_through: slope must be a finite number above 0, got 0.",
+    ),
+    "an infinite slope": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope=np.inf),
+        ValueError,
+        "straight_through: slope must be a finite number above 0, got inf.",
+    ),
+    "a list": (
+        lambda: cg.straight_through(tf.sign)([0.5]),
+        TypeError,
+        "straight_through: the first argument of 'sign' must be one Tensor, got [0.5]. Convert it with tf.constant.",
+    ),
+    "a list by name": (
+        lambda: cg.straight_through(tf.sign)(x=[0.5]),
+        TypeError,
+        "straight_through: the first argument of 'sign' must be one Tensor, got [0.5]. Convert it with tf.constant.",
+    ),
+    "a slope that overflows": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope=1e5)(tf.constant([0.5], tf.float16)),
+        ValueError,
+        "straight_through: slope must be finite in the dtype of x, float16, got 100000.0. Pass a slope below 65504",
     ),
     "no function": (
         lambda: cg.straight_through(V),

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable
@@ -21,7 +21,7 @@ _API = "straight_through"
 
 
 # The derivative of each built-in surrogate, a function of x and the slope.
-_DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
+DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
     "identity": lambda x, slope: tf.ones_like(x),
     "hard_tanh": lambda x, slope: tf.cast(slope * tf.abs(x) <= 1, x.dtype),
     # Not 1 - sigmoid(u), which rounds to zero.
@@ -47,6 +47,7 @@ def straight_through(
     derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in slope=2.0.")
 def straight_through(
     f: Callable[..., Any] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
@@ -92,8 +93,8 @@ def straight_through(
         decorator itself is returned, for use with parentheses.
       surrogate: A name from the table, or a function of `x` in TensorFlow operations whose value has the shape and
         dtype of `x`; its gradient counts, which may be a custom one.
-      slope: A number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does not
-        use it.
+      slope: A finite number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does
+        not use it.
       derivative: Instead of a surrogate: a function of `x` that returns the derivative, in the shape and dtype of `x`,
         or one Python or NumPy number for all elements.
 
@@ -134,14 +135,25 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
             return _gradient_of_surrogate(api, surrogate, x, tf.convert_to_tensor(slices.to_dense(dy)), name)
         # Built-in ones are elementwise.
         if isinstance(dy, tf.IndexedSlices):
-            rows = _DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
+            rows = DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
             return tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
-        return dy * _DERIVATIVES[surrogate](x, float(slope))
+        return dy * DERIVATIVES[surrogate](x, float(slope))
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             leaves = pytree.flatten_arguments(api, function, args, kwargs).values
+            first = next(iter([*args, *kwargs.values()]), None)
+            if isinstance(first, (list, tuple)) and isinstance(leaves[0] if leaves else None, (int, float)):
+                raise TypeError(
+                    f"{api}: the first argument of '{text.name_of(function)}' must be one Tensor, got "
+                    f"{text.describe(first)}. Convert it with tf.constant."
+                )
             x = _to_real_tensor(api, function, leaves)
+            if slope != 1 and slope > float(x.dtype.max):
+                raise ValueError(
+                    f"{api}: slope must be finite in the dtype of x, {x.dtype.name}, got {slope!r}. Pass a slope below "
+                    f"{float(x.dtype.max)}, or cast x."
+                )
             value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
             message = (
                 f"{api}: '{text.name_of(function)}' does not keep the shape of x; expected {{expected}}, got {{got}}. "
@@ -264,14 +276,14 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
     """TypeError or ValueError unless these say what the derivative is."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)):
         raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
-    if not slope > 0:
-        raise ValueError(f"{api}: slope must be a number above 0, got {slope!r}.")
+    if not 0 < slope < float("inf"):
+        raise ValueError(f"{api}: slope must be a finite number above 0, got {slope!r}.")
     if derivative is not None and not callable(derivative):
         raise TypeError(f"{api}: derivative must be a function of x, got {text.describe(derivative)}.")
     if isinstance(surrogate, str):
-        if surrogate not in _DERIVATIVES:
+        if surrogate not in DERIVATIVES:
             raise ValueError(
-                f"{api}: surrogate must be one of {text.quoted(_DERIVATIVES)}, or a function of x, got {surrogate!r}."
+                f"{api}: surrogate must be one of {text.quoted(DERIVATIVES)}, or a function of x, got {surrogate!r}."
             )
     elif not callable(surrogate):
         raise TypeError(
