@@ -114,6 +114,10 @@ CALLS = {
         "grad_pass_through: too many positional arguments. Decorate the function, then call the result: "
         "grad_pass_through(f)(x).",
     ),
+    "straight_through_with_a_slope_by_position": (
+        lambda: cg.straight_through(tf.sign, tf.tanh, 2.0),
+        "straight_through: too many positional arguments. Name the options, as in slope=2.0.",
+    ),
     "override_gradients_as_a_decorator": (
         lambda: cg.override_gradients({"Relu": cg.rules.guided}),
         "override_gradients: missing a required argument: 'rules'. Write override_gradients(f, {'Relu': rule}). As a "

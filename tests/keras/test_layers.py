@@ -253,6 +253,12 @@ WRONG = {
         "layers.StraightThrough: f must be one of 'sign', 'round', 'floor', 'ceil', 'heaviside', or a function, got "
         "'tanh'. Pass the function itself.",
     ),
+    "a surrogate instead of a function": (
+        lambda m: m.StraightThrough("sigmoid"),
+        ValueError,
+        "layers.StraightThrough: f must be one of 'sign', 'round', 'floor', 'ceil', 'heaviside', or a function, got "
+        "'sigmoid'. That is a surrogate: surrogate='sigmoid'.",
+    ),
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,

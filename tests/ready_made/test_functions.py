@@ -1,5 +1,8 @@
 """reverse_gradient, scale_gradient, clip_gradient and straight_through beyond what graph/test_modes.py shows."""
 
+import functools
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -282,6 +285,62 @@ def test_arrays_and_numbers_are_taken_too():
     assert stepped(1.5).numpy() == 1.0
 
 
+WIDER = "'<lambda>' of 'sign' must return the shape of x, "
+OTHER_SHAPES = {
+    "a linear surrogate": (
+        lambda: cg.straight_through(tf.sign, lambda x: x * tf.ones([1, 3], x.dtype)),
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+    ),
+    "a surrogate": (
+        lambda: cg.straight_through(tf.sign, lambda x: tf.tanh(x) * tf.ones([1, 3], x.dtype)),
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+    ),
+    "a derivative of fewer elements": (
+        lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.reduce_max(x, -1)),
+        f"straight_through: the derivative {WIDER}[3,1], got [3]. Return one number for each element of x.",
+    ),
+    "a derivative that is a scalar": (
+        lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.reduce_sum(x)),
+        f"straight_through: the derivative {WIDER}[3,1], got []. Return one number for each element of x.",
+    ),
+    "a function": (
+        lambda: cg.straight_through(lambda x: tf.reduce_max(x, 0, keepdims=True), "sigmoid"),
+        "straight_through: '<lambda>' does not keep the shape of x; expected [3,1], got [1,1]. Use custom_gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("name", OTHER_SHAPES)
+def test_another_shape_that_is_only_known_at_run_time_is_an_error(name, jit_compile):
+    make, message = OTHER_SHAPES[name]
+
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2, jit_compile=jit_compile)
+    def dx(x, dy):
+        return tf.gradients(make()(x), x, dy)[0]
+
+    dy = tf.constant([[7.0]] if name == "a function" else [[1.0], [10.0], [100.0]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        dx(tf.constant([[1.0], [2.0], [3.0]]), dy)
+
+
+@pytest.mark.parametrize(
+    "derivative", [lambda x: tf.reduce_max(x, -1), lambda x: tf.reduce_sum(x), lambda x: np.ones([3])]
+)
+def test_a_derivative_of_another_shape_is_an_error_also_if_it_would_broadcast(derivative):
+    f = cg.straight_through(tf.sign, derivative=derivative)
+    x = tf.reshape(tf.range(9.0), [3, 3])
+    for run in (f, tf.function(f)):
+        with pytest.raises(ValueError, match=r"must return the shape of x, \(3, 3\), got"):
+            vjp(functools.partial(run, x), [x], tf.ones_like(x))
+
+
+@pytest.mark.parametrize("number", [2, 2.0, np.float32(2.0), np.int64(2)])
+def test_a_derivative_may_be_one_number(number, gradient):
+    (dx,) = gradient(cg.straight_through(tf.sign, derivative=lambda x: number), [np.ones([2])], np.array([1.0, 10.0]))
+    np.testing.assert_array_equal(dx, [2.0, 20.0])
+
+
 def test_the_surrogate_is_not_computed_without_a_gradient():
     calls = []
     cg.straight_through(tf.sign, lambda v: calls.append(1) or v)(X)
@@ -407,7 +466,27 @@ WRONG = {
     "a slope of zero": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope=0),
         ValueError,
-        "straight_through: slope must be a number above 0, got 0.",
+        "straight_through: slope must be a finite number above 0, got 0.",
+    ),
+    "an infinite slope": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope=np.inf),
+        ValueError,
+        "straight_through: slope must be a finite number above 0, got inf.",
+    ),
+    "a list": (
+        lambda: cg.straight_through(tf.sign)([0.5]),
+        TypeError,
+        "straight_through: the first argument of 'sign' must be one Tensor, got [0.5]. Convert it with tf.constant.",
+    ),
+    "a list by name": (
+        lambda: cg.straight_through(tf.sign)(x=[0.5]),
+        TypeError,
+        "straight_through: the first argument of 'sign' must be one Tensor, got [0.5]. Convert it with tf.constant.",
+    ),
+    "a slope that overflows": (
+        lambda: cg.straight_through(tf.sign, "sigmoid", slope=1e5)(tf.constant([0.5], tf.float16)),
+        ValueError,
+        "straight_through: slope must be finite in the dtype of x, float16, got 100000.0. Pass a slope below 65504",
     ),
     "no function": (
         lambda: cg.straight_through(V),

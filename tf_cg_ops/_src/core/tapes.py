@@ -52,15 +52,21 @@ def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys:
     return gradients
 
 
-def gradient_of(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor | None:
-    """The gradient of a function at `x` for the upstream `dy`, also where no tape records; None without a path."""
+def gradient_of(
+    function: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor, dy: tf.Tensor
+) -> tf.Tensor | None:
+    """The gradient of a function at `x`, also where no tape records; None without a path.
+
+    The function takes `x` and `dy`, and returns its value and the upstream gradient to use.
+    """
     if not tf.executing_eagerly():
         x = tf.identity(x)  # In the graph of a loop or a branch it would be of another graph.
-        return slices.to_dense(tf.gradients(function(x), x, dy)[0])
+        value, dy = function(x, dy)
+        return slices.to_dense(tf.gradients(value, x, dy)[0])
     if new_tapes_record():
         with tf.GradientTape() as tape:
             tape.watch(x)
-            value = function(x)
+            value, dy = function(x, dy)
         return slices.to_dense(tape.gradient(value, x, dy))
     traced = tf.function(functools.partial(gradient_of, function), autograph=False)
     return traced.get_concrete_function(x, dy)(x, dy)

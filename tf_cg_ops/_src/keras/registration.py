@@ -34,15 +34,19 @@ def loaded_modules() -> list[str]:
     return [module for package, module in MODULES.items() if package in sys.modules]
 
 
-def _loaded_kerases() -> list[Any]:
+def _keras_of(module: str) -> Any:
     # Importing the module registers the functions.
-    return [importlib.import_module(f".{module}", __package__).keras for module in loaded_modules()]
+    return importlib.import_module(f".{module}", __package__).keras
+
+
+def _loaded_kerases() -> list[Any]:
+    return [_keras_of(module) for module in loaded_modules()]
 
 
 def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     """The configuration of a decorated function: its registered name, or its own if it has none.
 
-    A function of TensorFlow, decorated or not, has the recipe that makes it again.
+    A function of TensorFlow or Keras, decorated or not, has the recipe that makes it again.
     """
     python_name = function.__name__
     names = [keras.saving.get_registered_name(function) for keras in _loaded_kerases()]
@@ -50,15 +54,17 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     if name != python_name:
         return {"function": name}
     inside = getattr(function, "_function", function)
-    public_name = _name_in_tensorflow(inside)
+    package, public_name = _public_name(inside)
     options = getattr(function, "options", None)
     if public_name and (inside is function or options is not None):
         decorator = {} if inside is function else {"decorator": getattr(function, "api", ""), "options": options}
-        return {"function": name, "recipe": {"of": public_name, **decorator}}
+        of_keras = {} if package == "tf" else {"package": package}
+        return {"function": name, "recipe": {"of": public_name, **of_keras, **decorator}}
     if public_name:
+        inside_name = f"{package}.{public_name}"
         raise ValueError(
-            f"{getattr(function, 'api', '')}: Keras cannot save this decorated tf.{public_name}, because it would not "
-            f"find the function again. Call tf.{public_name} in a function of your own, decorate that, and register it "
+            f"{getattr(function, 'api', '')}: Keras cannot save this decorated {inside_name}, because it would not "
+            f"find the function again. Call {inside_name} in a function of your own, decorate that, and register it "
             "with @keras.saving.register_keras_serializable() on top."
         )
     if not python_name.isidentifier():
@@ -80,20 +86,22 @@ def argument_from_config(config: Any) -> Any:
     return function_from_config(config) if isinstance(config, dict) else config
 
 
-def _name_in_tensorflow(function: Any) -> str:
-    """A public name such as "math.round"; empty for the functions of others."""
+def _public_name(function: Any) -> tuple[str, str]:
+    """The package and the name in it, such as ("tf", "math.round"); empty for the functions of others."""
     name = getattr(function, "__name__", "")
-    for module_name, module in (("", tf), ("math.", tf.math), ("nn.", tf.nn)):
-        if getattr(module, name, None) is function:
-            return module_name + name
-    return ""
+    packages = {"tf": tf} | {package: _keras_of(MODULES[package]) for package in MODULES if package in sys.modules}
+    for package, root in packages.items():
+        for module in ("", "math", "nn") if root is tf else ("activations", "ops"):
+            if getattr(getattr(root, module, None) if module else root, name, None) is function:
+                return package, f"{module}.{name}".removeprefix(".")
+    return "", ""
 
 
 def function_from_config(config: dict[str, Any]) -> Callable[..., Any]:
     """The inverse of `function_config`: the function among the registered ones and `custom_objects`."""
     name, recipe = config["function"], config.get("recipe")
     if recipe:
-        function: Any = tf
+        function: Any = _keras_of(MODULES[recipe["package"]]) if "package" in recipe else tf
         for part in recipe["of"].split("."):
             function = getattr(function, part)
         return makers[recipe["decorator"]](function, **recipe["options"]) if "decorator" in recipe else function

@@ -14,7 +14,7 @@ from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
 from tf_cg_ops._src.ready_made.scale import scaled
-from tf_cg_ops._src.ready_made.straight_through import with_surrogate
+from tf_cg_ops._src.ready_made.straight_through import DERIVATIVES, with_surrogate
 from tf_cg_ops._src.ready_made.watch import check_arguments, watched
 
 _Base: Any = object  # A layer of either Keras comes behind it.
@@ -414,11 +414,14 @@ class StraightThrough(_Layer):
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
     Args:
-      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves
-        your own by its name: register it with `@keras.saving.register_keras_serializable()`.
-      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used.
+      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras finds
+        those of TensorFlow, `keras.ops` and `keras.activations` in a file again, and saves your own by its name:
+        register it with `@keras.saving.register_keras_serializable()`.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used,
+        such as `keras.activations.gelu`.
       slope: How quickly the derivative of a surrogate with a name falls off.
-      derivative: Instead of a surrogate: a function that returns the derivative.
+      derivative: Instead of a surrogate: a function that returns the derivative: one number for each element, or a
+        Python or NumPy number for all.
       **kwargs: The arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -436,10 +439,8 @@ class StraightThrough(_Layer):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(f, str) and f not in _FUNCTIONS:
-            raise ValueError(
-                f"{self._api}: f must be one of {quoted(_FUNCTIONS)}, or a function, got {f!r}. Pass the function "
-                "itself."
-            )
+            advice = f"That is a surrogate: surrogate={f!r}." if f in DERIVATIVES else "Pass the function itself."
+            raise ValueError(f"{self._api}: f must be one of {quoted(_FUNCTIONS)}, or a function, got {f!r}. {advice}")
         applied = _FUNCTIONS[f] if isinstance(f, str) else f
         self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
         self._f, self._surrogate, self._derivative, self._slope = f, surrogate, derivative, float(slope)

@@ -125,7 +125,7 @@ def _self_adjoint(api: str, apply: _Apply) -> _Apply:
 
 def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
     def adjoint(vector: tf.Tensor) -> tf.Tensor:
-        product = tapes.gradient_of(function, tf.zeros_like(vector), vector)
+        product = tapes.gradient_of(lambda x, dy: (function(x), dy), tf.zeros_like(vector), vector)
         return without_derivative(vector) if product is None else product
 
     return adjoint

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.core.variables import as_variable
@@ -16,13 +16,12 @@ from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import registration
-from tf_cg_ops._src.ready_made.scale import broadcasts_to
 
 _API = "straight_through"
 
 
 # The derivative of each built-in surrogate, a function of x and the slope.
-_DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
+DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
     "identity": lambda x, slope: tf.ones_like(x),
     "hard_tanh": lambda x, slope: tf.cast(slope * tf.abs(x) <= 1, x.dtype),
     # Not 1 - sigmoid(u), which rounds to zero.
@@ -48,6 +47,7 @@ def straight_through(
     derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in slope=2.0.")
 def straight_through(
     f: Callable[..., Any] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
@@ -93,9 +93,10 @@ def straight_through(
         decorator itself is returned, for use with parentheses.
       surrogate: A name from the table, or a function of `x` in TensorFlow operations whose value has the shape and
         dtype of `x`; its gradient counts, which may be a custom one.
-      slope: A number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does not
-        use it.
-      derivative: Instead of a surrogate: a function of `x` that returns the derivative, in the shape and dtype of `x`.
+      slope: A finite number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does
+        not use it.
+      derivative: Instead of a surrogate: a function of `x` that returns the derivative, in the shape and dtype of `x`,
+        or one Python or NumPy number for all elements.
 
     Returns:
       A function with the signature and the value of `f`.
@@ -134,23 +135,37 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
             return _gradient_of_surrogate(api, surrogate, x, tf.convert_to_tensor(slices.to_dense(dy)), name)
         # Built-in ones are elementwise.
         if isinstance(dy, tf.IndexedSlices):
-            rows = _DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
+            rows = DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
             return tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
-        return dy * _DERIVATIVES[surrogate](x, float(slope))
+        return dy * DERIVATIVES[surrogate](x, float(slope))
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
             leaves = pytree.flatten_arguments(api, function, args, kwargs).values
-            x = _to_real_tensor(api, function, leaves)
-            value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
-            if not value.shape.is_compatible_with(x.shape):
-                raise ValueError(
-                    f"{api}: '{text.name_of(function)}' does not keep the shape of x; expected {x.shape}, got "
-                    f"{value.shape}. Use custom_gradient for a function that changes shapes."
+            first = next(iter([*args, *kwargs.values()]), None)
+            if isinstance(first, (list, tuple)) and isinstance(leaves[0] if leaves else None, (int, float)):
+                raise TypeError(
+                    f"{api}: the first argument of '{text.name_of(function)}' must be one Tensor, got "
+                    f"{text.describe(first)}. Convert it with tf.constant."
                 )
+            x = _to_real_tensor(api, function, leaves)
+            if slope != 1 and slope > float(x.dtype.max):
+                raise ValueError(
+                    f"{api}: slope must be finite in the dtype of x, {x.dtype.name}, got {slope!r}. Pass a slope below "
+                    f"{float(x.dtype.max)}, or cast x."
+                )
+            value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
+            message = (
+                f"{api}: '{text.name_of(function)}' does not keep the shape of x; expected {{expected}}, got {{got}}. "
+                "Use custom_gradient for a function that changes shapes."
+            )
+            _check_static(value, x, message)
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-                dx = gradient_of(x, slices.kept(dy), text.name_of(function))
+                dy = slices.kept(dy)
+                if tf.is_tensor(dy) and not isinstance(dy, tf.IndexedSlices):
+                    dy = _of_shape(x, dy, message)
+                dx = gradient_of(x, dy, text.name_of(function))
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
@@ -171,19 +186,32 @@ def _gradient_of_surrogate(api: str, surrogate: Callable[..., Any], x: tf.Tensor
     """The gradient of the user's surrogate, by automatic differentiation."""
     subject = f"{api}: the surrogate {text.name_of(surrogate)!r} of '{name}'"
 
-    def checked(x: tf.Tensor) -> tf.Tensor:
-        value = _call(api, "surrogate", surrogate, x, name)
-        message = f"{subject} must return the shape of x, {{expected}}, got {{got}}. {_ADVICE}"
-        if not value.shape.is_compatible_with(x.shape):
-            raise ValueError(message.format(expected=x.shape, got=value.shape))
-        if value.shape.is_fully_defined() and x.shape.is_fully_defined():
-            return value
-        return library.custom_gradient_check_shape(value, tf.shape(x, tf.int64), message=message)
+    message = f"{subject} must return the shape of x, {{expected}}, got {{got}}. {_ADVICE}"
 
-    dx = tapes.gradient_of(checked, x, dy)
+    def differentiated(x: tf.Tensor, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        value = _call(api, "surrogate", surrogate, x, name)
+        _check_static(value, x, message)
+        # The check goes by `dy`, which has the shape of x: not every gradient reads the value.
+        return value, _of_shape(value, dy, message.format(expected="{got}", got="{expected}"))
+
+    dx = tapes.gradient_of(differentiated, x, dy)
     if dx is None:
         raise ValueError(f"{subject} must have a derivative, but TensorFlow finds none. {_ADVICE}")
     return dx
+
+
+def _check_static(value: tf.Tensor, x: tf.Tensor, message: str) -> None:
+    """ValueError with this message if the value cannot have the shape of x."""
+    if not value.shape.is_compatible_with(x.shape):
+        raise ValueError(message.format(expected=x.shape, got=value.shape))
+
+
+def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
+    """The value; fails with this message, at run time if need be, unless it has the shape of x."""
+    _check_static(value, x, message)
+    if value.shape.is_fully_defined() and x.shape.is_fully_defined():
+        return value
+    return library.custom_gradient_check_shape(value, tf.shape(x, tf.int64), message=message)
 
 
 _ADVICE = "A function is the surrogate itself: pass its derivative as derivative=."
@@ -201,7 +229,7 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
             raise
         raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
     if noun == "derivative":
-        value = _cast(value, x.dtype)
+        value = _cast(value, x)
     if not tf.is_tensor(value):
         raise TypeError(f"{subject} must return a Tensor, got {text.describe(value)}. {advice}")
     if value.dtype != x.dtype:
@@ -211,23 +239,21 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
     return value
 
 
-def _cast(value: Any, dtype: tf.DType) -> Any:
-    """A derivative in this dtype, if it is a number or holds floating-point numbers, as gradients are cast."""
-    if isinstance(value, (int, float)):
-        return tf.cast(value, dtype)
+def _cast(value: Any, x: tf.Tensor) -> Any:
+    """A derivative in the dtype of x, if it holds floating-point numbers, as gradients are cast; a number fills x."""
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return tf.fill(tf.shape(x), tf.cast(value, x.dtype))
     if isinstance(value, (np.ndarray, np.generic)):
         value = tf.convert_to_tensor(value)
-    return tf.cast(value, dtype) if tf.is_tensor(value) and can_cast(value.dtype, dtype) else value
+    return tf.cast(value, x.dtype) if tf.is_tensor(value) and can_cast(value.dtype, x.dtype) else value
 
 
 def _user_derivative(api: str, derivative: Callable[[tf.Tensor], Any], x: tf.Tensor, name: str) -> tf.Tensor:
-    value = _call(api, "derivative", derivative, x, name)
-    if not broadcasts_to(value.shape, x.shape):
-        raise ValueError(
-            f"{api}: the derivative {text.name_of(derivative)!r} of '{name}' must return the shape of x, {x.shape}, "
-            f"got {value.shape}. Return one number for each element of x."
-        )
-    return value
+    message = (
+        f"{api}: the derivative {text.name_of(derivative)!r} of '{name}' must return the shape of x, {{expected}}, "
+        "got {got}. Return one number for each element of x."
+    )
+    return _of_shape(x, _call(api, "derivative", derivative, x, name), message)
 
 
 def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
@@ -250,14 +276,14 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
     """TypeError or ValueError unless these say what the derivative is."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)):
         raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
-    if not slope > 0:
-        raise ValueError(f"{api}: slope must be a number above 0, got {slope!r}.")
+    if not 0 < slope < float("inf"):
+        raise ValueError(f"{api}: slope must be a finite number above 0, got {slope!r}.")
     if derivative is not None and not callable(derivative):
         raise TypeError(f"{api}: derivative must be a function of x, got {text.describe(derivative)}.")
     if isinstance(surrogate, str):
-        if surrogate not in _DERIVATIVES:
+        if surrogate not in DERIVATIVES:
             raise ValueError(
-                f"{api}: surrogate must be one of {text.quoted(_DERIVATIVES)}, or a function of x, got {surrogate!r}."
+                f"{api}: surrogate must be one of {text.quoted(DERIVATIVES)}, or a function of x, got {surrogate!r}."
             )
     elif not callable(surrogate):
         raise TypeError(
