@@ -90,7 +90,7 @@ def solve(method: Method, system: VectorSystem, options: Options) -> Any:
     exact = apply
     if method.is_for_hermitian:
         transposed = _adjoint_of(apply, apply)
-        if _can_have_derivatives() and tapes.gradient_of(apply, system.b, tf.zeros_like(system.b)) is None:
+        if _can_have_derivatives() and _gradient_of(apply, system.b, tf.zeros_like(system.b)) is None:
             exact = transposed = _self_adjoint(method.api, apply)
         adjoint = Matrix(note, system.dtype, apply, precondition, transposed, lambda: matrix)
     else:
@@ -123,9 +123,13 @@ def _self_adjoint(api: str, apply: _Apply) -> _Apply:
     return exact
 
 
+def _gradient_of(function: _Apply, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor | None:
+    return tapes.gradient_of(lambda x, dy: (function(x), dy), x, dy)
+
+
 def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
     def adjoint(vector: tf.Tensor) -> tf.Tensor:
-        product = tapes.gradient_of(lambda x, dy: (function(x), dy), tf.zeros_like(vector), vector)
+        product = _gradient_of(function, tf.zeros_like(vector), vector)
         return without_derivative(vector) if product is None else product
 
     return adjoint
