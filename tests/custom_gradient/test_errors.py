@@ -392,13 +392,11 @@ def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
         getattr(cg, decorator)(tf.constant(1.0))
 
 
-def test_a_backward_that_is_no_function_is_refused_at_once():
-    message = (
-        "custom_vjp: backward is not a function; expected a function or another callable, got a float. Pass the function "
-        "itself: backward(residuals, *dys)."
-    )
+@pytest.mark.parametrize(("name", "call"), [("forward", "forward(*args)"), ("backward", "backward(residuals, *dys)")])
+def test_a_pass_that_is_no_function_is_refused_at_once(name, call):
+    message = f"custom_vjp: {name} must be a function, got a float. Pass the function itself: {call}."
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        cg.custom_vjp(fwd, 3.0)
+        cg.custom_vjp(**{"forward": fwd, "backward": bwd, name: 3.0})
 
 
 DECORATORS = {

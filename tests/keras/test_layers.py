@@ -236,6 +236,11 @@ WRONG = {
         "layers.EmbedGradient: the inputs must be a list [fx, gx, x], got a list of 2. Pass several x, and the gx of each, "
         "as lists inside of that list.",
     ),
+    "three arguments": (
+        lambda m: m.EmbedGradient()(tf.ones([2]), tf.ones([2]), tf.ones([2])),
+        TypeError,
+        "layers.EmbedGradient: the inputs must be one list, got 3 arguments. Write [fx, gx, x].",
+    ),
     "an axis that is none": (
         lambda m: m.EmbedGradient(axis=1.5),
         TypeError,

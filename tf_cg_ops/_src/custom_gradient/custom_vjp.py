@@ -85,11 +85,12 @@ def custom_vjp(
       TypeError: As `custom_gradient`; at the decoration, if an argument has a wrong type; at the call, if `forward`
         does not return a pair.
     """
-    if not callable(backward):
-        raise TypeError(
-            "custom_vjp: backward is not a function; expected a function or another callable, got "
-            f"{text.describe_type(backward)}. Pass the function itself: backward(residuals, *dys)."
-        )
+    for name, function, call in (("forward", forward, "*args"), ("backward", backward, "residuals, *dys")):
+        if not callable(function):
+            raise TypeError(
+                f"custom_vjp: {name} must be a function, got {text.describe_type(function)}. Pass the function itself: "
+                f"{name}({call})."
+            )
     backward = as_function(backward)
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames, _NOT_AS_IN_JAX)
     saved_orders = check_saved_orders("custom_vjp", saved_orders)

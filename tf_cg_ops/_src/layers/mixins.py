@@ -121,6 +121,12 @@ class EmbedGradient(_Layer):
         self._axis = to_axis(self._api, axis)
         self._manually_stopped = to_stopped(self._api, fx_gx_manually_stopped)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses several arguments, of which Keras would say no more than that they are too many."""
+        if len(args) > 1:
+            raise TypeError(f"{self._api}: the inputs must be one list, got {len(args)} arguments. Write [fx, gx, x].")
+        return super().__call__(*args, **kwargs)
+
     def call(self, inputs: Sequence[Any]) -> tf.Tensor:
         """Returns `fx` with its derivative."""
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
