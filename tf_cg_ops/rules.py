@@ -247,7 +247,7 @@ def clip(
     Raises:
       TypeError: A limit is not a real number, or `axis` not an int or a sequence of ints.
       ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
-        scalar.
+        scalar. When the rule is called: `axis` is out of range or names a dimension twice.
       NotImplementedError: When the rule is called: as `built_in`.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
@@ -259,7 +259,7 @@ def clip(
     def clipped(op: Any, *dy: Any) -> list[Any]:
         gradients = built_in(op, *dy)
         found = [gradient for gradient in gradients if gradient is not None]
-        within = iter(clip_gradients(mode, found, to_limit(_CLIP, mode, limit), axis))
+        within = iter(clip_gradients(_CLIP, mode, found, to_limit(_CLIP, mode, limit), axis))
         return [None if gradient is None else next(within) for gradient in gradients]
 
     return clipped

@@ -421,6 +421,31 @@ WRONG = {
         TypeError,
         "clip_gradient: complex gradients cannot be clipped by value; expected a real x, got complex128. Clip by norm.",
     ),
+    "an axis out of range": (
+        lambda: cg.clip_gradient(V, norm=1.0, axis=7),
+        ValueError,
+        "clip_gradient: axis must name dimensions of a tensor of rank 1, each once, got 7. Negative numbers count",
+    ),
+    "an axis of one of two": (
+        lambda: cg.clip_gradient([tf.ones([2, 2]), V], norm=1.0, axis=1),
+        ValueError,
+        "clip_gradient: axis must name dimensions of a tensor of rank 1, each once, got 1. Negative numbers count",
+    ),
+    "an axis twice": (
+        lambda: cg.clip_gradient(tf.ones([2, 2]), norm=1.0, axis=[1, -1]),
+        ValueError,
+        "clip_gradient: axis must name dimensions of a tensor of rank 2, each once, got [1, -1]. Negative numbers count",
+    ),
+    "an axis of a layer": (
+        lambda: cg.layers.GradientClip(norm=1.0, axis=7)(tf.ones([2, 2])),
+        ValueError,
+        "layers.GradientClip: axis must name dimensions of a tensor of rank 2, each once, got 7. Negative numbers count",
+    ),
+    "an axis of a rule": (
+        lambda: vjp(functools.partial(cg.override_gradients(tf.exp, {"Exp": cg.rules.clip(norm=1.0, axis=7)}), V), [V]),
+        ValueError,
+        "rules.clip: axis must name dimensions of a tensor of rank 1, each once, got 7. Negative numbers count",
+    ),
     "nothing to clip": (
         lambda: cg.clip_gradient([], norm=1.0),
         ValueError,

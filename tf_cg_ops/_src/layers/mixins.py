@@ -313,7 +313,7 @@ class GradientClip(_Layer):
         # "value", "norm" or "global_norm".
         self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axis)
         to_limit(self._api, self._limit_argument, limit)
-        self._axis = list(axis) if isinstance(axis, (list, tuple)) else axis
+        self._axis = list(axis) if isinstance(axis, (list, tuple, range)) else axis
         self._set_parameter("limit", limit)
 
     @property

@@ -62,7 +62,8 @@ def clip_gradient(
       TypeError: A dtype has no gradient, or is complex where `value` is given; a limit is not a real number, or `axis`
         is not an int or a sequence of ints.
       ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
-        scalar; `x` is empty.
+        scalar; `x` is empty. At the call, or with the gradient if the rank of `x` is only known then: `axis` is out of
+        range or names a dimension twice.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
@@ -87,11 +88,12 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
                 f"{api}: complex gradients cannot be clipped by value; expected a real x, got {tensor.dtype.name}. "
                 "Clip by norm."
             )
+        _check_axis(api, axis, tensor)
 
     wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
-        return list(tensors), lambda *dys: clip(mode, dys, limit, axis)
+        return list(tensors), lambda *dys: clip(api, mode, dys, limit, axis)
 
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
@@ -108,10 +110,27 @@ def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axis: Any) -> 
     [(mode, limit)] = limits.items()
     if axis is not None and mode != "norm":
         raise ValueError(f"{api}: axis needs norm, got {mode}. Leave axis out, or pass norm.")
-    entries = axis if isinstance(axis, (list, tuple)) else [axis]
+    entries = _entries(axis)
     if axis is not None and not all(isinstance(e, (int, np.integer)) and not isinstance(e, bool) for e in entries):
         raise TypeError(f"{api}: axis must be an int or a sequence of ints, got {text.describe(axis)}.")
     return mode, limit
+
+
+def _entries(axis: Any) -> list[Any]:
+    return list(axis) if isinstance(axis, (list, tuple, range)) else [axis]
+
+
+def _check_axis(api: str, axis: Any, tensor: tf.Tensor) -> None:
+    """ValueError unless these are different dimensions of the Tensor, as far as its rank is known."""
+    rank = tensor.shape.rank
+    if axis is None or rank is None:
+        return
+    entries = _entries(axis)
+    if not all(-rank <= entry < rank for entry in entries) or len({entry % rank for entry in entries}) < len(entries):
+        raise ValueError(
+            f"{api}: axis must name dimensions of a tensor of rank {rank}, each once, got {axis}. Negative numbers count "
+            "from the last dimension."
+        )
 
 
 def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
@@ -132,12 +151,14 @@ def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
     return tensor
 
 
-def clip(mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any) -> list[tf.Tensor]:
+def clip(api: str, mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any) -> list[tf.Tensor]:
     """The gradients, within the limit of this name."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]  # A tf.gather returns slices.
     if mode == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
         return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
+    for dy in dys:
+        _check_axis(api, axis, dy)
     dtype = tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
     squared_norms = [_squared_norm(dy, axis, dtype) for dy in dys]
     if mode == "global_norm":
