@@ -128,8 +128,8 @@ def _check_axis(api: str, axis: Any, tensor: tf.Tensor) -> None:
     entries = _entries(axis)
     if not all(-rank <= entry < rank for entry in entries) or len({entry % rank for entry in entries}) < len(entries):
         raise ValueError(
-            f"{api}: axis must name dimensions of a tensor of rank {rank}, each once, got {axis}. Negative numbers count "
-            "from the last dimension."
+            f"{api}: axis must name dimensions of a tensor of rank {rank}, each once, got {axis}. Negative numbers "
+            "count from the last dimension."
         )
 
 
