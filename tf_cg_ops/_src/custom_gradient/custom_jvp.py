@@ -1,5 +1,7 @@
 """`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import types
@@ -10,7 +12,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
@@ -45,11 +47,11 @@ class FunctionWithTangent(Protocol[P, _Result]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> _Result: ...
     def defjvp(self, rule: _Rule) -> _Rule: ...
     @overload
-    def __get__(self, instance: None, owner: type) -> "FunctionWithTangent[P, _Result]": ...
+    def __get__(self, instance: None, owner: type) -> FunctionWithTangent[P, _Result]: ...
     @overload
     def __get__(
-        self: "FunctionWithTangent[Concatenate[Any, _WithoutSelf], _Result]", instance: object, owner: type
-    ) -> "FunctionWithTangent[_WithoutSelf, _Result]": ...
+        self: FunctionWithTangent[Concatenate[Any, _WithoutSelf], _Result], instance: object, owner: type
+    ) -> FunctionWithTangent[_WithoutSelf, _Result]: ...
 
 
 @overload
@@ -63,36 +65,12 @@ def custom_jvp(
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(
-    f: Callable[..., Any] | None = None, *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
-) -> Any:
-    """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
-
-    The decorated function has a decorator `defjvp` for the tangent rule:
-
-        y, dy = rule(primals, tangents, **nondiff)
-
-    `primals` is a tuple of the arguments, in the order of the signature; `tangents` has their structure, with a Tensor
-    for each floating-point or complex Tensor and `None` for everything else. `dy`, in the structure of `y`, has to be
-    linear in the tangents; its entries for integers are ignored, and `None` stands for zeros. `nondiff` holds the
-    arguments that `nondiff_argnames` names, which are not among the primals.
-
-    Forward mode, `tf.autodiff.ForwardAccumulator`, calls the rule as it is. Reverse mode gets its transpose, which
-    TensorFlow forms: with the Jacobian `J` that the rule multiplies by, and the upstream gradients `v`,
-
-        dx = J^H v
-
-    In a graph the transpose is traced together with the value, and goes wherever the graph goes, as with
-    `tf_cg_ops.custom_gradient`: into loops and conditionals, under XLA, into a SavedModel. There forward mode around a
-    `tf.function` transposes it once more. Second derivatives are those of the operations in the rule.
-
-    If `f` reads trainable variables that are not among its arguments, the rule takes the keyword arguments `variables`
-    and `variable_tangents`, two lists. Variables that a tape or an accumulator watches count, too.
-
-    A rule that is not linear in the tangents, such as `dy = t**2`, has no transpose: reverse mode then gives the
-    derivative by `t` at zero. `tf_cg_ops.testing.check_gradient` finds that.
-
-    Compared with `jax.custom_jvp`: the same rule, with names of the arguments that have no derivative instead of their
-    positions.
+    f: Callable[..., Structure] | None = None,
+    *,
+    nondiff_argnames: Collection[str] = (),
+    saved_orders: int | None = None,
+) -> Callable[..., Structure]:
+    """Decorates a function whose derivative you write as a Jacobian-vector product, for forward and reverse mode.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -114,21 +92,43 @@ def custom_jvp(
     >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
 
+    Set the tangent rule with the decorator `defjvp`:
+
+        y, dy = rule(primals, tangents, **nondiff)
+
+    - `primals` is a tuple of the arguments, in the order of the signature.
+    - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor and `None` for the rest.
+    - `dy` has the structure of `y` and must be linear in the tangents. `None` stands for zeros.
+    - `nondiff` has the arguments that you name in `nondiff_argnames`. They are not among the primals.
+
+    Forward mode calls the rule. Reverse mode uses its transpose, which TensorFlow derives: for the upstream gradients
+    `v` and the Jacobian `J` that the rule multiplies by,
+
+        dx = J^H v
+
+    A rule that is not linear, such as `dy = t**2`, has no transpose, so its gradients are wrong;
+    `tf_cg_ops.testing.check_gradient` finds that.
+
+    If `f` reads trainable variables that are not among its arguments, the rule takes two lists as keyword arguments:
+    `variables` and `variable_tangents`.
+
     Args:
-      f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
-      nondiff_argnames: The names of arguments of `f` that have no derivative.
-      saved_orders: As in `custom_gradient`: the highest order of derivative that a loaded model can compute if the rule
-        calls decorated functions.
+      f: The function or method. Leave it out to use the decorator with parentheses.
+      nondiff_argnames: The names of the arguments of `f` that have no derivative.
+      saved_orders: The highest order of derivative that a loaded model can compute if the rule calls decorated
+        functions, as in `custom_gradient`.
 
     Returns:
-      A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
+      A function with the signature and the value of `f`, and with the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` names no arguments of `f`, or `saved_orders` is less than 1. When you compute a
-        derivative: the tangents have another structure or shape than the value.
-      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. At the call: there is no rule, or
-        `f` reads variables and the rule does not take them. When you compute a derivative: the rule does not return a
-        pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
+      ValueError: `nondiff_argnames` has a name that is not an argument of `f`, or `saved_orders` is less than 1. When
+        you compute a derivative: the tangents do not have the structure or the shape of the value.
+      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. When you call it: the rule is
+        missing, or does not take the variables that `f` reads. When you compute a derivative: the rule does not return
+        a pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
+
+    Differs from `jax.custom_jvp`: arguments without a derivative are named, and reach the rule as keywords.
     """
     saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:

@@ -19,8 +19,6 @@ from tf_cg_ops._src.keras import registration
 def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
-    Compared with `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([0.2, 0.7])
@@ -30,6 +28,8 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
 
+    Variables that `f` reads get no gradient.
+
     Args:
       f: A function with as many tensors in its arguments as in its value, of the same shapes.
 
@@ -38,8 +38,13 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
       ValueError: When you compute a gradient: arguments and value differ in number or shape.
-      TypeError: When you compute a gradient: the value is complex where the argument is real. Between floating-point
+      TypeError: When you compute a gradient: the value is complex and the argument is real. Between floating-point
         dtypes the gradient is cast.
+
+    Differs from `tf.grad_pass_through`:
+
+    - Keyword arguments have gradients.
+    - A value of another shape is an error; TensorFlow returns a gradient of the wrong shape.
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
