@@ -196,32 +196,29 @@ ERRORS = {
     "no_rule": (
         lambda: cg.custom_jvp(sine)(X),
         TypeError,
-        "custom_jvp: 'sine' has no tangent rule; expected one before the first call, got none. Write @sine.defjvp above "
-        "rule(primals, tangents).",
+        "custom_jvp: 'sine' has no tangent rule. Before the first call, write @sine.defjvp above rule(primals, tangents).",
     ),
     "rule_is_no_function": (
         lambda: with_rule(3),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' is not a function; expected a function or another callable, got an int. "
-        "Write @sine.defjvp above rule(primals, tangents).",
+        "custom_jvp: the tangent rule of 'sine' must be a function, got an int. Write @sine.defjvp above rule(primals, "
+        "tangents).",
     ),
     "parameters": (
         lambda: gradient(with_rule(lambda primals: primals)),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' does not take its arguments; expected parameters for primals, tangents, got "
-        "<lambda>(primals). Write rule(primals, tangents).",
+        "custom_jvp: the tangent rule of 'sine' must take (primals, tangents), got <lambda>(primals).",
     ),
     "no_pair": (
         lambda: gradient(with_rule(lambda primals, tangents: tangents[0])),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' did not return the value with its tangent; expected a pair (y, dy), got an "
-        "EagerTensor. End it with: return y, dy",
+        "custom_jvp: the tangent rule of 'sine' must return a pair (y, dy), got an EagerTensor. End it with: return y, dy",
     ),
     "structure": (
         lambda: gradient(with_rule(lambda p, t: ((p[0], p[0]), t[0]), lambda x: (x, x))),
         ValueError,
-        "custom_jvp: the tangent rule of '<lambda>' returned a tangent of another structure; expected that of the value, got "
-        "a Tensor of dtype float32. Return one tangent for each Tensor of the value.",
+        "custom_jvp: the tangent rule of '<lambda>' must return tangents in the structure of the value, got a Tensor of "
+        "dtype float32. Return one tangent for each Tensor of the value.",
     ),
     "dtype": (
         lambda: gradient(with_rule(lambda p, t: (p[0], tf.cast(t[0], tf.complex64)))),
@@ -238,15 +235,13 @@ ERRORS = {
     "shape": (
         lambda: jvp(with_rule(lambda p, t: (p[0], t[0][:1])), [X], [X]),
         ValueError,
-        "custom_jvp: the tangent rule of 'sine' returned a tangent of the wrong shape; expected (2,), got (1,). Return one of "
-        "the shape of the value.",
+        "custom_jvp: the tangent rule of 'sine' must return a tangent with the shape of the value, (2,), got (1,).",
     ),
     "variables": (
         lambda: with_rule(lambda p, t: (p, t), reads_variables)(X),
         TypeError,
-        "custom_jvp: 'reads_variables' reads variables that are not among its arguments ('Variable:0'); expected a tangent "
-        "rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
-        "variable_tangents=None).",
+        "custom_jvp: 'reads_variables' reads variables that are not among its arguments ('Variable:0'), so the tangent rule "
+        "must take them. Write rule(primals, tangents, variables=None, variable_tangents=None).",
     ),
 }
 

@@ -19,8 +19,8 @@ DY = np.array([1.0, 10.0, -3.0])
 
 
 NO_RULE = (
-    "custom_gradient: the graph has no gradient rule of '{name}' for a derivative of order {order}. Compute it in the "
-    "program that traced '{name}', or save it: custom_gradient(..., saved_orders={order})."
+    "custom_gradient: the graph does not have the derivative of order {order} of '{name}'. Compute it in the program "
+    "that traced '{name}', or save it: custom_gradient(..., saved_orders={order})."
 )
 
 
@@ -399,6 +399,6 @@ def test_a_function_without_saved_orders_does_not_advise_them():
     definition = tf.function(outer).get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
     nodes = [node for f in definition.library.function for node in f.node_def if node.op == "CustomGradientRule"]
     assert [node.attr["error"].s.decode() for node in nodes] == [
-        "recompute_grad: the graph has no gradient rule of '<lambda>' for a derivative of order 2. Compute it in the "
-        "program that traced '<lambda>'."
+        "recompute_grad: the graph does not have the derivative of order 2 of '<lambda>'. Compute it in the program that "
+        "traced '<lambda>'."
     ]

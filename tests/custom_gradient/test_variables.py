@@ -156,7 +156,7 @@ def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed(
         v = tf.compat.v1.get_variable("v", [2], initializer=tf.ones_initializer(), use_resource=False)
         x = tf.constant([1.0, 2.0])
         message = (
-            r"^custom_gradient: 'function' uses reference variables of TensorFlow 1; expected resource variables, got "
+            r"^custom_gradient: 'function' must not use reference variables of TensorFlow 1, got "
             r"'v'. Make them with use_resource=True, or pass them as arguments.$"
         )
 

@@ -50,7 +50,7 @@ def test_second_derivatives_pass(name):
         ({"check_numerics": True}, "watch_gradient: XLA does not compile check_numerics; expected a gradient of 'h' "),
         (
             {"call": print},
-            "watch_gradient: 'print' is Python code, which XLA cannot compile; expected a graph without ",
+            "watch_gradient: 'print' is Python code, which XLA cannot compile. Leave jit_compile=True out ",
         ),
     ],
     ids=["print", "check_numerics", "call"],
@@ -269,8 +269,8 @@ WRONG = {
     "integers": (
         {"x": tf.constant(3), "name": "h"},
         TypeError,
-        "watch_gradient: the dtype of x has no gradient; expected one of float16, bfloat16, float32, float64, complex64, "
-        "complex128, got int32. Cast it, for example with tf.cast(x, tf.float32).",
+        "watch_gradient: x must have one of the dtypes float16, bfloat16, float32, float64, complex64, complex128, got "
+        "int32. Cast it, for example with tf.cast(x, tf.float32).",
     ),
     "no tensor": (
         {"x": [], "name": "h"},

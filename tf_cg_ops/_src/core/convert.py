@@ -32,13 +32,12 @@ def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]
         return [gx], [x], [""]
     if gx_is_list != x_is_list or len(gx) != len(x):
         raise ValueError(
-            f"{api}: gx and x do not pair up; expected one gx for each x, got {_describe_length(gx)} for gx and "
-            f"{_describe_length(x)} for x. Pass two lists of the same length, or a single gx with a single x."
+            f"{api}: gx must have one entry for each x, got {_describe_length(gx)} for gx and {_describe_length(x)} "
+            "for x. Pass two lists of the same length, or a single gx with a single x."
         )
     if not x:
         raise ValueError(
-            f"{api}: x is an empty {type(x).__name__}. Pass at least one x, or return fx itself where there is nothing "
-            "to embed."
+            f"{api}: x must hold at least one Tensor, got an empty {type(x).__name__}. Without an x, use fx itself."
         )
     return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
 
@@ -63,8 +62,8 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
         raise TypeError(
-            f"{api}: the dtype of {first} has no gradient; expected one of {supported}, got {dtype.name}. Cast "
-            f"it, for example with tf.cast({first}, tf.float32)."
+            f"{api}: {first} must have one of the dtypes {supported}, got {dtype.name}. Cast it, for example with "
+            f"tf.cast({first}, tf.float32)."
         )
     for name, value in zip(names, values, strict=True):
         # NumPy would drop the imaginary part, with no more than a warning.
@@ -112,19 +111,18 @@ def not_convertible(api: str, name: str, value: Any) -> TypeError:
     """The error for a value that is no dense tensor."""
     hint = "Convert it before the call."
     if callable(value):
-        hint = "Pass the value of the function, and not the function itself."
+        hint = "Pass the value of the function, not the function itself."
     elif value is None:
         hint = "A function without a return statement returns None."
     return TypeError(
-        f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
-        f"{text.describe(value)}. {hint}"
+        f"{api}: {name} must be a dense Tensor or a value that converts to one, got {text.describe(value)}. {hint}"
     )
 
 
 def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
     return TypeError(
-        f"{api}: the dtypes differ; expected {dtype.name} for all arguments, which {first} has, got "
-        f"{other.name} for {name}. Cast one of the two with tf.cast."
+        f"{api}: {name} must have the dtype of {first}, {dtype.name}, got {other.name}. Cast one of the two with "
+        "tf.cast."
     )
 
 
@@ -145,8 +143,8 @@ def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
 
 def _not_real(api: str, name: str, value: Any) -> TypeError:
     return TypeError(
-        f"{api}: {name} is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
-        f"{text.describe(value)}. Convert it before the call."
+        f"{api}: {name} must be a real number, or a Variable or Tensor of real numbers, got {text.describe(value)}. "
+        "Convert it before the call."
     )
 
 
@@ -214,28 +212,22 @@ def _check_int64(api: str, dimensions: list[int]) -> list[int]:
 
 def invalid_axis(api: str, x_name: str, got: str) -> str:
     """The message for an axis with a dimension that `x` does not have, or with one twice."""
-    return (
-        f"{api}: axis does not name dimensions of {x_name}; expected distinct values in [-rank, rank) of {x_name}, got "
-        f"{got}. Name each event dimension once."
-    )
+    return f"{api}: axis must name dimensions of {x_name}, each at most once, with values in [-rank, rank), got {got}."
 
 
 def _axis_is_bool(api: str, axis: Any) -> TypeError:
     return TypeError(
-        f"{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got "
-        f"{text.describe(axis)}. If it was meant for fx_gx_manually_stopped, pass it as that keyword."
+        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. If you "
+        "mean fx_gx_manually_stopped, pass it by name."
     )
 
 
 def _axis_is_not_integer(api: str, axis: Any) -> TypeError:
     return TypeError(
-        f"{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
-        f"{text.describe(axis)}. Name the event dimensions of x: those that one element of fx depends on."
+        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. Name "
+        "the dimensions of x that one element of fx depends on."
     )
 
 
 def _axis_rank_error(api: str, shape: Any) -> ValueError:
-    return ValueError(
-        f"{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten "
-        "it."
-    )
+    return ValueError(f"{api}: axis must be a scalar or a vector, got a Tensor of shape {shape}. Flatten it.")

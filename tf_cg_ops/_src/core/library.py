@@ -26,12 +26,12 @@ def _check_version() -> None:
         missing = PATH.with_name("_build_info.py") if PATH.exists() else PATH
         if (PATH.parents[1] / "pyproject.toml").exists():
             raise ImportError(
-                "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: "
-                f"there is no {missing}. Run Python from another folder, or build in place with: pip install -e ."
+                f"tf_cg_ops: Python imports the source folder, which is not built ({missing} is missing), instead of "
+                "the installed package. Run Python from another folder, or build in place with: pip install -e ."
             )
         raise ImportError(
-            f"tf_cg_ops: the op library is missing: there is no {missing}. Build it against the installed TensorFlow "
-            "with: pip install ."
+            f"tf_cg_ops: the op library is missing ({missing}). Build it against the installed TensorFlow with: pip "
+            "install ."
         )
     from tf_cg_ops import _build_info
 
@@ -40,10 +40,10 @@ def _check_version() -> None:
     # Under another minor version the library may fail with an undefined symbol or, worse, fail later.
     if _minor(tf.__version__) != minor:
         raise ImportError(
-            f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled "
-            f"against {distribution} {compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} "
-            f"{minor}, or rebuild tf_cg_ops in its source folder against another of {SUPPORTED_TENSORFLOW} with: "
-            "pip install --force-reinstall --no-deps ."
+            f"tf_cg_ops: the op library needs TensorFlow {minor} (it was compiled against {distribution} "
+            f"{compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} {minor}, or rebuild "
+            f"tf_cg_ops against another version from {SUPPORTED_TENSORFLOW}, in its source folder, with: pip install "
+            "--force-reinstall --no-deps ."
         )
 
 

@@ -11,7 +11,6 @@ from tf_cg_ops._src.core import tf_internal
 
 # The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
 _NOT_SAVED = "TfCgOpsPythonIsNotSaved"
-_IS_PYTHON = " is Python code, which"
 
 
 def call_python(
@@ -31,14 +30,13 @@ def call_python(
     graph = tf.compat.v1.get_default_graph()
     if tf_internal.is_traced_for_xla(graph):
         raise NotImplementedError(
-            f"{subject}{_IS_PYTHON} XLA cannot compile; expected a graph without XLA, got one with jit_compile=True. "
-            "Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function around "
-            "it."
+            f"{subject} is Python code, which XLA cannot compile. Leave jit_compile=True out of every tf.function "
+            "around it, and compile a Keras model with jit_compile=False."
         )
     # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
     token = (
-        f"{subject}{_IS_PYTHON} lived in the process that made this graph; expected that process, got another one. "
-        f"{advice} (Function {uuid.uuid4().hex})"
+        f"{subject} is Python code, which only runs in the process that made this graph. {advice} (Function "
+        f"{uuid.uuid4().hex})"
     )
     tf_internal.add_python_function(graph, token, function)
     op = tf.raw_ops.PyFuncStateless if stateless else tf.raw_ops.PyFunc
@@ -58,8 +56,7 @@ def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
     """Captures a text, which TensorFlow shows in its error for captures that are not saved."""
     with tf.init_scope():
         text = tf.constant(
-            "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-            "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are "
-            "loaded."
+            "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
+            "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
         )
     return tf.identity(text)

@@ -81,8 +81,8 @@ def check_argument_names(
     known = list(inspect.signature(function).parameters) if names else []
     if any(name not in known for name in names):
         raise ValueError(
-            f"{api}: nondiff_argnames does not name arguments of '{text.name_of(function)}'; expected some of {known}, "
-            f"got {names!r}. Pass a list of names."
+            f"{api}: nondiff_argnames must name arguments of '{text.name_of(function)}', which are {known}, got "
+            f"{names!r}."
         )
     return tuple(names)
 

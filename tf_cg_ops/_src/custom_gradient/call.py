@@ -148,17 +148,16 @@ def _compute(
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
         bind(wording.api, function, args, kwargs)
         raise TypeError(
-            f"{wording.api}: '{text.name_of(function)}' did not return its value with its gradient; expected a pair "
-            f"(value, grad_fn), got {text.describe_type(result)}. End it with: return value, grad_fn"
+            f"{wording.api}: '{text.name_of(function)}' must return a pair (value, grad_fn), got "
+            f"{text.describe_type(result)}. End it with: return value, grad_fn"
         )
     if is_of_session:
         # TensorFlow does not report when they are read.
         names = reference_variables(graph.get_operations()[num_operations:], arguments.values)
         if names:
             raise TypeError(
-                f"{wording.api}: '{text.name_of(function)}' uses reference variables of TensorFlow 1; expected "
-                f"resource variables, got {text.quoted(names)}. Make them with use_resource=True, or pass them as "
-                "arguments."
+                f"{wording.api}: '{text.name_of(function)}' must not use reference variables of TensorFlow 1, got "
+                f"{text.quoted(names)}. Make them with use_resource=True, or pass them as arguments."
             )
     value, grad_fn = result
     watched: Sequence[tf.Variable] = read
@@ -173,9 +172,9 @@ def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     leaves = tf.nest.flatten(value)
     if dispatch.package_of_keras_tensors(leaves):  # They came in a closure, or in an object.
         raise TypeError(
-            f"{api}: '{name}' computes with KerasTensors, which are not among its arguments, "
-            "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
-            "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
+            f"{api}: '{name}' computes with KerasTensors that are not among its arguments, so its gradient would be "
+            "lost. Pass them as arguments, or in lists, tuples and dictionaries, or call it in the call() of a "
+            "keras.layers.Layer."
         )
     return leaves
 

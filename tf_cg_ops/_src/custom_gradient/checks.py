@@ -42,7 +42,7 @@ class GradientChecks:
         """Raises TypeError if there are variables and grad_fn does not take them."""
         if self.variables and not takes_variables(self.wording, grad_fn):
             sentence = (
-                f"'{{function}}' reads variables that are not among its arguments ({{names}}); "
+                f"'{{function}}' reads variables that are not among its arguments ({{names}}), so "
                 f"{self.wording.takes_no_variables}"
             )
             names = text.quoted(variable.name for variable in self.variables)
@@ -67,9 +67,8 @@ class GradientChecks:
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{self._subject} did not return gradients for the variables; expected a pair (gradients of the "
-                f"inputs, gradients of the variables), got {text.describe_type(answer)}. Return None for a variable "
-                "that has no gradient."
+                f"{self._subject} must return a pair (gradients of the inputs, gradients of the variables), got "
+                f"{text.describe_type(answer)}. Return None for a variable that has no gradient."
             )
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
 

@@ -30,8 +30,7 @@ _WORDING = Wording(
     gradient_function="rule",
     parameters="primals, tangents",
     takes_no_variables=(
-        "expected a tangent rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
-        "variable_tangents=None)."
+        "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),
 )
 
@@ -157,9 +156,8 @@ class CustomJvp(CustomGradient):
         """Sets the tangent rule; returns it."""
         if not callable(rule):
             raise TypeError(
-                f"{_API}: the tangent rule of '{text.name_of(self)}' is not a function; expected a function or "
-                f"another callable, got {text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, "
-                "tangents)."
+                f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
+                f"{text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, tangents)."
             )
         self._rule = rule
         return rule
@@ -168,8 +166,8 @@ class CustomJvp(CustomGradient):
         if self._rule is None:
             name = text.name_of(function)
             raise TypeError(
-                f"{_API}: '{name}' has no tangent rule; expected one before the first call, got none. Write "
-                f"@{self._variable}.defjvp above rule(primals, tangents)."
+                f"{_API}: '{name}' has no tangent rule. Before the first call, write @{self._variable}.defjvp above "
+                "rule(primals, tangents)."
             )
         rule = self._rule
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
@@ -226,14 +224,13 @@ class _Tangents:
             if signature is None:
                 raise
             raise TypeError(
-                f"{self._subject} does not take its arguments; expected parameters for "
-                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self.rule)}{signature}. Write "
-                f"rule({', '.join(['primals', 'tangents', *options])})."
+                f"{self._subject} must take ({', '.join(['primals', 'tangents', *options])}), got "
+                f"{text.name_of(self.rule)}{signature}."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{self._subject} did not return the value with its tangent; expected a "
-                f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
+                f"{self._subject} must return a pair (y, dy), got {text.describe_type(answer)}. End it with: return y, "
+                "dy"
             )
         return self._checked(answer[1])
 
@@ -278,8 +275,8 @@ class _Tangents:
             leaves = pytree.flatten_up_to(self.value, dy)
         except ValueError:
             raise ValueError(
-                f"{self._subject} returned a tangent of another structure; expected that of "
-                f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
+                f"{self._subject} must return tangents in the structure of the value, got {text.describe(dy)}. Return "
+                "one tangent for each Tensor of the value."
             ) from None
         # Only now: the function does not read a variable that it only returns.
         outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
@@ -295,8 +292,8 @@ class _Tangents:
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
             raise TypeError(
-                f"{self._subject} must return a tangent that is "
-                f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
+                f"{self._subject} must return {text.describe_type(output)} as the tangent, like the value, got "
+                f"{text.describe_type(tangent)}."
             )
         pairs = zip(parts, targets, strict=True)
         return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
@@ -320,8 +317,8 @@ class _Tangents:
             tangent = tf.cast(tangent, output.dtype)
         if not tangent.shape.is_compatible_with(output.shape):
             raise ValueError(
-                f"{self._subject} returned a tangent of the wrong shape; expected "
-                f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
+                f"{self._subject} must return a tangent with the shape of the value, {output.shape}, got "
+                f"{tangent.shape}."
             )
         return tangent
 

@@ -111,8 +111,8 @@ def custom_vjp(
             answer = function(*args, **kwargs)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise TypeError(
-                    f"custom_vjp: '{text.name_of(function)}' did not return its value with its residuals; expected a "
-                    f"pair (value, residuals), got {text.describe_type(answer)}. End it with: return value, residuals"
+                    f"custom_vjp: '{text.name_of(function)}' must return a pair (value, residuals), got "
+                    f"{text.describe_type(answer)}. End it with: return value, residuals"
                 )
             value, residuals = answer
             bound = functools.partial(backward, residuals, **nondiff)
@@ -134,6 +134,6 @@ def custom_vjp(
 
 
 _TAKES_OTHER_UPSTREAM = (
-    "{subject} does not take its residuals and upstream gradients; expected parameters for residuals and {upstream} "
-    "(one for each leaf of the value), got backward{signature}. Write backward({parameters})."
+    "{subject} must take the residuals and {upstream} (one for each leaf of the value), got backward{signature}. Write "
+    "backward({parameters})."
 )

@@ -26,14 +26,13 @@ _FOR_VALUES = (
 _DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
 
 
+# `Any`: mypy takes a choice between two lambdas for an object.
 @overload
-def custom_gradient(
-    f: Callable[P, tuple[R, Callable[..., Structure]]], *, saved_orders: int | None = None
-) -> Callable[P, R]: ...
+def custom_gradient(f: Callable[P, tuple[R, Any]], *, saved_orders: int | None = None) -> Callable[P, R]: ...
 @overload
 def custom_gradient(
     f: None = None, *, saved_orders: int | None = None
-) -> Callable[[Callable[P, tuple[R, Callable[..., Structure]]]], Callable[P, R]]: ...
+) -> Callable[[Callable[P, tuple[R, Any]]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     "custom_gradient",
@@ -130,10 +129,7 @@ _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its ar
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
     """The error for a decorated value that cannot be called."""
-    return TypeError(
-        f"{api}: cannot decorate this value; expected a function or another callable, got {text.describe_type(value)}. "
-        f"{advice}"
-    )
+    return TypeError(f"{api}: the argument must be a function, got {text.describe_type(value)}. {advice}")
 
 
 # Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.

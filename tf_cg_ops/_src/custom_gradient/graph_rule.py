@@ -45,9 +45,8 @@ def attach(
         rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
         raise ValueError(
-            f"{wording.subject_of(name)} closes over a Tensor or reads a variable of eager mode, which a "
-            "graph of TensorFlow 1 or of a file cannot hold; expected numbers, NumPy arrays and tensors of the graph, "
-            "got an EagerTensor. Pass its value, as by w.numpy()."
+            f"{wording.subject_of(name)} must not use a Tensor or variable of eager mode, which a graph of TensorFlow "
+            "1 or of a file cannot hold. Use its value instead, for example w.numpy()."
         )
     op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule)
     outputs = list(op.outputs)

@@ -76,19 +76,19 @@ _WORDING = dataclasses.replace(
     without_gradient_function("grad_pass_through"),
     # A gradient that does not fit its input is a value that does not: the gradient passed unchanged.
     wrong_number=(
-        "'{function}' has another number of tensors in its value than among its arguments; expected {expected} (one "
-        "per input: {names}), got {got}. Use custom_gradient for it."
+        "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "
+        "custom_gradient for it."
     ),
     wrong_structure=(
-        "'{function}' returned a value that does not hold as many tensors as {argument}; expected {expected}, got "
-        "{got}. Use custom_gradient for it."
+        "'{function}' must return a value with as many tensors as {argument}, {expected}, got {got}. Use "
+        "custom_gradient for it."
     ),
     wrong_dtype=(
         "'{function}' must return a value that is real where {argument} is real, got {got} for {expected}. Cast its "
         "value with tf.cast, or use custom_gradient."
     ),
     wrong_shape=(
-        "'{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use custom_gradient for a "
-        "function that changes shapes."
+        "'{function}' must return a value with the shape of {argument}, {expected}, got {got}. Use custom_gradient "
+        "for a function that changes shapes."
     ),
 )

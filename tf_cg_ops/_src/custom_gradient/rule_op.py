@@ -85,8 +85,8 @@ def check_positions(op: Any) -> None:
         is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
         if is_repeated or not allowed_positions.issuperset(positions):
             raise ValueError(
-                f"CustomGradientRule: {name} names a position that is not there, or one twice; expected positions "
-                f"among {sorted(allowed_positions)}, got {positions}. Load the graph as it was saved."
+                f"CustomGradientRule: {name} must hold positions from {sorted(allowed_positions)}, each once, got "
+                f"{positions}. Load the graph as it was saved."
             )
 
 
@@ -96,8 +96,8 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     function = tf_internal.find_function(op.graph, name)
     if function is None:
         raise ValueError(
-            f"CustomGradientRule: the graph does not hold the gradient rule; expected a function named '{name}' in "
-            "it, got none. Import the functions of a graph with its nodes."
+            f"CustomGradientRule: the graph lacks the function '{name}', the gradient rule of this op. Import the "
+            "functions of a graph with its nodes."
         )
     signature = tf_internal.function_def_of(function).signature
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
@@ -120,6 +120,6 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             for before, after in ((arguments, expected), (parameters, returned))
         )
         raise ValueError(
-            f"CustomGradientRule: the function '{name}' is not a gradient rule of this op; expected {expected_text}, "
-            f"got {got_text}. Load the graph as it was saved."
+            f"CustomGradientRule: the gradient rule '{name}' must have the signature {expected_text}, got {got_text}. "
+            "Load the graph as it was saved."
         )

@@ -7,16 +7,16 @@ from typing import Any
 import tensorflow as tf
 
 
-def _not_traced(noun: str, place: str) -> str:
+def _not_traced(place: str) -> str:
     return (
-        f"the gradient of '{{function}}' is not there; expected a {noun} that TensorFlow can trace into a graph, got "
-        f"this while tracing it: {{error}}. Use TensorFlow operations in {place}."
+        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. Use "
+        f"TensorFlow operations in {place}."
     )
 
 
 _NO_RULE = (
-    "the graph has no gradient rule of '{function}' for a derivative of order {order}. Compute it in the program that "
-    "traced '{function}'"
+    "the graph does not have the derivative of order {order} of '{function}'. Compute it in the program that traced "
+    "'{function}'"
 )
 
 
@@ -34,21 +34,21 @@ class Wording:
     # Whether the API binds the first arguments of the user's gradient function, by functools.partial.
     binds_arguments: bool = False
     takes_no_variables: str = (
-        "expected a {gradient_function} that takes the keyword argument 'variables', got {gradient_function}"
-        "{signature}. Write {gradient_function}({parameters}, variables=None) and return (gradients of the inputs, "
-        "gradients of the variables)."
+        "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
+        "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
+        "variables)."
     )
     takes_other_upstream: str = (
-        "{subject} does not take its upstream gradients; expected parameters for {upstream} (one for each leaf of the "
-        "value), got {gradient_function}{signature}. Write {gradient_function}({parameters})."
+        "{subject} must take {upstream} (one for each leaf of the value), got {gradient_function}{signature}. Write "
+        "{gradient_function}({parameters})."
     )
     wrong_number: str = (
         "{subject} returned {gradients}; expected {expected} (one per input: {names}). Return None for an input that "
         "has no gradient."
     )
     wrong_structure: str = (
-        "{subject} returned a gradient that does not hold as many tensors as {argument}; expected {expected}, got "
-        "{got}. Return a gradient with the structure of the input."
+        "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
+        "structure of the input."
     )
     wrong_dtype: str = "{subject} must return a gradient of dtype {expected} for {argument}, got {got}. {how_to_cast}"
     wrong_shape: str = (
@@ -56,7 +56,7 @@ class Wording:
         "shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
     no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
-    not_traced: str = _not_traced("{gradient_function}", "{gradient_function}")
+    not_traced: str = _not_traced("{gradient_function}")
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
@@ -83,8 +83,7 @@ CUSTOM_GRADIENT = Wording("custom_gradient")
 @functools.cache
 def without_gradient_function(api: str, differentiated: str = "") -> Wording:
     """The wording of an API whose user writes no gradient function, but perhaps another one, such as a residual."""
-    noun, place = (differentiated, f"the {differentiated}") if differentiated else ("function", "'{function}'")
-    not_traced = _not_traced(noun, place)
+    not_traced = _not_traced(f"the {differentiated}" if differentiated else "'{function}'")
     return Wording(api, subject="the gradient of '{function}'", no_rule=f"{_NO_RULE}.", not_traced=not_traced)
 
 

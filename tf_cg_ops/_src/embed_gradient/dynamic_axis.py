@@ -67,9 +67,8 @@ def event_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf
     """For each dimension of x, whether `axis` names it; an invalid axis fails at run time."""
     if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         raise ValueError(
-            f"{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
-            f"sequence of ints under jit_compile=True, got {axis}. Pass Python ints, or make the axis a Python "
-            "argument of the tf.function."
+            f"{api}: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for "
+            f"one axis, got {axis}. Pass Python ints, or make the axis a Python argument of the tf.function."
         )
     rank = tf.size(x_shape, out_type=tf.int64)
     axis = tf.reshape(axis, [-1])

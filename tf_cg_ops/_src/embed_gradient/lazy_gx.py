@@ -38,8 +38,8 @@ def called_or_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: A
     for function in filter(callable, items):
         if not _takes_no_arguments(function):
             raise TypeError(
-                f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
-                f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
+                f"{api}: gx must be a Tensor or a function without arguments, got {text.describe(function)}, which "
+                "takes arguments. Bind them, as in lambda: f(x)."
             )
     # A gx that is differentiated itself has to be recorded now.
     is_differentiated = convert.to_stopped(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()

@@ -45,8 +45,8 @@ def dense_upstream(dy: Any, shape: Shape | tf.TensorShape) -> tf.Tensor:
     dy = tf.convert_to_tensor(slices.to_dense(dy))
     if not dy.shape.is_compatible_with(shape):
         raise ValueError(
-            f"embed_gradient: the upstream gradient has the wrong shape; expected {tf.TensorShape(shape)} (the shape "
-            f"of the value), got {dy.shape}. Pass one number for each element of the value."
+            f"embed_gradient: the upstream gradient must have the shape of the value, {tf.TensorShape(shape)}, got "
+            f"{dy.shape}."
         )
     return dy
 

@@ -50,8 +50,8 @@ class AlignedSizes:
         """Aligns the sizes of one member."""
         if fx is None or gx is None or x is None:
             raise tf_internal.ConversionNotImplementedError(
-                "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and "
-                "Jacobians need it. Set it with tf.ensure_shape, or allow the fallback to a while loop."
+                "embed_gradient: tf.vectorized_map and Jacobians need to know the rank of fx, gx and x while tracing. "
+                "Set it with tf.ensure_shape, or allow the fallback to a while loop."
             )
         event_dims = {axis % len(x) for axis in pfor_input.get_attr("axis")}
         is_event = [pfor_input.get_attr("all_axes") or i in event_dims for i in range(len(x))]

@@ -16,7 +16,7 @@ def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
     """Calls the rule, the function that the op names."""
     if type(op.outputs[0]) is tf_internal.EagerTensor:
         raise ValueError(
-            "CustomGradientRule: the op was called in eager mode, but only a graph holds its rule. Use "
+            "CustomGradientRule: in eager mode this op has no gradient, because its rule is a function of a graph. Use "
             "tf_cg_ops.custom_gradient."
         )
     return graph_rule.gradients(op.outputs[0].op, dys)  # A tape passes an imitation of the op, without its graph.
