@@ -392,7 +392,7 @@ def test_a_keras_model_under_xla_is_told_what_to_do():
 
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Layer()])
     model.compile(loss="mse", jit_compile=True)
-    with pytest.raises(NotImplementedError, match="Compile a Keras model with jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="compile a Keras model with jit_compile=False"):
         model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 

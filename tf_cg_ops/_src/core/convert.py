@@ -1,4 +1,4 @@
-"""Conversion of arguments to Tensors, dtypes and axes that the ops take, with messages that name the arguments."""
+"""Converts arguments to what the ops take, with messages that name the arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tf_cg_ops._src.core.variables import as_variable
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
-# Built once: this code runs before every eager call, which costs microseconds.
+# Built once: this code runs in every eager call, and a call takes microseconds.
 _SUPPORTED = frozenset(DTYPES)
 _LISTS = (list, tuple)
 _BOOLS = (bool, np.bool_)
@@ -21,12 +21,12 @@ _NUMPY = (np.ndarray, np.generic)
 
 
 def is_inexact_array(value: Any) -> bool:
-    """Whether it is a NumPy array or number that can have a gradient; the kind of bfloat16 is "V"."""
+    """Whether a value is a NumPy array or number that can have a gradient; the kind of bfloat16 is "V"."""
     return isinstance(value, _NUMPY) and value.dtype.kind not in "OSUmMbiu"
 
 
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
-    """Lists of gx and x, and for each pair the suffix of its names in messages: `[0]`, or nothing for a single pair."""
+    """Lists of gx and x, and for each pair a suffix for messages: `[0]`, or nothing if there is a single pair."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]
@@ -49,11 +49,11 @@ def _describe_length(value: Any) -> str:
 
 
 def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf.Tensor]:
-    """Tensors of one dtype: that of the Tensors and Variables among the arguments, else that of the first.
+    """Converts values to Tensors of one dtype, the one of the Tensors and Variables, or of the first value.
 
     Python numbers and NumPy arrays take the dtype of the Tensors, as they do in TensorFlow's own operators.
     """
-    # A Variable has to be read to know its dtype: a scope of mixed precision may change it.
+    # Only reading a Variable tells its dtype, because mixed precision can change it.
     values = [
         _to_tensor(api, name, value, None) if hasattr(value, "dtype") and not isinstance(value, _NUMPY) else value
         for name, value in zip(names, values, strict=True)
@@ -66,7 +66,7 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
             f"tf.cast({first}, tf.float32)."
         )
     for name, value in zip(names, values, strict=True):
-        # NumPy would drop the imaginary part, with no more than a warning.
+        # NumPy would drop the imaginary part, with just a warning.
         if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
             raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
     return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
@@ -83,7 +83,7 @@ def to_tensor_pairs(
 
 
 def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
-    """The dtype of all Tensors, and the name of the first one; without Tensors, those of the first argument."""
+    """The name of the first Tensor and the dtype of all of them; without Tensors, of the first argument."""
     first = None
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, tf.Tensor):
@@ -108,7 +108,7 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
-    """The error for a value that is no dense tensor."""
+    """The error for a value that does not convert to a dense Tensor."""
     hint = "Convert it before the call."
     if callable(value):
         hint = "Pass the value of the function, not the function itself."
@@ -127,13 +127,13 @@ def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.D
 
 
 def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
-    """A real number, or a Variable or Tensor of any real dtype, cast to `dtype`; TypeError for anything else."""
+    """Casts a real number, Variable or Tensor to `dtype`; raises TypeError for anything else."""
     if isinstance(value, (bool, str, bytes)) or value is None:
         raise _not_real(api, name, value)
-    # The tf.Variable itself: inside a Keras layer, reading a Variable of Keras may round it to 16 bits.
+    # The tf.Variable itself: inside a Keras layer, reading a Keras variable can round it to 16 bits.
     variable = as_variable(value)
     value = value if variable is None else variable
-    # A number is rounded once, to the dtype of the result.
+    # Round a number only once, to the dtype of the result.
     number_dtype = dtype.real_dtype if isinstance(value, (int, float)) else None
     tensor = _to_tensor(api, name, value, number_dtype)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
@@ -149,19 +149,19 @@ def _not_real(api: str, name: str, value: Any) -> TypeError:
 
 
 def to_bool(api: str, name: str, value: Any) -> bool:
-    """The flag of this name as a bool; TypeError for anything else."""
+    """Returns a flag as a bool; raises TypeError for anything else."""
     if not isinstance(value, _BOOLS):
         raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
     return bool(value)
 
 
 def to_stopped(api: str, fx_gx_manually_stopped: Any) -> bool:
-    """`to_bool` for the flag that every function with a `gx` has."""
+    """`to_bool` for the flag of every function with a `gx`."""
     return to_bool(api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
 
 
 def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
-    """None or a list of ints; an integer Tensor of rank 0 or 1, if its value is not known while tracing."""
+    """Returns None, a list of ints, or a Tensor of rank 0 or 1 if the value is not known while tracing."""
     if axis is None:
         return None
     if isinstance(axis, tuple) and not axis:
@@ -171,7 +171,7 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     if isinstance(axis, np.ndarray):
         if axis.ndim > 1:
             raise _axis_rank_error(api, axis.shape)
-        # NumPy makes floats of an empty list.
+        # NumPy turns an empty list into floats.
         entries = list(np.ravel(axis)) if axis.size else []
     else:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
@@ -187,7 +187,7 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
 
 
 def _to_int64(entry: Any) -> tf.Tensor:
-    """A scalar of an axis that holds Tensors, or TypeError."""
+    """Converts one entry of an axis that holds Tensors, or raises TypeError."""
     if isinstance(entry, tf.Tensor) and entry.dtype.is_integer and entry.dtype != tf.uint64:
         return tf.cast(entry, tf.int64)
     return tf.constant(operator.index(entry), tf.int64)
@@ -204,14 +204,14 @@ def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
 
 
 def _check_int64(api: str, dimensions: list[int]) -> list[int]:
-    """The dimensions, if they fit the op's attribute; the op checks everything else about them."""
+    """Returns the dimensions if they fit the op's attribute; the op checks the rest."""
     if not all(-(2**63) <= dimension < 2**63 for dimension in dimensions):
         raise ValueError(invalid_axis(api, "x", f"axis {dimensions}"))
     return dimensions
 
 
 def invalid_axis(api: str, x_name: str, got: str) -> str:
-    """The message for an axis with a dimension that `x` does not have, or with one twice."""
+    """The message for an axis that names a dimension twice, or one that `x` does not have."""
     return f"{api}: axis must name dimensions of {x_name}, each at most once, with values in [-rank, rank), got {got}."
 
 

@@ -1,4 +1,4 @@
-"""The op that calls a Python function from a graph. Only this process can run it, and its errors say so."""
+"""Calls a Python function from a graph. Only this process can run such a graph, and the errors say so."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ def call_python(
     *,
     stateless: bool = False,
 ) -> list[tf.Tensor]:
-    """Adds an op to the graph that passes its inputs to a function as arrays, and returns its results.
+    """Adds an op to the graph that calls a function with its inputs as arrays, and returns the results.
 
-    `subject` begins its errors, with the API and the user's function; `advice` ends those of another process. A
-    stateless op runs only if somebody reads its results.
+    Its errors begin with `subject`, the API and the user's function; in another process they end with `advice`. A
+    stateless op runs only if its results are used.
     """
     graph = tf.compat.v1.get_default_graph()
     if tf_internal.is_traced_for_xla(graph):
@@ -33,7 +33,8 @@ def call_python(
             f"{subject} is Python code, which XLA cannot compile. Leave jit_compile=True out of every tf.function "
             "around it, and compile a Keras model with jit_compile=False."
         )
-    # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
+    # TensorFlow shows the token if another process runs the graph. It is unique, so that that process does not find a
+    # function under it.
     token = (
         f"{subject} is Python code, which only runs in the process that made this graph. {advice} (Function "
         f"{uuid.uuid4().hex})"
@@ -48,12 +49,12 @@ def call_python(
     return results
 
 
-# An error that is raised here would only be logged: TensorFlow then raises its own, which advises to save without
-# gradients. Such a model fails in the process that loads it.
+# TensorFlow would only log an error that is raised here, and advise to save without gradients, which gives a model that
+# cannot be loaded. So the message is in the name of a capture that TensorFlow refuses to save.
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
 def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
-    """Captures a text, which TensorFlow shows in its error for captures that are not saved."""
+    """Captures a text: TensorFlow's error about captures that cannot be saved shows it."""
     with tf.init_scope():
         text = tf.constant(
             "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "

@@ -1,4 +1,4 @@
-"""`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
+"""`custom_jvp`: a function with a tangent rule, which reverse mode transposes."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ class CustomJvp(CustomGradient):
 
     @property
     def _variable(self) -> str:
-        """The name that a program has for it: a lambda has none."""
+        """The name of the function in the user's program; "f" for a lambda, which has none."""
         return self.__name__ if self.__name__.isidentifier() else "f"
 
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Sets the tangent rule; returns it."""
+        """Sets the tangent rule and returns it."""
         if not callable(rule):
             raise TypeError(
                 f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
@@ -197,7 +197,7 @@ registration.classes.append(CustomJvp)
 
 @dataclasses.dataclass(eq=False)
 class _Tangents:
-    """The tangent rule at the arguments of one call, as a function of the tangents alone, and its transpose."""
+    """The tangent rule at the arguments of one call, as a function of the tangents, and its transpose."""
 
     function: str
     rule: Callable[..., Any]
@@ -212,7 +212,7 @@ class _Tangents:
     def __call__(
         self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
     ) -> list[Any]:
-        """The tangent of each leaf of the value; None for one that has none."""
+        """The tangent, or None, of each leaf of the value."""
         options = dict(self.nondiff)
         if variables:
             options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
@@ -235,10 +235,10 @@ class _Tangents:
         return self._checked(answer[1])
 
     def transpose(self) -> Callable[..., Any]:
-        """The function `grad_fn` of the call.
+        """Makes the `grad_fn` of the call.
 
-        A linear function is transposed by differentiating it: the derivative of `t -> J t` is `J` at every point, so a
-        tape computes `J^H v` from the function alone. The point is zero here.
+        Differentiating a linear function transposes it: the derivative of `t -> J t` is `J` at every point, so a tape
+        computes `J^H v`. The point here is zero.
         """
         values = tf.nest.flatten(self.primals)
 
@@ -266,7 +266,7 @@ class _Tangents:
         def without_variables(*dys: Any) -> Any:
             return transposed(*dys)
 
-        # The check of every API asks the signature whether it takes variables.
+        # GradientChecks looks into the signature for `variables`.
         return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
 
     def _checked(self, dy: Any) -> list[Any]:
@@ -278,12 +278,12 @@ class _Tangents:
                 f"{self._subject} must return tangents in the structure of the value, got {text.describe(dy)}. Return "
                 "one tangent for each Tensor of the value."
             ) from None
-        # Only now: the function does not read a variable that it only returns.
+        # Not earlier, since the function does not read a variable that it only returns.
         outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
         return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
 
     def _checked_tangent(self, tangent: Any, output: Any) -> Any:
-        """The tangent of a leaf of the value, or None."""
+        """Checks the tangent of a leaf of the value; returns it, or None."""
         targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
         if tangent is None or not targets:
             return None
@@ -299,7 +299,7 @@ class _Tangents:
         return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
 
     def _fitting(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
-        """The tangent in the dtype of the output, checked."""
+        """Checks a tangent and casts it to the dtype of the output."""
         if not tf.is_tensor(tangent):
             try:
                 tangent = to_tensor(tangent, output.dtype)
@@ -324,5 +324,5 @@ class _Tangents:
 
 
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:
-    """Zeros for a Tensor that has a tangent. Any other point would do: the rule is linear."""
+    """Zeros for a Tensor that has a tangent. Any other point would do, since the rule is linear."""
     return tf.zeros_like(tensor) if tf_internal.is_trainable(tensor) and tensor.dtype != tf.resource else None

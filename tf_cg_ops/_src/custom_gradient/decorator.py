@@ -128,16 +128,16 @@ _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its ar
 
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
-    """The error for a decorated value that cannot be called."""
+    """The error for an argument that is not a function."""
     return TypeError(f"{api}: the argument must be a function, got {text.describe_type(value)}. {advice}")
 
 
-# Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
+# Otherwise AutoGraph would follow __wrapped__ and call the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
-    """A decorated function or method: `run(function, args, kwargs)` computes it.
+    """A decorated function or method, which calls `run(function, args, kwargs)`.
 
-    The API makes the same function again with these options, if a file can hold them.
+    With the options, if a file can hold them, the API can make the same function again.
     """
 
     def __init__(
@@ -149,15 +149,15 @@ class CustomGradient:
         self.api = api
         self.options = options
         self._run = run
-        self._unbound: CustomGradient | None = None  # Of a bound method, the decorated function.
+        self._unbound: CustomGradient | None = None  # The decorated function of a bound method.
         self._attributes = {self.__name__}  # Its names in classes.
 
     def _wrap(self, function: Callable[..., Any]) -> None:
-        # Some callables have no name, such as those of functools.partial.
+        # A functools.partial, for example, has no name.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
         functools.update_wrapper(self, function, updated=())
-        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled, and belong to the function.
+        # TensorFlow's own attributes, such as the dispatcher of an op, belong to the function and cannot be pickled.
         own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
         if isinstance(function, (types.FunctionType, types.MethodType)):
             self.__dict__.update(own)
@@ -179,22 +179,22 @@ class CustomGradient:
         return bound
 
     def __eq__(self, other: object) -> bool:
-        """Bound methods are equal if the function and the instance are the same, as those of Python are."""
+        """Bound methods are equal if function and instance are the same, as in Python."""
         if self._unbound is None or not isinstance(other, CustomGradient) or other._unbound is None:
             return self is other
         return self._unbound is other._unbound and self._instance() is other._instance()
 
     def __hash__(self) -> int:
-        """Equal for equal bound methods."""
+        """Equal bound methods have equal hashes."""
         return object.__hash__(self) if self._unbound is None else hash((id(self._unbound), id(self._instance())))
 
     def _instance(self) -> Any:
         return getattr(self._function, "__self__", self._function)
 
     def _is_method_of(self, first: Any) -> bool:
-        """Whether the first argument is the `self` or `cls` of this method, which was called as `Base.method(self)`.
+        """Whether this method was called as `Base.method(self)`, so that the first argument is its `self` or `cls`.
 
-        Since Python 3.13, a classmethod calls what it decorates so, too; properties always do.
+        Properties call what they decorate like this, and since Python 3.13 a classmethod does, too.
         """
         if isinstance(first, tf.Tensor) or self._unbound is not None or not hasattr(self._function, "__get__"):
             return False
@@ -222,7 +222,7 @@ class CustomGradient:
             statuses.pop()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled by name, like a function; by value if there is no such name (some picklers can do that)."""
+        """Pickles by name, like a function; by value if the name is not found and the pickler can do that."""
         instance = getattr(self._function, "__self__", None)
         if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
             return getattr, (instance, self.__name__)
@@ -239,7 +239,7 @@ class CustomGradient:
         return super().__reduce_ex__(protocol)
 
     def __tf_tracing_type__(self, context: Any) -> Any:
-        """As an argument of a tf.function, told apart by identity and not by the function in __wrapped__."""
+        """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomGradient:
@@ -247,7 +247,7 @@ class CustomGradient:
         return self
 
     def get_config(self) -> dict[str, Any]:
-        """The config that Keras saves for, say, the activation of a layer."""
+        """The config that Keras saves, for example for the activation of a layer."""
         return registration.function_config(self)
 
     @classmethod
@@ -257,7 +257,7 @@ class CustomGradient:
 
 
 def _has_its_name(function: Any, wanted: Any) -> bool:
-    """Whether a module has the object under the name of the function."""
+    """Whether the module of the function has the object under the function's name."""
     found = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -265,9 +265,9 @@ def _has_its_name(function: Any, wanted: Any) -> bool:
 
 
 def _stores_programs_by_value() -> bool:
-    """Whether a pickler is at work that takes the functions of `__main__` to processes that do not have them.
+    """Whether the current pickler stores functions of `__main__` by value, for processes that do not have them.
 
-    Pickle asks an object how to store it, and does not tell which pickler asks.
+    An object does not learn which pickler stores it, so this looks at the stack.
     """
     frame = sys._getframe()
     while frame is not None:

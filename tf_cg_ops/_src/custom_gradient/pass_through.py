@@ -52,7 +52,7 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
             leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
             has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
             passed = list(dy)
-            # A tf.function also passes defaults, such as the name=None of tf.round: skip those.
+            # Skip the defaults that a tf.function passes, such as name=None of tf.round.
             if sum(has_gradient) == len(dy):
                 upstream = iter(dy)
                 passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
@@ -74,7 +74,7 @@ registration.makers["grad_pass_through"] = grad_pass_through
 
 _WORDING = dataclasses.replace(
     without_gradient_function("grad_pass_through"),
-    # A gradient that does not fit its input is a value that does not: the gradient passed unchanged.
+    # The gradient passes unchanged, so if it does not fit the input, the value does not.
     wrong_number=(
         "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "
         "custom_gradient for it."
