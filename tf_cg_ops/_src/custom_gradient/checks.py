@@ -124,7 +124,7 @@ class GradientChecks:
         return can_leave_out and not can_include
 
     def _fit(self, entries: list[Any], first: int) -> bool:
-        """Whether the entries fit the leaves from `first` on: leaves with Tensors have one, others have None."""
+        """Whether the entries fit the leaves from `first` on: and None for leaves without Tensors."""
         inputs = self.inputs[first:]
         has_rest = any(inputs[len(entries) :])
         pairs = zip(entries, inputs, strict=False)
