@@ -27,7 +27,7 @@ def product(matrix, vector):
 
 @product.defjvp
 def product_jvp(primals, tangents):
-    """Ten times the part of the matrix, a hundred times that of the vector."""
+    """Ten times the part of the matrix, a hundred times the part of the vector."""
     (matrix, vector), (by_matrix, by_vector) = primals, tangents
     dy = 10 * tf.linalg.matvec(by_matrix, vector) + 100 * tf.linalg.matvec(matrix, by_vector)
     return product(matrix, vector), dy
@@ -105,7 +105,7 @@ def weighted(x):
 
 @weighted.defjvp
 def weighted_jvp(primals, tangents, variables=(), variable_tangents=()):
-    """Ten times the part of x, a hundred times that of the variable."""
+    """Ten times the part of x, a hundred times the part of the variable."""
     dy = 10 * variables[0] * tangents[0] + 100 * primals[0] * variable_tangents[0]
     return weighted(*primals), dy
 

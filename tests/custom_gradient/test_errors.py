@@ -380,7 +380,7 @@ def test_a_value_of_another_shape_that_shows_at_run_time_only():
         run_of_unknown_shape(lambda x: cg.grad_pass_through(twice)(x)[:2])
 
 
-# What is no function, exceptions of the user, and what cannot be traced
+# What is not a function, exceptions of the user, and what cannot be traced
 
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
@@ -492,7 +492,7 @@ for name in sys.argv[2:]:
 
 
 def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
-    """A loaded model has the values, and says in the words of the user why there is no gradient."""
+    """A loaded model has the values, and says in the user's words why the gradient is missing."""
     model = tf.Module()
     for name, (make, _) in SAVED.items():
         setattr(model, name, tf.function(make(), input_signature=[tf.TensorSpec([2])]))

@@ -1,4 +1,4 @@
-"""Decorated functions in every mode and after a reload: first and second order against numbers derived by hand."""
+"""Decorated functions in every mode and after a reload: first and second order, against numbers that we derived."""
 
 import json
 
@@ -71,7 +71,7 @@ def tangent(function, x, t):
 @pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
 def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
-    """Loaded, and saved again and loaded: exactly what it was before, which graph/test_modes.py compares with numbers by hand."""
+    """Loaded, and saved again and loaded: exactly what it was before, which graph/test_modes.py compares with numbers."""
     model = tf.Module()
     model.weight = WEIGHT
     for name, case in CASES.items():
@@ -94,7 +94,7 @@ def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
 
 @cg.custom_gradient
 def sine(x):
-    """Its true gradient, so that every order is that of the sine."""
+    """Its true gradient, so that every order is a derivative of the sine."""
     return tf.sin(x), lambda dy: dy * tf.cos(x)
 
 
@@ -243,7 +243,7 @@ def test_tangents_with_slices_and_with_integer_outputs():
 @pytest.mark.core
 @pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
 def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
-    """In eager mode; graph/test_modes.py has those of graphs."""
+    """In eager mode; graph/test_modes.py has the graphs."""
     pfor, loop = (jacobian(CASES[case].function, tf.constant(X), use_pfor) for use_pfor in (True, False))
     np.testing.assert_allclose(pfor, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
     np.testing.assert_allclose(loop, pfor)

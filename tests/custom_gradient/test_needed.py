@@ -1,4 +1,4 @@
-"""Gradients that nobody can ask for: `backward` of `custom_vjp` is told, and need not compute them."""
+"""`backward` of `custom_vjp` learns which gradients are not needed."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_gradients_that_no_tape_watches_are_not_needed(watched, mode, product, l
             np.testing.assert_allclose(actual, expected)
         else:
             assert actual is None
-    # A graph is made for all: tapes around it may watch either, and so may those of a loaded model.
+    # A graph is traced for all: tapes around it can watch either, and so can tapes around a loaded model.
     assert log[-1] == ((True, True) if mode == "function" else watched)
 
 

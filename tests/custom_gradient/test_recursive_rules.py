@@ -162,7 +162,7 @@ def test_a_saved_recursive_rule_has_three_orders_in_a_fresh_process(tmp_path):
 
 
 def test_no_exception_of_recursion_is_swallowed():
-    """The rule is that of the function, and no excuse for not having one."""
+    """The function itself is its gradient function, so a missing rule would be a mistake."""
     function = recursive()["exp"]
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
     (op,) = [op for op in graph.get_operations() if op.type == "CustomGradientRule"]

@@ -56,7 +56,7 @@ DECORATORS = ["custom_gradient", "custom_vjp", "custom_jvp"]
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
 @pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
 def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, trainable, mode):
-    """That of the rule if it takes variables, and otherwise its upstream gradient, as in plain code."""
+    """It comes from the rule if that takes variables; otherwise it is the upstream gradient, as in plain code."""
     v = tf.Variable([3.0, 4.0], trainable=trainable)
     function = with_returned(v, takes_variables)[name]
 

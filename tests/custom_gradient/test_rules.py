@@ -29,8 +29,8 @@ RULES = {
 }
 
 
-# Not where the tapes are around a tf.function: TensorFlow also asks for the gradient of an upstream of zeros there, and
-# these rules have others. A graph of TensorFlow 1 holds no Tensor of eager mode.
+# Not with tapes around a tf.function, where TensorFlow also computes the gradient for an upstream of zeros, and not in a
+# graph of TensorFlow 1, which cannot hold EagerTensors.
 @pytest.mark.parametrize(("rule", "mode"), pairs(RULES, ["eager", "traced", "unknown_shape", "jit"], quick=2))
 def test_rules_may_return_tensors_that_they_did_not_compute(rule, mode):
     x, dy = np.array([2.0, 3.0]), np.array([1.0, 10.0])

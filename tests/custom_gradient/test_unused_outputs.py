@@ -1,4 +1,4 @@
-"""custom_vjp with materialize_grads=False: None for the upstream gradients of outputs that nobody used."""
+"""custom_vjp with materialize_grads=False: None for the upstream gradients of unused outputs."""
 
 import concurrent.futures
 import threading

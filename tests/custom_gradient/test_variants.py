@@ -260,7 +260,7 @@ def test_arguments_that_are_no_tensors_need_no_gradient(traced):
 
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["", "functions_run_eagerly"])
 def test_tangents_of_a_recomputation_with_all_kinds_of_arguments(run_eagerly):
-    """Structures, a ragged tensor, a keyword, what is no tensor, and a variable."""
+    """Structures, a ragged tensor, a keyword, an argument that is not a tensor, and a variable."""
     v = tf.Variable([2.0, 3.0])
 
     @cg.recompute_grad

@@ -46,7 +46,7 @@ def test_it_is_called_once_for_gradients_and_not_without(stopped, x, dy):
     with tf.GradientTape() as tape:
         tape.watch(other)
         h = cg.embed_gradient(tf.sin(other), gx, x, fx_gx_manually_stopped=stopped)
-    assert gx.calls == stopped  # Stopped by hand, it is called where something records.
+    assert gx.calls == stopped  # With fx_gx_manually_stopped, it is called if something records.
     assert stopped or tape.gradient(h, other, output_gradients=dy) is None
     gx.calls = 0
     with tf.GradientTape(persistent=True) as tape:
@@ -91,7 +91,7 @@ def test_a_graph_calls_it_once_while_it_is_traced(stopped, wrapped, x, dy):
             h = cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
         return tape.gradient(h, x, output_gradients=dy)
 
-    # Stopped by hand: sin(x) has a gradient of its own.
+    # With fx_gx_manually_stopped, sin(x) has its own gradient.
     expected = (1 + stopped) * dy * np.cos(x)
     if wrapped == "tf1":
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -1,4 +1,4 @@
-"""Derivatives of the first three orders, in both stopping modes, against the stop-gradient formula and by hand."""
+"""Derivatives of the first three orders, in both stopping modes, against the stop-gradient formula and known numbers."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, r
 
 
 def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
-    """z = x' A y with derivatives given by hand; the Hessian is [[0, A], [A', 0]].
+    """z = x' A y with known derivatives; the Hessian is [[0, A], [A', 0]].
 
     One of the two gradients carries the mixed derivative, for both orders of differentiation; a second one that did so
     too would count it twice, as the formula does.

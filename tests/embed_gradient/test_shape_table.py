@@ -22,7 +22,7 @@ class Row:
     x: tuple[int, ...]
     gx: tuple[int, ...]
     axis: Any
-    dx: Any  # Of dy and gx, written by hand.
+    dx: Any  # A formula of dy and gx.
 
     def __str__(self):
         return f"fx{list(self.fx)}-x{list(self.x)}-gx{list(self.gx)}-axis={self.axis}".replace(" ", "")

@@ -25,7 +25,7 @@ def special_values(dtype):
     if dtype.is_complex:
         parts = special_values(tf.float64 if dtype == tf.complex128 else tf.float32)
         return np.stack([parts, parts[::-1]], -1).view(dtype.as_numpy_dtype)[:, 0]
-    # Every pattern of the 16-bit types, a spread of those of float32: specials, payloads and denormals among them.
+    # Every bit pattern of the 16-bit types and a spread for float32, with specials, payloads and denormals.
     count = 2 ** (8 * dtype.size)
     patterns = np.arange(0, count, max(1, count // 65536), dtype=np.uint64)
     return patterns.astype({2: np.uint16, 4: np.uint32}[dtype.size]).view(dtype.as_numpy_dtype)
