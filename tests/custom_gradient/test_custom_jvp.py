@@ -1,4 +1,4 @@
-"""custom_jvp: the tangents are the rule's, and the gradients its transpose."""
+"""custom_jvp: tangents come from the rule, gradients from its transpose."""
 
 import re
 
@@ -43,18 +43,18 @@ def test_the_gradient_is_the_transpose_of_the_rule(name, rng):
 
 
 @pytest.mark.parametrize("mode", RUNS)
-def test_the_tangent_is_that_of_the_rule(mode, rng):
+def test_the_tangent_comes_from_the_rule(mode, rng):
     matrix, vector, by_matrix, by_vector = (tf.constant(random_array(rng, s)) for s in ([2, 3], [3], [2, 3], [3]))
     run = RUNS[mode](lambda *args: jvp(product, args[:2], args[2:]))
     expected = 10 * by_matrix.numpy() @ vector.numpy() + 100 * matrix.numpy() @ by_vector.numpy()
     np.testing.assert_allclose(run(matrix, vector, by_matrix, by_vector), expected, rtol=1e-13)
-    # Of one argument alone: the other has zeros.
+    # With a tangent for one argument, the other gets zeros.
     only = RUNS[mode](lambda v, t: jvp(lambda v: product(matrix, v), [v], [t]))(vector, by_vector)
     np.testing.assert_allclose(only, 100 * matrix.numpy() @ by_vector.numpy(), rtol=1e-13)
 
 
 def test_a_complex_rule(rng):
-    """The transpose has the conjugate, as TensorFlow's gradients do."""
+    """The transpose conjugates, as TensorFlow's gradients do."""
     square = cg.custom_jvp(lambda z: z**2)
     square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2 * primals[0] * tangents[0]))
     z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)

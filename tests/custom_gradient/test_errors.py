@@ -1,4 +1,4 @@
-"""Wrong results of gradient functions: every message with its full text and in the words of what the user wrote.
+"""Wrong results of gradient functions: every message, in full and in the user's words.
 
 In eager mode, in a tf.function and in a graph of TensorFlow 1.
 """
@@ -44,7 +44,7 @@ MODES = {
 
 
 def returning(answer, reads_variable=False):
-    """Of x and y, and perhaps of the variable w, with a grad_fn that returns `answer(dy)`."""
+    """A function of x and y, and maybe the variable w, with a grad_fn that returns `answer(dy)`."""
 
     def log1pexp(x, y):
         if reads_variable:
@@ -299,7 +299,7 @@ for error, of_grad_fn, of_others in ((ValueError, VALUES, VALUES_OF_OTHERS), (Ty
 
 def can_run(case, mode):
     if mode == "tf1":
-        return "variable" not in case  # A variable of eager mode is none of a TensorFlow 1 graph.
+        return "variable" not in case  # A TensorFlow 1 graph cannot use variables of eager mode.
     return (case, mode) != ("custom_gradient without an argument", "called")  # TensorFlow itself refuses this call.
 
 
@@ -316,7 +316,7 @@ def test_messages(case, mode):
     assert message.startswith("custom_gradient") or "grad_fn" not in str(caught.value)
 
 
-# Shapes that only a run tells
+# Shapes that are only known at run time
 
 
 def run_of_unknown_shape(function, size=None, jit_compile=False):
@@ -362,7 +362,7 @@ def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
     ids=["a_constant", "of_the_gradient", "of_the_input"],
 )
 def test_a_wrong_shape_where_one_shape_is_known(size, grad_fn):
-    """TensorFlow's optimizer folds an op away whose shape function says that two shapes are the same."""
+    """TensorFlow's optimizer removes an op if its shape function says that two shapes are the same."""
     function = cg.custom_gradient(lambda x: (1.0 * x, grad_fn))
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("for 'x'; expected [2], got [1]. ")):
         run_of_unknown_shape(function, size)
@@ -384,13 +384,13 @@ def test_a_value_of_another_shape_that_shows_at_run_time_only():
 
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
-def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
+def test_a_decorated_object_that_is_not_a_function_is_refused_at_once(decorator):
     with pytest.raises(TypeError, match=rf"^{decorator}: the argument must be a function, got an EagerTensor\."):
         getattr(cg, decorator)(tf.constant(1.0))
 
 
 @pytest.mark.parametrize(("name", "call"), [("forward", "forward(*args)"), ("backward", "backward(residuals, *dys)")])
-def test_a_pass_that_is_no_function_is_refused_at_once(name, call):
+def test_a_pass_that_is_not_a_function_is_refused_at_once(name, call):
     message = f"custom_vjp: {name} must be a function, got a float. Pass the function itself: {call}."
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         cg.custom_vjp(**{"forward": fwd, "backward": bwd, name: 3.0})
@@ -412,7 +412,7 @@ def test_saved_orders_must_be_a_positive_int(api):
             DECORATORS[api](wrong)
 
 
-def test_names_that_are_no_arguments_are_refused():
+def test_names_that_are_not_arguments_are_refused():
     message = "nondiff_argnames must name arguments of 'fwd', which are ['x', 'y'], got ['nope']."
     with pytest.raises(ValueError, match=re.escape(f"custom_vjp: {message}")):
         cg.custom_vjp(fwd, bwd, nondiff_argnames=["nope"])
@@ -508,7 +508,7 @@ def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
 def test_a_batched_rule_speaks_of_what_the_user_wrote():
     function = cg.custom_vjp(lambda x: (x, x), lambda x, dy: tf.constant(dy.numpy()))
 
-    @tf.function(autograph=False)  # Whose messages quote the library's source.
+    @tf.function(autograph=False)  # AutoGraph's messages quote the library's source.
     def run(x):
         def per_example(x):
             with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""Calls as other libraries have them: the error names the function that the user wants, and shows the call."""
+"""Calls in the style of other libraries: the error names the right function, and shows the right call."""
 
 import functools
 import inspect
@@ -186,7 +186,7 @@ def scaled(scale, first, dy):
     return scale * dy
 
 
-# A functools.partial has the parameters that are left.
+# A functools.partial has the remaining parameters.
 PARTIAL = functools.partial(scaled, 3.0)
 PARTIALS = {
     "backward": (

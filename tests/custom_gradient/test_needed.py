@@ -32,7 +32,7 @@ def product(log):
 
 
 def gradients(function, watched):
-    """By x and y, of which a tape watches some."""
+    """The gradients for x and y, of which a tape watches some."""
     sources = [tf.constant(X), tf.constant(Y)]
     with tf.GradientTape() as tape:
         tape.watch([tensor for tensor, is_watched in zip(sources, watched, strict=True) if is_watched])
@@ -81,7 +81,7 @@ def test_forward_mode_and_symbolic_gradients_need_all(product, log):
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_a_graph_does_not_run_what_nobody_reads(outer):
+def test_a_graph_does_not_run_unused_gradients(outer):
     """Counted by a Python function without side effects, in the gradient of one of two arguments.
 
     TensorFlow runs the whole gradient of a tf.function for a tape around it.

@@ -1,4 +1,4 @@
-"""Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
+"""Variables that a function only returns, that are not trainable but watched, or that are passed twice."""
 
 import types
 
@@ -182,7 +182,7 @@ class Elsewhere:
 
 
 def test_a_watched_variable_that_only_another_object_holds():
-    """In eager mode TensorFlow's C++ reads the variables of an op, and does not report those that are not trainable."""
+    """In eager mode TensorFlow's C++ reads the variables of an op, and only reports trainable ones."""
     v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
 
     def grad_fn(dy, variables=()):
@@ -198,7 +198,7 @@ def test_a_watched_variable_that_only_another_object_holds():
 
 
 class OwnVariable(keras.Variable):
-    """A subclass in a module of the user."""
+    """A subclass in a user's module."""
 
 
 VARIABLES = {

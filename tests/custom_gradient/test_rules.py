@@ -1,4 +1,4 @@
-"""Results that a gradient function may return from the graph that it is traced into."""
+"""What a gradient function can return from the graph that it is traced into."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def what_the_value_was_computed_from(x):
     return 2.0 * x, lambda dy: e
 
 
-# Each with the first and the second derivative, of sum(dx * dy), for x and dy.
+# Each with the first derivative, and the second one, of sum(dx * dy), for x and dy.
 RULES = {
     "upstream_itself": (lambda x: (2.0 * x, lambda dy: dy), lambda x, dy: (dy, 0 * x)),
     "a_constant": (lambda x: (2.0 * x, lambda dy: CONSTANT), lambda x, dy: (CONSTANT, 0 * x)),
@@ -74,7 +74,7 @@ def gradient_of_an_op(**attributes):
     return run(tf.ones([2]))
 
 
-def test_a_rule_by_hand():
+def test_a_rule_of_an_op_that_was_made_directly():
     np.testing.assert_array_equal(gradient_of_an_op(), [5.0, 7.0])
 
 

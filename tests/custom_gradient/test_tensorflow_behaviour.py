@@ -36,7 +36,7 @@ def as_list(tensor):
 @OURS_AND_THEIRS
 @pytest.mark.parametrize("run", ["eager", "traced"])
 def test_decorated_functions(api, run):
-    """Each has a factor of its own."""
+    """Each has its own factor."""
     decorate = api.custom_gradient
     several = decorate(lambda x: ((x, 2.0 * x, tf.constant(7)), lambda da, db, _: 3.0 * da + 5.0 * db))
     by_array = decorate(lambda x, k: (x * k, lambda dy: (dy * k * 6.0, None)))
@@ -61,7 +61,7 @@ def test_decorated_functions(api, run):
         assert dw is None or as_list(dw) == as_list(by_w * DY)
 
 
-# In eager mode TensorFlow's enters a variable scope, which fails after certain graphs of TensorFlow 1 in one process.
+# In eager mode TensorFlow's function enters a variable scope, which fails in a process after certain TensorFlow 1 graphs.
 @pytest.mark.parametrize(("api", "run"), [(cg, "eager"), (cg, "traced"), (tf, "traced")])
 def test_recomputed_functions(api, run):
     """[testRecomputeGradZeroSizeInput, testRecomputeGradDifferentDtypesInputs]"""
@@ -256,7 +256,7 @@ def test_the_handle_of_a_variable_of_a_loaded_model(read, tmp_path):
 
 
 def test_a_trace_without_a_gradient_of_a_handle():
-    """There the rule is traced, and nothing else asks for it."""
+    """There the rule is traced, and not called for anything else."""
     variable = tf.Variable([1.0, 2.0])
     same = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: dy))
     read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=same(variable.handle), dtype=tf.float32))

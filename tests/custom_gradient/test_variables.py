@@ -1,4 +1,4 @@
-"""Captured variables: found by their handles, in one order, in every mode and of every kind."""
+"""Captured variables of every kind are found by their handles, in the same order in every mode."""
 
 import keras
 import numpy as np
@@ -86,7 +86,7 @@ def test_variables_read_in_inner_graphs(where, mode):
 
 @pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
 def test_second_order_by_what_only_grad_fn_reads(make, mode):
-    """It is captured from outside of the graph, where f has not captured it before."""
+    """It is captured from outside of the graph, and f has not captured it before."""
     scale = make([2.0, 3.0])
     function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
 

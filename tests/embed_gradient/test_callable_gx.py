@@ -1,4 +1,4 @@
-"""A callable gx: the time and number of its calls, and the derivatives of its value."""
+"""A callable gx: when and how often it is called, and the derivatives of its value."""
 
 import concurrent.futures
 import gc
@@ -118,7 +118,7 @@ def test_one_function_for_several_x(x, dy):
     assert gx.calls == 1
 
 
-def test_of_a_list_of_functions_only_those_of_watched_x_are_called(x, dy):
+def test_in_a_list_only_the_functions_for_a_watched_x_are_called(x, dy):
     y, z = 2.0 * x, 3.0 * x
     watched, unwatched = Counted(lambda: tf.cos(x)), Counted(lambda: tf.exp(x))
     with tf.GradientTape() as tape:
@@ -146,7 +146,7 @@ def test_callable_gx_reads_variables_when_called_and_unseen_by_tapes(x):
 
 
 def first_and_second_order(gx_of, stopped):
-    """The value, all first derivatives, and all derivatives of these, with an fx and a gx of variables of their own."""
+    """The value, all first and all second derivatives, where fx and gx depend on their own variables."""
     a, b, x = (tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3))
     sources = [a, b, x]
     with tf.GradientTape(persistent=True) as outer:
@@ -164,7 +164,7 @@ def first_and_second_order(gx_of, stopped):
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_derivatives_of_both_orders_are_those_of_the_value(stopped, graph):
+def test_first_and_second_derivatives_match_a_gx_that_is_a_value(stopped, graph):
     def of(gx_of):
         def run():
             return tf.nest.map_structure(lambda t: np.inf if t is None else t, first_and_second_order(gx_of, stopped))
@@ -266,7 +266,7 @@ WRONG_ANSWERS = {
 
 @pytest.mark.parametrize("case", WRONG_ANSWERS)
 def test_errors_known_when_gx_is_called(case):
-    """A graph knows them while it is traced."""
+    """In a graph they are known while tracing."""
     gx, x, error, message = WRONG_ANSWERS[case]
     message = f"embed_gradient: {message}"
     with tf.GradientTape() as tape:

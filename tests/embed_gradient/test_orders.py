@@ -23,7 +23,7 @@ def derivatives(function, args, upstreams, traced):
             third.watch(args)
             with tf.GradientTape() as first:
                 first.watch(args)
-                # Behind an op that is not linear, so that the upstream has derivatives of its own.
+                # After a nonlinear op, so that the upstream also has derivatives.
                 value = tf.sin(function(*args))
             gradients = first.gradient(value, args, output_gradients=upstreams[0])
             orders.append(gradients)
@@ -138,7 +138,7 @@ def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
 
 
 def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
-    """As in the formula, and as the docstring says; with the alternatives that it names."""
+    """As in the formula, and with the alternatives on the page "Shapes"."""
     x = tf.constant([0.3, -1.2], tf.float64)
 
     def second(gx_of):

@@ -25,7 +25,7 @@ PER_EXAMPLE = (
 )
 NAME_DIMENSIONS = "Name dimensions of x, or pass None for all of them."
 
-# Shapes of fx, gx and x, and the axis; the shape that fx should have, or None where sizes differ; and the hint.
+# Shapes of fx, gx and x, and the axis; the shape that fx should have, or None if sizes differ; and the hint.
 MISFITS = {
     "no_axis_for_a_square_x": (([3], [3, 3], [3, 3], []), [3, 3], FORGOTTEN),
     "fx_too_small": (([1, 3], [2, 3], [2, 3], []), [2, 3], CHECK_SHAPES),
@@ -135,7 +135,7 @@ print(json.dumps({case: message_at_run_time(case) for case in SHAPES}))
 
 @pytest.fixture(scope="module")
 def messages_at_run_time(tmp_path_factory):
-    """Of a process in which no pass removes the op from the graph."""
+    """The messages in a process in which no pass removes the op from the graph."""
     environment = {"PYTHONPATH": str(ROOT), "TF_CG_OPS_DISABLE_PASSES": "1"}
     result = run_python(AT_RUN_TIME, cwd=tmp_path_factory.mktemp("shapes"), environment=environment)
     return json.loads(result.stdout.splitlines()[-1])
@@ -143,13 +143,13 @@ def messages_at_run_time(tmp_path_factory):
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes_that_do_not_fit_at_run_time(case, messages_at_run_time):
-    """The op compares them, where it is left in the graph."""
+    """The op compares them if it stays in the graph."""
     assert f"\n{SHAPES[case][1]}\n" in messages_at_run_time[case]
 
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes_that_do_not_fit_at_run_time_where_a_gradient_is_taken(case):
-    """Without one there is nothing left that could compare them; with one, it is its own op that does."""
+    """Without a gradient the op is gone; with one, the gradient op compares them."""
     (fx, gx, x, axis), message = SHAPES[case]
     embed = with_unknown_shapes(lambda fx, gx, x: cg.embed_gradient(fx, gx, x, axis))
     np.testing.assert_array_equal(embed(ones(fx), ones(gx), ones(x)), ones(fx))
@@ -183,7 +183,7 @@ WRONG_AXES = [
     tf.constant([5]),
     tf.constant([-3]),
     tf.constant([1, -1]),
-    # None of these may wrap around to a dimension that there is.
+    # These must not wrap around to a dimension that exists.
     tf.constant([2**32], tf.int64),
     tf.constant([2**32 + 1], tf.uint64),
     tf.constant([2**64 - 1], tf.uint64),
