@@ -81,8 +81,8 @@ def custom_vjp(
 
     - You pass both functions at once; it is not a decorator.
     - Arguments without a gradient are named, and reach `backward` as keywords.
-    - `needed` and `materialize_grads` are `ctx.needs_input_grad` and `ctx.set_materialize_grads` of
-      `torch.autograd.Function`.
+    - `needed` and `materialize_grads` come from `torch.autograd.Function`, where they are `ctx.needs_input_grad` and
+      `ctx.set_materialize_grads`.
     """
     for name, function, call in (("forward", forward, "*args"), ("backward", backward, "residuals, *dys")):
         if not callable(function):

@@ -72,8 +72,8 @@ def custom_gradient(
     If `f` reads trainable variables that are not among its arguments, `grad_fn` takes a keyword argument `variables`, a
     list in the order of their creation, and returns `(gradients of the arguments, gradients of the variables)`.
 
-    To differentiate twice, TensorFlow differentiates `grad_fn`. Nothing checks that the gradient is right;
-    `tf_cg_ops.testing.check_gradient` does. The guide "Write a gradient function" has more about variables, sliced
+    For second derivatives, TensorFlow differentiates `grad_fn`. To check that the gradient is right, use
+    `tf_cg_ops.testing.check_gradient`. The guide "Write a gradient function" has more about variables, sliced
     gradients, side effects, memory and higher derivatives.
 
     Args:
@@ -94,11 +94,11 @@ def custom_gradient(
         not have derivatives of this order.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and the shape is only known at run time.
 
-    Exceptions that `grad_fn` raises reach you unchanged, when you compute a gradient.
+    If `grad_fn` raises an exception, you get it unchanged when you compute a gradient.
 
     Differs from `tf.custom_gradient`, whose documentation has the same example:
 
-    - It works in forward mode, for keyword arguments, and in loops and conditionals of a loaded SavedModel, also where
+    - It works in forward mode, for keyword arguments, and in loops and conditionals of a loaded SavedModel, even if
       `grad_fn` reads a tensor from inside the loop.
     - The number, shape and dtype of the gradients are checked in every mode.
     - `dy` is a Tensor even where TensorFlow passes a `tf.IndexedSlices`, such as below a `tf.gather`.

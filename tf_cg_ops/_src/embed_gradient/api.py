@@ -39,8 +39,8 @@ def embed_gradient(
 
         dx = sum_to_shape_of_x(dy * conj(gx))
 
-    The result shares the buffer of `fx`, and `gx` is only read when you compute a gradient. Nothing checks that `gx` is
-    right; `tf_cg_ops.testing.check_gradient` does.
+    The result shares the buffer of `fx`, and `gx` is only read when you compute a gradient. To check that `gx` is
+    right, use `tf_cg_ops.testing.check_gradient`.
 
     `axis` names the event dimensions of `x`: the ones that a single element of `fx` depends on. The other dimensions of
     `x` are the batch. Shapes align from the right and broadcast, as in NumPy:
