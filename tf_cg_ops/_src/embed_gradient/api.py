@@ -58,7 +58,7 @@ def embed_gradient(
       fx: The value, of dtype float16, bfloat16, float32, float64, complex64 or complex128. Python numbers and NumPy
         arrays take the dtype of the Tensors among the arguments.
       gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple if `x` is one. Or a function
-        without arguments that returns it, or a list or tuple with such functions; inference does not call them.
+        without arguments that returns it, or a list or tuple with such functions; inference does not run them.
       x: The variable of the derivative, in the dtype of `fx`: a Tensor or Variable, or a list or tuple of them.
       axis: The event dimensions of each `x`: an int, a sequence of ints, or an integer Tensor of rank 0 or 1; negative
         values count from the end. With `()`, `fx` is elementwise. With `None`, each element of `fx` depends on all of
