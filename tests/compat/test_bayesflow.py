@@ -113,10 +113,7 @@ def test_the_buffer_is_shared_where_fx_has_the_shape_of_the_result(rng):
 
 
 V, M = tf.ones([3]), tf.ones([3, 2])
-AXIS = (
-    "axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis {} for x of shape "
-    "(3, 2). Name each event dimension once."
-)
+AXIS = "axis must name dimensions of x, each at most once, with values in [-rank, rank), got axis {} for x of shape (3, 2)."
 ERRORS = {
     "shapes": (
         (V, tf.ones([4]), V),
@@ -127,7 +124,11 @@ ERRORS = {
     "axis_too_large": ((V, V, M, [2]), ValueError, AXIS.format([2])),
     "axis_twice": ((V, V, M, [1, -1]), ValueError, AXIS.format([1, -1])),
     "axis_too_small": ((V, V, M, [-3]), ValueError, AXIS.format([-3])),
-    "bool": ((V, V, V, True), TypeError, "axis is a bool; "),
+    "bool": (
+        (V, V, V, True),
+        TypeError,
+        "axis must be None, an int, a sequence of ints or an integer Tensor, got True. If you mean ",
+    ),
 }
 
 

@@ -305,8 +305,7 @@ CALLS = {
     "no_function": (
         lambda: cg.numpy_function(3),
         TypeError,
-        "cannot decorate this value; expected a function or another callable, got an int. Pass the function itself, then "
-        "call the result with its arguments.",
+        "the argument must be a function, got an int. Pass the function itself, then call the result with its arguments.",
     ),
     "no_spec": (lambda: cg.numpy_function(f, [3]), TypeError, f"{NO_SPEC}{DTYPES}, got [3]. {WRITE}"),
     "unknown_rank": (
@@ -342,7 +341,7 @@ CALLS = {
     "nondiff": (
         lambda: cg.numpy_function(f, nondiff_argnames=["z"]),
         ValueError,
-        "nondiff_argnames does not name arguments of 'f'; expected some of ['x'], got ['z']. Pass a list of names.",
+        "nondiff_argnames must name arguments of 'f', which are ['x'], got ['z'].",
     ),
 }
 
@@ -369,9 +368,8 @@ def test_exceptions_of_the_function_come_as_they_are_in_eager_mode_and_with_thei
 
 
 UNDER_XLA = (
-    "numpy_function: 'f' is Python code, which XLA cannot compile; expected a graph without XLA, got one with "
-    "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function "
-    "around it."
+    "numpy_function: 'f' is Python code, which XLA cannot compile. Leave jit_compile=True out of every tf.function around "
+    "it, and compile a Keras model with jit_compile=False."
 )
 FUNCTIONS = {
     "direct": SINGLE,
@@ -394,7 +392,7 @@ def test_a_keras_model_under_xla_is_told_what_to_do():
 
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Layer()])
     model.compile(loss="mse", jit_compile=True)
-    with pytest.raises(NotImplementedError, match="Compile a Keras model with jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="compile a Keras model with jit_compile=False"):
         model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 
@@ -410,8 +408,8 @@ IN_A_GRADIENT = cg.custom_gradient(lambda x: (x, lambda dy: dy * SINGLE(x)))
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), IN_A_GRADIENT], ids=[*FUNCTIONS, "in_a_gradient"])
 def test_saving_is_refused(function, tmp_path, capfd):
     message = (
-        "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-        "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
+        "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
+        "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
     )
     with pytest.raises(
         ValueError, match=f"^Found invalid capture b'{re.escape(message)}' when saving custom gradients\\.$"
@@ -423,7 +421,7 @@ def test_saving_is_refused(function, tmp_path, capfd):
 def test_exporting_a_keras_model_is_refused(tmp_path):
     x = keras.Input([2])
     model = keras.Model(x, SINGLE(x))
-    with pytest.raises(ValueError, match="what is saved must consist of TensorFlow operations"):
+    with pytest.raises(ValueError, match="a saved function must consist of TensorFlow operations"):
         model.export(tmp_path / "model", verbose=False)
 
 
@@ -457,6 +455,5 @@ def test_a_graph_that_was_saved_nevertheless_calls_no_other_function(tmp_path):
     tf.saved_model.save(module_of(SINGLE), tmp_path / "model", options=options)
     result = run_python(IN_ANOTHER_PROCESS, tmp_path / "model", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert (
-        "numpy_function: 'f' is Python code, which lived in the process that made this graph; expected that process, got "
-        "another one. Build the model from its Python code here, and load its weights."
+        "numpy_function: 'f' is Python code, which only runs in the process that made this graph. Build the model from its Python code here, and load its weights."
     ) in result.stdout

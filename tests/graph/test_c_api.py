@@ -157,7 +157,7 @@ def test_gradient_ops_in_the_graph_itself(program, tmp_path):
 
 def test_a_rule_that_could_not_be_traced_in_the_graph_itself(program, tmp_path):
     found = run(program, save_graph(untraceable, tmp_path / "graph.pb"), "x", "y", X, DY)
-    assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there; " in found
+    assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there, because " in found
 
 
 def test_missing_files_and_tensors_are_errors(program, tmp_path):

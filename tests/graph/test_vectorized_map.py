@@ -185,7 +185,7 @@ def test_a_rank_that_is_unknown_while_tracing():
         return traced(tf.ones([4]))
 
     message = (
-        "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and Jacobians need it. "
+        "embed_gradient: tf.vectorized_map and Jacobians need to know the rank of fx, gx and x while tracing. "
         "Set it with tf.ensure_shape, or allow the fallback to a while loop."
     )
     with pytest.raises(Exception, match=re.escape(message)):

@@ -51,8 +51,8 @@ def test_the_kernel_equals_that_of_the_cpu(dtype, wrt, rng):
 def test_an_axis_that_is_not_constant():
     x = tf.ones([2, 3])
     message = (
-        "embed_gradient: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
-        "sequence of ints under jit_compile=True, got "
+        "embed_gradient: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for one "
+        "axis, got "
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         jit(lambda x, axis: cg.embed_gradient(x[:, 0], x[:, 0], x, axis))(x, tf.constant([1]))

@@ -81,7 +81,7 @@ class Box:
 
 def test_a_gradient_is_not_lost_behind_a_closure_or_in_an_object(library):
     x = library.Input([2])
-    message = "computes with KerasTensors, which are not among its arguments, and its gradient would be"
+    message = "computes with KerasTensors that are not among its arguments, so its gradient would be lost"
     with pytest.raises(TypeError, match=rf"^custom_gradient: '<lambda>' {message}"):
         cg.custom_gradient(lambda: (x * 2.0, lambda dy: []))()
     with pytest.raises(TypeError, match=rf"^custom_gradient: '<lambda>' {message}"):

@@ -155,7 +155,7 @@ def test_a_factor_for_each_element(library, tmp_path):
 
 def test_assigned_numbers_are_checked(library):
     layers = layers_of(library)
-    with pytest.raises(TypeError, match=r"^layers\.GradientReversal: factor is not a real number; .* got True\."):
+    with pytest.raises(TypeError, match=r"^layers\.GradientReversal: factor must be a real number, .* got True\."):
         layers.GradientReversal().factor = True
     with pytest.raises(ValueError, match=r"^layers\.GradientClip: norm is negative; .* got -1\.0\."):
         layers.GradientClip(norm=1.0).limit = -1.0

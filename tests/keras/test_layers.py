@@ -244,8 +244,7 @@ WRONG = {
     "an axis that is none": (
         lambda m: m.EmbedGradient(axis=1.5),
         TypeError,
-        "layers.EmbedGradient: axis does not name dimensions; expected None, an int, a sequence of ints or an integer "
-        "Tensor, got 1.5.",
+        "layers.EmbedGradient: axis must be None, an int, a sequence of ints or an integer Tensor, got 1.5.",
     ),
     "a flag that is no bool": (
         lambda m: m.EmbedGradient(fx_gx_manually_stopped="no"),
@@ -272,13 +271,13 @@ WRONG = {
     "a factor that is no number": (
         lambda m: m.GradientReversal("0.5"),
         TypeError,
-        "layers.GradientReversal: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        "layers.GradientReversal: factor must be a real number, or a Variable or Tensor of real numbers, got "
         "'0.5'. Convert it before the call.",
     ),
     "a factor for scaling that is no number": (
         lambda m: m.GradientScale("0.5"),
         TypeError,
-        "layers.GradientScale: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, "
+        "layers.GradientScale: factor must be a real number, or a Variable or Tensor of real numbers, "
         "got '0.5'. Convert it before the call.",
     ),
     "nothing to watch for": (

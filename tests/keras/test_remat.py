@@ -141,9 +141,7 @@ def test_another_backend(monkeypatch):
 
 
 def test_a_value_that_cannot_be_decorated(remat):
-    with pytest.raises(
-        TypeError, match=r"keras.remat: cannot decorate this value; expected a function .*, got an int."
-    ):
+    with pytest.raises(TypeError, match=r"keras.remat: the argument must be a function, got an int."):
         keras.remat(3)
 
 

@@ -376,19 +376,19 @@ WRONG = {
     "x of integers": (
         lambda: cg.reverse_gradient(tf.constant([1, 2])),
         TypeError,
-        f"reverse_gradient: the dtype of x has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
-        "with tf.cast(x, tf.float32).",
+        f"reverse_gradient: x must have one of the dtypes {FLOATS}, got int32. Cast it, for example with tf.cast(x, "
+        "tf.float32).",
     ),
     "a complex factor": (
         lambda: cg.scale_gradient(V, tf.constant(1j)),
         TypeError,
-        "scale_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got a "
+        "scale_gradient: factor must be a real number, or a Variable or Tensor of real numbers, got a "
         "Tensor of dtype complex128. Convert it before the call.",
     ),
     "a schedule instead of its value": (
         lambda: cg.scale_gradient(V, lambda step: 1.0 / step),
         TypeError,
-        "scale_gradient: factor is not a dense tensor; expected a Tensor or a value that converts to one, got ",
+        "scale_gradient: factor must be a dense Tensor or a value that converts to one, got ",
     ),
     "a factor that does not broadcast": (
         lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),
@@ -511,8 +511,8 @@ WRONG = {
     "no function": (
         lambda: cg.straight_through(V),
         TypeError,
-        "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
-        "the function itself, then call the result with its arguments.",
+        "straight_through: the argument must be a function, got an EagerTensor. Pass the function itself, then call the "
+        "result with its arguments.",
     ),
     "a first argument that is no tensor": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),

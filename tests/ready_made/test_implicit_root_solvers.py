@@ -309,11 +309,11 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
     [
         (
             lambda: cg.implicit_root(3, f),
-            "implicit_root: cannot decorate this value; expected a function or another callable",
+            "implicit_root: the argument must be a function",
         ),
         (
             lambda: cg.implicit_root(f, 3),
-            "implicit_root: cannot decorate this value; expected a function or another callable",
+            "implicit_root: the argument must be a function",
         ),
         (
             lambda: cg.implicit_root(f, f, linear_solve=3),

@@ -70,9 +70,8 @@ def test_every_kind_of_gradient(saved, tmp_path):
     assert embedded.rule_ops is None
     assert untraceable.inputs_with_gradients == 0
     assert untraceable.error == (
-        "custom_gradient: the gradient of '<lambda>' is not there; expected a grad_fn that TensorFlow can trace into a "
-        "graph, got this while tracing it: AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use "
-        "TensorFlow operations in grad_fn."
+        "custom_gradient: the gradient of '<lambda>' is not there, because TensorFlow could not trace grad_fn: "
+        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use TensorFlow operations in grad_fn."
     )
 
 

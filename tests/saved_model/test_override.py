@@ -182,9 +182,8 @@ def sine(tmp_path_factory):
 
 OP = r"the op Sin \(Sin\) in the function '__inference_<?lambda>?_\d+'"
 EAGER_TENSOR = (
-    f"for {OP} closes over a Tensor or reads a variable of eager mode, which a graph of TensorFlow 1 or of a file cannot "
-    r"hold; expected numbers, NumPy arrays and tensors of the graph, got an EagerTensor\. Pass its value, as by "
-    r"w\.numpy\(\)\.$"
+    f"for {OP} must not use a Tensor or variable of eager mode, which a graph of TensorFlow 1 or of a file cannot hold. "
+    r"Use its value instead, for example w\.numpy\(\)\.$"
 )
 VARIABLE, TENSOR = tf.Variable(X), tf.constant(np.arange(3000.0))
 WRONG_RULES = {
