@@ -13,7 +13,7 @@ from qa.sanitize import run
 
 from ..support.sources import ROOT
 
-needs_clang = pytest.mark.skipif(run.find_clang() is None, reason="there is no clang++ with libFuzzer")
+needs_clang = pytest.mark.skipif(run.find_clang() is None, reason="clang++ with libFuzzer is missing")
 
 
 def outcome_of(part, seconds=10):
@@ -103,7 +103,7 @@ FAULTS = {
 def test_a_sanitizer_finds_an_injected_fault(name, tmp_path, monkeypatch):
     part, source, right, wrong, report = FAULTS[name]
     if part == "shapes" and run.find_clang() is None:
-        pytest.skip("there is no clang++ with libFuzzer")
+        pytest.skip("clang++ with libFuzzer is missing")
     text = (ROOT / source).read_text()
     assert text.count(right) == 1
     faulty = tmp_path / pathlib.Path(source).name
@@ -146,7 +146,7 @@ def test_faults_inside_of_tensorflow_are_found(faulty_op, fault, leaks, report, 
 
 def test_a_missing_clang_is_skipped_visibly(monkeypatch):
     monkeypatch.setattr(run, "find_clang", lambda: None)
-    assert outcome_of("shapes")["result"].startswith("skipped: there is no clang++")
+    assert outcome_of("shapes")["result"].startswith("skipped: clang++ with libFuzzer is missing")
 
 
 def test_the_tests_that_programs_run_exist():
