@@ -139,7 +139,7 @@ def test_autograph_converts_the_function_where_tf_function_does():
     """tf.vectorized_map does not."""
     modes = ["eager", "function", "xla"]
     assert not check_gradient(control_flow, [np.abs(X)], modes=modes, second_order=True, forward_mode=True).failures
-    with pytest.raises(AssertionError, match="in mode 'vectorized'; expected numbers, got Operator"):
+    with pytest.raises(AssertionError, match="could not be computed in mode 'vectorized': Operator"):
         check_gradient(control_flow, [np.abs(X)])
 
 
