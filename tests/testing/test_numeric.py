@@ -108,7 +108,9 @@ def test_right_gradients_of_hard_functions_pass_and_wrong_ones_fail(name):
 
         return y, grad_fn
 
-    with pytest.raises(AssertionError, match=r"is wrong in mode 'eager': .* it must be .* at element .*, got"):
+    with pytest.raises(
+        AssertionError, match=r"is wrong in mode 'eager': .* it must be .* \(numeric diff.*\)( at element .*)?, got"
+    ):
         check_gradient(wrong, [np.array(x)], modes=["eager"])
 
 
@@ -163,7 +165,7 @@ def test_a_wrong_gradient_of_a_tiny_argument_is_found(x, factor):
 def test_a_missing_gradient_of_a_tiny_argument_is_found():
     for function, x, message in (
         (lambda x: tf.stop_gradient(tf.sigmoid(x)), 1e-16, "got None"),
-        (cg.grad_pass_through(tf.round), 1e-20, "expected 0 .* got"),
+        (cg.grad_pass_through(tf.round), 1e-20, "it must be 0 .* got"),
     ):
         with pytest.raises(AssertionError, match=message):
             check_gradient(function, [x], modes=["eager"])

@@ -96,14 +96,14 @@ NOT_COMPUTED = "could not be computed in mode '{}': "
 # A function, its arguments, modes in which it passes, the mode in which it fails, and what that says.
 FAULTS = {
     "reads a variable": (weighted, [X, 3], ["eager"], "functional", "'weighted'.*functional"),
-    "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "numbers, got ValueError: A KerasTensor"),
-    "a dtype in the code": (with_a_dtype, [X], ["eager"], "mixed_float16", "mode 'mixed_float16'; .*float16"),
+    "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "mode 'functional': ValueError: A KerasTensor"),
+    "a dtype in the code": (with_a_dtype, [X], ["eager"], "mixed_float16", "mode 'mixed_float16': .*float16"),
     "overflow": (
         overflowing,
         [X + 4],
         ["eager", "mixed_bfloat16"],
         "mixed_float16",
-        "wrong in mode 'mixed_float16'; .* The gradient is not finite",
+        "wrong in mode 'mixed_float16': .* The gradient is not finite",
     ),
     "loop": (
         wrong_in_a_loop,

@@ -96,6 +96,7 @@ WRONG = {
     "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], UNIFORM_ONLY),
     "nan": (tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x)), [X], NAN),
     "clipped at every upstream": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x), [X], NOT_LINEAR),
+    "clipped, but not for ones": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -1.0, 1.0) * tf.cos(x), [X], NOT_LINEAR),
     "not declared": (tf.sign, lambda dy, x: dy, [X], NUMERIC_ZERO),
     # Halfway between two integers.
     "not declared, at a step": (tf.round, lambda dy, x: dy, [np.array([0.5, -1.0, 3.0])], NUMERIC_ZERO),
