@@ -188,10 +188,14 @@ EAGER_TENSOR = (
 )
 VARIABLE, TENSOR = tf.Variable(X), tf.constant(np.arange(3000.0))
 WRONG_RULES = {
-    "number": (lambda op, dy: [dy, dy], ValueError, f"for {OP} returned 2 gradients; expected 1 "),
+    "number": (
+        lambda op, dy: [dy, dy],
+        ValueError,
+        f"for {OP} must return one gradient for each of 'op.inputs.0.', got 2",
+    ),
     "shape": (lambda op, dy: dy[:2], ValueError, f"for {OP} returned a gradient of the wrong shape for 'op.inputs.0.'"),
     "dtype": (lambda op, dy: tf.cast(dy, tf.int32), TypeError, f"for {OP} must return a gradient of dtype float64 "),
-    "parameters": (lambda dy: dy, TypeError, f"for {OP} does not take the op and its upstream gradients; "),
+    "parameters": (lambda dy: dy, TypeError, f"for {OP} must take the op and 1 upstream gradient "),
     "variable": (lambda op, dy: dy * VARIABLE, ValueError, EAGER_TENSOR),
     "tensor": (lambda op, dy: dy * TENSOR[:3], ValueError, EAGER_TENSOR),
 }
@@ -213,7 +217,13 @@ def test_a_rule_that_closes_over_numbers(sine, tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "rules", "error", "message"),
     [
-        (None, "new", {"sin": 0}, ValueError, r"rules matched no op of '.*': 'sin'; .* Sin \(1\).* mean 'Sin'\?$"),
+        (
+            None,
+            "new",
+            {"sin": 0},
+            ValueError,
+            r"each key of rules must match an op .* got 'sin' .* Sin \(1\).* mean 'Sin'\?$",
+        ),
         ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "there is no SavedModel at"),
         (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),
         (None, "new", {}, ValueError, "rules must name at least one op"),
