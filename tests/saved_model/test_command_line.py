@@ -66,7 +66,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "replaced   1 CustomGradientEmbed, 1 CustomGradientRule",
-        "dropped    1 operation and 1 function that served gradients",
+        "dropped    1 operation and 1 function that only gradients need",
         "compared   serving_default: equal, bit for bit",
         "compared   .f: equal, bit for bit",
         "written    target",
@@ -84,8 +84,8 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
     (tmp_path / "empty").mkdir()
     said = (
         "reading empty\n"
-        "saved_model.strip: there is no SavedModel at 'empty'; expected a folder with saved_model.pb, got a folder without "
-        "saved_model.pb. Pass the folder that tf.saved_model.save wrote.\n"
+        "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
+        "folder that tf.saved_model.save wrote.\n"
     )
     for program in ("tf_cg_ops_cli", "tf_cg_ops"):
         result = run(tmp_path, "strip", "empty", "target", program=program)
@@ -208,8 +208,7 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
         status, out, err = main(capsys, "strip", "--inputs", file, model, tmp_path / "target")
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert err.startswith(
-            f"saved_model.strip: '{file}' holds no inputs; expected an .npz file with arrays named SIGNATURE/ARGUMENT or "
-            "ARGUMENT, got "
+            f"saved_model.strip: '{file}' must be an .npz file with arrays named SIGNATURE/ARGUMENT or ARGUMENT, got "
         )
         assert err.endswith(". Write it with numpy.savez.\n")
     assert not (tmp_path / "target").exists()
@@ -225,7 +224,7 @@ def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
     assert status == 0
     assert out.splitlines()[:2] == [
-        "replaced   0 operations: the model holds none of this library, and was copied as it is",
+        "replaced   0 operations: the model has none of this library, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "twice") == contents(tmp_path / "once")
@@ -241,7 +240,9 @@ def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "source", tmp_path / "target")
     assert status == 0
     _, _, compared, attention, written = out.splitlines()
-    assert compared == "compared   .f: not compared: the source gives other outputs each time, as random operations do"
+    assert (
+        compared == "compared   .f: not compared: the source gives different outputs each time, as random operations do"
+    )
     assert re.fullmatch(
         r"attention  PyFunc in __inference_<lambda>_\d+ calls Python, and fails outside of the process that made the model",
         attention,
@@ -299,7 +300,7 @@ def test_adopt(tmp_path, capsys):
     source = tmp_path / "target---no-check---gradients-autodiff"
     _, out, _ = main(capsys, "adopt", source, tmp_path / "again")
     assert out.splitlines()[:2] == [
-        "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is",
+        "adopted    nothing: the model has no gradients of tf.custom_gradient, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "again") == contents(source)
@@ -326,7 +327,7 @@ def test_inspect_shows_a_table_or_json(model, capsys):
 def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     module = tf.Module()
     tf.saved_model.save(module, tmp_path / "model")
-    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model holds no embedded gradients.\n", "")
+    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model has no custom gradients.\n", "")
     assert main(capsys, "inspect", "--json", tmp_path / "model") == (0, "[]\n", "")
     function = cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))
     module.f = tf.function(function, input_signature=[tf.TensorSpec([])])

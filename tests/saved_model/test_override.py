@@ -224,7 +224,7 @@ def test_a_rule_that_closes_over_numbers(sine, tmp_path):
             ValueError,
             r"each key of rules must match an op .* got 'sin' .* Sin \(1\).* mean 'Sin'\?$",
         ),
-        ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "there is no SavedModel at"),
+        ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "'nothing' must be a folder with saved_model.pb, "),
         (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),
         (None, "new", {}, ValueError, "rules must name at least one op"),
     ],

@@ -82,10 +82,7 @@ def refused(source, error, text, functions=("strip", "inspect")):
 EXISTS = "the target '{}' exists already. Name another path, or remove it first."
 INSIDE = "the target '{}' lies inside the source. Name a path outside of it."
 NO_PARENT = "'{}', the parent of the target, is not a folder. Make it first."
-NOTHING = (
-    "there is no SavedModel at '{}'; expected a folder with saved_model.pb, got {}. Pass the folder that tf.saved_model.save "
-    "wrote."
-)
+NOTHING = "'{}' must be a folder with saved_model.pb, got {}. Pass the folder that tf.saved_model.save wrote."
 # The source and the target, the error and its message.
 PLACES = [
     ("source", "a folder", FileExistsError, EXISTS.format("a folder")),
@@ -95,9 +92,9 @@ PLACES = [
     ("source", "source/assets/target", ValueError, INSIDE.format("source/assets/target")),
     ("source", "link/target", ValueError, INSIDE.format("link/target")),
     ("source", "no/target", FileNotFoundError, NO_PARENT.format("no")),
-    ("no", "target", FileNotFoundError, NOTHING.format("no", "nothing there")),
+    ("no", "target", FileNotFoundError, NOTHING.format("no", "a path that does not exist")),
     ("a file", "target", NotADirectoryError, NOTHING.format("a file", "a file")),
-    ("loop", "target", FileNotFoundError, NOTHING.format("loop", "nothing there")),
+    ("loop", "target", FileNotFoundError, NOTHING.format("loop", "a path that does not exist")),
 ]
 
 
@@ -109,7 +106,7 @@ def test_places_in_the_way_or_missing(source, tmp_path, monkeypatch):
         pathlib.Path(link).symlink_to(place)
     for model, target, error, message in PLACES:
         assert_fails(error, f"saved_model.strip: {message}", pathlib.Path(model), pathlib.Path(target))
-    refused(tmp_path / "loop", FileNotFoundError, "nothing there", ["inspect"])
+    refused(tmp_path / "loop", FileNotFoundError, "got a path that does not exist", ["inspect"])
 
 
 # The graph
@@ -167,7 +164,7 @@ def rename_a_shard(source):
     shard.rename(source / "variables" / "variables.data-00000-of-00002")
 
 
-NO_GRAPH = "expected a folder with saved_model.pb, got a folder without saved_model.pb"
+NO_GRAPH = "must be a folder with saved_model.pb, got a folder without saved_model.pb"
 LIST_OF = "(CustomGradientEmbed) with 3 inputs and an attribute 'N' of "
 # A change, and a part of the message. Opening a pipe would wait for a writer that never comes; TensorFlow would follow
 # calls without end, and overflow its stack; and it would take memory for each input of a list.
@@ -179,7 +176,10 @@ MALFORMED = {
     "loop of links": (instead_of_the_graph(lambda file: file.symlink_to(file.name)), NO_GRAPH),
     "link to the folder": (instead_of_the_graph(lambda file: file.symlink_to(".")), NO_GRAPH),
     "no fingerprint": (in_the_graph(name_a_function_that_has_no_fingerprint), "`../..` does not end in an integer"),
-    "missing shard": (rename_a_shard, "there is no file variables.data-00001-of-00002 in "),
+    "missing shard": (
+        rename_a_shard,
+        "variables' must contain the values of the variables, but variables.data-00001-of-00002 is missing",
+    ),
     "list": (in_the_graph(lengthen(4)), f"{LIST_OF}4"),
     "list of 32 bits": (in_the_graph(lengthen(2**31 - 1)), f"{LIST_OF}{2**31 - 1}"),
     "list of 64 bits": (in_the_graph(lengthen(2**63 - 1)), f"{LIST_OF}{2**63 - 1}"),
@@ -198,10 +198,10 @@ def test_a_malformed_model_is_refused(source, name):
 
 
 def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
-    """A message that ends early may be whole in itself: then it holds another model, which is stripped or refused."""
+    """If the part is a complete message, it has another model, which is stripped or refused."""
     file = source / "saved_model.pb"
     whole = file.read_bytes()
-    cannot_be_read = f"saved_model.strip: '{file}' cannot be read; expected a SavedModel with its graphs, got "
+    incomplete = f"saved_model.strip: '{file}' must be a complete SavedModel, got "
     messages = []
     for length in [*range(0, len(whole), 601), len(whole) - 1]:
         file.write_bytes(whole[:length])
@@ -212,9 +212,9 @@ def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
             except (ValueError, FileNotFoundError) as error:
                 messages.append(str(error))
         assert tree(tmp_path) == before, length
-    assert messages[0] == f"{cannot_be_read}none. It may be cut off: save or copy the model again."
-    assert messages[-2].startswith(f"{cannot_be_read}Error parsing message with type 'tensorflow.SavedModel'")
-    assert messages[-2].endswith(". It may be cut off: save or copy the model again.")
+    assert messages[0] == f"{incomplete}one without graphs. Perhaps it is damaged: save or copy the model again."
+    assert messages[-2].startswith(f"{incomplete}Error parsing message with type 'tensorflow.SavedModel'")
+    assert messages[-2].endswith(". Perhaps it is damaged: save or copy the model again.")
     assert all(message.startswith(("saved_model.strip: ", "saved_model.inspect: ")) for message in messages)
     assert len(messages) >= 2 * (len(whole) // 601)
 
@@ -235,7 +235,7 @@ def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, sour
         file.truncate(size)
     paths, nothing = [], saved_model_pb2.SavedModel()
     monkeypatch.setattr(tf_internal, "parse_saved_model", lambda path: paths.append(path) or nothing)
-    refused(source, ValueError, "cannot be read")
+    refused(source, ValueError, "must be a complete SavedModel, got ")
     assert paths == [str(source)] * 2 * is_read
 
 
@@ -251,11 +251,14 @@ def test_a_model_as_text_is_read_and_written_as_bytes(source, tmp_path):
 # Variables and other files
 
 
-MISSING = "saved_model.strip: values of variables are missing: there is no file {} in '{}'. Copy the whole folder of the SavedModel."
+MISSING = (
+    "saved_model.strip: '{1}' must contain the values of the variables, but {0} is missing. Copy the whole folder of the "
+    "SavedModel."
+)
 
 
 def test_variables_that_are_missing(source, tmp_path):
-    """One of the files, the files, or the folder, in whose place something else may be."""
+    """One file, all files, or the folder is missing; or something else has the name of the folder."""
     folder = source / "variables"
     for file in list(folder.iterdir()):
         file.rename(source / file.name)
@@ -391,8 +394,8 @@ def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatc
 # The check
 
 OUTPUTS_DIFFER = (
-    "saved_model.strip: serving_default of the new model gives another output y than that of the source. Nothing "
-    "was written; please report it, with the model."
+    "saved_model.strip: serving_default gives another output y in the new model than in the source. Nothing was written; "
+    "please report it, with the model."
 )
 
 
@@ -418,7 +421,7 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step of the new model gives another variable "):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step gives another variable .* in the new model "):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 
@@ -443,16 +446,16 @@ def test_inputs_may_be_passed_and_steps_are_told(source, tmp_path):
     assert steps[-1] == "checking: target, .f (2 of 2)"
 
 
-UNKNOWN = r"inputs names an unknown {}; expected {}, got {}\. Name signatures and their arguments as the model does\.$"
+UNKNOWN = r"{} in inputs must be {}, got {}\. Name signatures and their arguments as the model does\.$"
 REFUSED = "serving_default of the source fails with the given inputs: "
 
 
 @pytest.mark.parametrize(
     ("inputs", "error"),
     [
-        ({"serving": {}}, UNKNOWN.format("signature", "one of serving_default", "serving")),
-        ({".f": {"x": 1.0}}, UNKNOWN.format("signature", "one of serving_default", ".f")),
-        ({"serving_default": {"z": 1.0}}, UNKNOWN.format("argument of serving_default", "one of x", "z")),
+        ({"serving": {}}, UNKNOWN.format("a signature", "one of serving_default", "serving")),
+        ({".f": {"x": 1.0}}, UNKNOWN.format("a signature", "one of serving_default", ".f")),
+        ({"serving_default": {"z": 1.0}}, UNKNOWN.format("an argument of serving_default", "one of x", "z")),
         ({"serving_default": {"x": [[1.0, 2.0, 3.0]]}}, REFUSED),
         ({"serving_default": {"x": "text"}}, REFUSED),
     ],
@@ -466,8 +469,8 @@ def test_inputs_that_the_model_does_not_take(source, tmp_path, inputs, error):
 def test_inputs_where_there_is_nothing_to_name(tmp_path):
     module, source, target = tf.Module(), tmp_path / "source", tmp_path / "target"
     module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
-    of_signatures = ("signature", "none, for the model has no signatures", ".f")
-    of_arguments = ("argument of serving_default", "none, for it has no arguments", "x")
+    of_signatures = ("a signature", "left out, because the model has no signatures", ".f")
+    of_arguments = ("an argument of serving_default", "left out, because it has no arguments", "x")
     for signatures, inputs, names in (
         ({}, {".f": {}}, of_signatures),
         (module.f, {"serving_default": {"x": 1.0}}, of_arguments),
