@@ -25,7 +25,7 @@ def traced(request):
 
 
 def square(x):
-    """Its gradient is ten times that of the operations inside."""
+    """Its gradient is ten times the derivative of its operations."""
     return x**2, lambda dy: 20.0 * dy * x
 
 
