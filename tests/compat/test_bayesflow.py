@@ -26,14 +26,14 @@ def test_the_signature_is_that_of_the_contrib_function():
 
 
 def test_tensor_domain_spreads_one_derivative_over_a_row(gradient, rng):
-    """Of numbers in lists, too; the derivative is wrong on purpose, so that no other rule can give it."""
+    """Also for lists of numbers. The derivative is wrong on purpose, so that no other rule can give it."""
     x, dy = random_array(rng, [3, 4]), random_array(rng, [3])
     (dx,) = gradient(lambda x: custom_gradient([1.0, 2.0, 3.0], tf.reduce_max(x, -1), x, axis=-1), [x], dy)
     np.testing.assert_allclose(dx, np.repeat((dy * x.max(-1))[:, None], 4, axis=1))
 
 
 def test_value_and_derivative_that_are_both_zero_stay_zero_and_finite(gradient):
-    """At x = 0 both f = x**2 / 2 and its derivative x vanish: a formula that divides by one of them breaks here."""
+    """At x = 0, f = x**2 / 2 and its derivative x are zero, so a formula that divides by one of them fails."""
     (dx,) = gradient(lambda x: custom_gradient(x**2 / 2, x, x), [np.array([0.0, -0.0])], np.array([1.0, 10.0]))
     np.testing.assert_array_equal(dx, np.zeros(2))
 

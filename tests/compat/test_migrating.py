@@ -1,4 +1,4 @@
-"""Claims of docs/migrating.md about TFP's and TensorFlow's functions that no other test shows, compared with this library."""
+"""Claims of docs/migrating.md about TFP and TensorFlow that no other test checks, compared with this library."""
 
 import numpy as np
 import pytest

@@ -55,7 +55,7 @@ ROWS = [*itertools.product(SHAPES, [False, True])]
 
 @pytest.mark.parametrize(("row", "mode"), pairs(ROWS, VJP_MODES))
 def test_every_pair_of_shapes(row, mode, rng):
-    """The true product; and for a uniform dy, TFP's formula and its promise."""
+    """The true product. For a uniform dy, it is also TFP's formula, and keeps its promise."""
     (fx_shape, x_shape, kind), stopped = row
     fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
     dy = random_array(rng, fx_shape)
@@ -75,7 +75,7 @@ def test_every_pair_of_shapes(row, mode, rng):
 
 @pytest.mark.parametrize("fx_shape", [(2, 3), ()], ids=str)
 def test_a_list_of_different_shapes(fx_shape, gradient, rng):
-    """One x of each kind in one call, below an upstream that is not uniform; and TFP's own use, a log-likelihood."""
+    """One x of each kind in one call, with a non-uniform upstream; and TFP's own use, a log-likelihood."""
     fx, dy = random_array(rng, fx_shape), random_array(rng, fx_shape)
     kinds = [((2, 3), ELEMENTWISE), ((2, 3, 4), LEADING), ((5,), MEAN), ((), MEAN), ((2, 3, 1, 2), LEADING)]
     xs = [random_array(rng, shape) for shape, _ in kinds]
@@ -98,7 +98,7 @@ def second_order(function, x, y):
 
 @pytest.mark.parametrize("fx_of", [lambda x, y: x * y, lambda x, y: tf.reduce_sum(x * y)], ids=["vector", "scalar"])
 def test_second_derivatives_are_those_of_the_formula(fx_of, rng):
-    """Below a uniform upstream, manually stopped, with a gx that depends on the other input."""
+    """For a uniform upstream, manually stopped, with a gx that depends on the other input."""
     x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
 
     def make(embed):
@@ -188,7 +188,7 @@ def theirs():
 )
 def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, theirs, rng):
     fx, gx, x = (random_array(rng, shape) for shape in shapes)
-    dy = np.full(fx.shape, 0.7)  # TFP is right for a uniform upstream alone.
+    dy = np.full(fx.shape, 0.7)  # TFP is only right for a uniform upstream.
     _, expected = eager(lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
     value, found = VJP_MODES[mode](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
     np.testing.assert_array_equal(value, fx)

@@ -1,4 +1,4 @@
-"""Wrong uses of override_gradients: each message says what was wanted, what came, where, and what to do."""
+"""Wrong uses of override_gradients. Each message says what must be there, what came instead, and what to do."""
 
 import functools
 import re
@@ -53,18 +53,18 @@ def derive(function, x=X):
         ),
     ],
 )
-def test_rules_that_are_none(rules, message):
+def test_rules_of_a_wrong_type(rules, message):
     with pytest.raises(TypeError, match=f"^override_gradients: {re.escape(message)}$"):
         cg.override_gradients(model, rules)
 
 
-def test_no_rules_at_all():
+def test_an_empty_dict_of_rules():
     message = "override_gradients: rules must name at least one op, as in {'Relu': rule}, got an empty dict."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         cg.override_gradients(model, {})
 
 
-def test_a_function_that_is_none():
+def test_something_that_is_not_a_function():
     message = (
         "override_gradients: f must be a function, a model, or a function of a loaded SavedModel "
         "such as loaded.signatures['serving_default'], got a Module. Write override_gradients(f, {'Relu': rule})."
@@ -196,7 +196,7 @@ def test_a_type_error_of_a_rule_is_as_it_is():
             derive(cg.override_gradients(function, {"Relu": rule}))
 
 
-def test_limits_that_are_none():
+def test_wrong_limits():
     with pytest.raises(
         ValueError, match=re.escape("rules.clip: pass exactly one of value, norm, global_norm; got none")
     ):
@@ -244,7 +244,7 @@ def test_control_flow_of_tensorflow_1():
         (lambda: True, "the predicate '<lambda>' must take one argument, a tf.Operation, got <lambda>()."),
     ],
 )
-def test_a_predicate_that_is_none(predicate, message):
+def test_a_predicate_that_does_not_return_a_bool(predicate, message):
     with pytest.raises(TypeError, match=f"override_gradients: {re.escape(message)}"):
         cg.override_gradients(model, {predicate: keep})(tf.constant(X))
 

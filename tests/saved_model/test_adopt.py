@@ -1,4 +1,4 @@
-"""adopt: SavedModels of tf.custom_gradient, whose gradients work after loading, in loops, too."""
+"""adopt makes gradients of tf.custom_gradient work after loading a SavedModel, in loops, too."""
 
 import re
 
@@ -39,7 +39,7 @@ def with_residual(x):
 
 @tf.custom_gradient
 def two(x, y):
-    """Two results and two arguments, one of which has no gradient."""
+    """Two results and two arguments. One argument has no gradient."""
     return (x * y, x + y), lambda dz, dw: (3.0 * dz * y + 5.0 * dw, None)
 
 
@@ -84,7 +84,7 @@ def through_functions(x):
 
 
 COS = np.cos(X)
-# A function, dx for the upstream DY, and dx by automatic differentiation of some.
+# A function, dx for the upstream DY, and for some also dx by automatic differentiation.
 FUNCTIONS = {
     "alone": (steep, 7.0 * DY, COS * DY),
     "residual": (with_residual, 2.0 * DY * np.exp(X), np.exp(X) * DY),
@@ -120,7 +120,7 @@ def save(folder, function=None, with_gradients=True, specs=SPEC, **functions):
 
 @pytest.fixture(scope="module")
 def adopted(tmp_path_factory):
-    """All functions in one model: its folder, what was there before, and the report."""
+    """A model with all functions: its folder, the files before, and the report."""
     folder = tmp_path_factory.mktemp("adopt")
     source, target = save(folder, **{f"f_{name}": function for name, (function, *_) in FUNCTIONS.items()})
     before = contents(source)
@@ -222,7 +222,7 @@ def test_variables_in_gradient_functions(tmp_path):
     tf.saved_model.save(module, tmp_path / "source")
     report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
     assert [found.detail for found in report.adopted] == ["", ""]
-    # 3 dy w beside dy w, and 5 dy x beside dy x.
+    # Compares 3 dy w with dy w, and 5 dy x with dy x.
     assert all(found.difference + 1e-12 > 2 / 3 and found.difference < 4 / 5 + 1e-12 for found in report.adopted)
     loaded = tf.saved_model.load(tmp_path / "target")
     w, x = loaded.w.numpy(), tf.constant(X)
@@ -289,12 +289,12 @@ def of_integers(z, n):
 
 @tf.custom_gradient
 def summed(x):
-    """Its gradient is right for one element."""
+    """Its gradient is only right for one element."""
     return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
 
 
 COMPLEX = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
-# A function, its inputs, and the least and largest difference of each gradient.
+# A function, its inputs, and the smallest and largest difference for each gradient.
 DIFFERENCES = {
     "two gradients": (lambda x: doubled(right(x)), SPEC, [(0.0, 1e-12), (0.5 - 1e-6, 0.5 + 1e-6)]),
     "complex, and integers": (of_integers, COMPLEX, [(0.5 - 1e-6, 0.5 + 1e-6)]),
@@ -364,7 +364,7 @@ NOT_THERE = "must read only tensors that the value reads, too, got another one f
 
 
 def test_gradients_that_read_something_from_outside(tmp_path):
-    """Also if the file names a function for it that it does not have."""
+    """Also if the file names a function that it does not contain."""
 
     def function(x):
         c = tf.cos(x)

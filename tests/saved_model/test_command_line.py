@@ -1,4 +1,4 @@
-"""The program `tf-cg-ops`: output, messages of one line, exit statuses, and what stops it."""
+"""The program `tf-cg-ops`: its output, messages of one line, exit statuses, and interruptions."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def main(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-# A program, after code that comes first; a program that a shell starts in the background ignores Ctrl-C.
+# Runs some code, then a program. (A program that a shell starts in the background ignores Ctrl-C.)
 PROGRAM = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,7 +58,7 @@ def run(cwd, *arguments, program="tf_cg_ops_cli", first=""):
 
 
 def test_strip_as_a_program(model, tmp_path):
-    """As users start it, with TensorFlow's own defaults for what it writes."""
+    """As users start it, with TensorFlow's own defaults for its output."""
     silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
     environment = {name: value for name, value in os.environ.items() if name not in silent}
     command = [pathlib.Path(sys.executable).with_name("tf-cg-ops"), "strip", model, "target"]
@@ -75,7 +75,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert steps[0] == f"reading {model}"
     assert steps[2] == "writing target"
     assert steps[3] == "checking: source, serving_default (1 of 2)"
-    assert len(steps) == 9  # Nothing of TensorFlow's own.
+    assert len(steps) == 9  # TensorFlow has written nothing.
     assert "\033" not in result.stdout + result.stderr
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
@@ -118,7 +118,7 @@ def test_the_version(capsys):
 
 
 def test_importing_the_package_reads_no_arguments(tmp_path):
-    """In another program that is started with -m."""
+    """In another program, started with -m."""
     (tmp_path / "other.py").write_text("import sys\nimport tf_cg_ops\nprint(sys.argv[1:])\n")
     result = run(tmp_path, "--no-such-argument", program="other")
     assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
@@ -147,7 +147,7 @@ WRONG = {
 def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse(arguments.split())
-    # Python asks the outer parser about what no parser knows.
+    # Python asks the outer parser about arguments that no parser knows.
     outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
     command = "" if outer else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
@@ -357,7 +357,7 @@ REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
-    """As errors of the operating system: a list of them, from a copy, and a single one."""
+    """Like errors of the operating system: a list of them, from a copy, and a single one."""
     source = shutil.copytree(model, tmp_path / "source")
     for name in ("link", "other"):
         (source / name).symlink_to(tmp_path / "nowhere")
@@ -386,8 +386,8 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
     assert (tmp_path / "target").is_dir()
 
 
-def test_readers_that_have_enough_are_no_failure(model, tmp_path):
-    """Of the output, and of the steps that are told beside it."""
+def test_a_reader_that_stops_is_not_a_failure(model, tmp_path):
+    """The reader of the output, or of the steps, stops reading."""
     for descriptor in (1, 2):
         closed = f"import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {descriptor})"
         result = run(tmp_path, "strip", model, f"target {descriptor}", first=closed)

@@ -1,4 +1,4 @@
-"""override: a SavedModel with the same values and other gradients, which a fresh process loads."""
+"""override: the copy has the same values and other gradients, also in a fresh process."""
 
 import keras
 import numpy as np
@@ -69,7 +69,7 @@ def save(folder, **functions):
 
 @pytest.fixture(scope="module")
 def overridden(tmp_path_factory):
-    """All functions in one model: its folder, what was there before, and the report."""
+    """A model with all functions: its folder, the files before, and the report."""
     folder = tmp_path_factory.mktemp("override")
     source, target = save(folder, **{f"f_{name}": function for name, (function, _) in FUNCTIONS.items()})
     before, steps = contents(source), []

@@ -1,4 +1,4 @@
-"""Failures of strip and inspect: malformed folders, targets in the way, wrong inputs; nothing is left behind."""
+"""Failures of strip and inspect (malformed folders, targets that exist, wrong inputs) leave nothing behind."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ def source(saved, tmp_path):
 
 
 def tree(folder):
-    """All that is there, without opening what is no file or no link to one; None if the folder is missing."""
+    """Everything in the folder, without opening special files; None if the folder is missing."""
     paths = folder.rglob("*") if folder.is_dir() else None
     return paths and {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.lstat().st_size, path.lstat().st_mtime_ns)
@@ -55,7 +55,7 @@ def tree(folder):
 
 
 def assert_fails(error, message, source, target, **keywords):
-    """It raises just this, and changes nothing beside the source and the target."""
+    """Raises exactly this, and changes nothing next to the source and the target."""
     before = tree(target.parent)
     with pytest.raises(error) as caught:
         cg.saved_model.strip(source, target, **keywords)
@@ -64,7 +64,7 @@ def assert_fails(error, message, source, target, **keywords):
 
 
 def refused(source, error, text, functions=("strip", "inspect")):
-    """Each raises one line of ours, is not the end of the process, and leaves what is there as it was."""
+    """Each raises one line of ours, and leaves the process alive and all files unchanged."""
     before = tree(source.parent)
     for function in functions:
         with pytest.raises(error) as caught:
@@ -121,7 +121,7 @@ def instead_of_the_graph(make):
 
 
 def in_the_graph(make):
-    """Calls `make` with the meta graph, the function that holds an op of `embed_gradient`, and its node."""
+    """Calls `make` with the meta graph, the function with an op of `embed_gradient`, and its node."""
 
     def change(source):
         proto = proto_of(source)
@@ -166,8 +166,8 @@ def rename_a_shard(source):
 
 NO_GRAPH = "must be a folder with saved_model.pb, got a folder without saved_model.pb"
 LIST_OF = "(CustomGradientEmbed) with 3 inputs and an attribute 'N' of "
-# A change, and a part of the message. Opening a pipe would wait for a writer that never comes; TensorFlow would follow
-# calls without end, and overflow its stack; and it would take memory for each input of a list.
+# A change, and a part of the message. Without our checks, opening a pipe would wait for ever, TensorFlow would follow
+# calls until its stack overflows, and it would allocate memory for each input of a list.
 MALFORMED = {
     "no graph": (instead_of_the_graph(lambda file: None), NO_GRAPH),
     "pipe": (instead_of_the_graph(os.mkfifo), NO_GRAPH),
@@ -219,7 +219,7 @@ def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
     assert len(messages) >= 2 * (len(whole) // 601)
 
 
-def test_functions_that_call_each_other_in_a_row_are_none_that_call_themselves(tmp_path):
+def test_a_chain_of_calls_is_not_taken_for_a_cycle(tmp_path):
     module = tf.Module()
     spec = [tf.TensorSpec([2], name="x")]
     inner = tf.function(lambda x: cg.embed_gradient(tf.sign(x), x, x), input_signature=spec)
@@ -230,7 +230,7 @@ def test_functions_that_call_each_other_in_a_row_are_none_that_call_themselves(t
 
 @pytest.mark.parametrize(("size", "is_read"), [(2**31 - 1, True), (2**31, False), (2**42, False)])
 def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, source, monkeypatch):
-    """Larger ones are refused without reading them into memory."""
+    """Larger files are refused before they are read into memory."""
     with open(source / "saved_model.pb", "r+b") as file:
         file.truncate(size)
     paths, nothing = [], saved_model_pb2.SavedModel()
@@ -284,7 +284,7 @@ CANNOT_LOAD = (
 
 @pytest.mark.parametrize("name", ["variables.index", "variables.data-00000-of-00001"])
 def test_variables_that_are_cut_off(source, tmp_path, name):
-    """Only who runs the model can tell."""
+    """Only running the model shows it."""
     file = source / "variables" / name
     whole = file.read_bytes()
     for length in (0, len(whole) // 2):
@@ -334,7 +334,7 @@ def test_a_pipe_elsewhere_in_the_folder(source, tmp_path):
 
 
 def test_a_folder_that_links_to_itself(source, tmp_path):
-    """A copy of all that the source links to would have no end."""
+    """Copying everything that the source links to would never end."""
     (source / "assets").mkdir(exist_ok=True)
     (source / "assets" / "loop").symlink_to("..")
     before = tree(tmp_path)
@@ -345,7 +345,7 @@ def test_a_folder_that_links_to_itself(source, tmp_path):
 
 
 def test_the_copy_of_a_read_only_model_is_writable_by_its_owner(source, tmp_path):
-    """As it is moved to the target: only the superuser may move a folder that is read-only."""
+    """The copy is moved to the target, and only the superuser can move a read-only folder."""
     source.chmod(0o755)
     cg.saved_model.strip(source, tmp_path / "once", check=False)
     assert (tmp_path / "once").stat().st_mode == source.stat().st_mode
@@ -373,7 +373,7 @@ def test_killed_before_it_is_moved_there_is_no_target(source, tmp_path):
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert tree(source) == before
     (left,) = [path.name for path in tmp_path.iterdir() if path.name != "source"]
-    assert left.startswith(".target.")  # Nobody can clean up then: what is left is hidden, and in nobody's way.
+    assert left.startswith(".target.")  # A killed process cannot clean up. What it leaves is hidden and blocks nothing.
     cg.saved_model.strip(source, tmp_path / "target", check=False)
     assert (tmp_path / "target" / "saved_model.pb").is_file()
 
@@ -402,7 +402,7 @@ OUTPUTS_DIFFER = (
 def test_other_outputs_are_an_error_and_leave_no_target(source, tmp_path, monkeypatch):
     break_values(monkeypatch)
     assert_fails(RuntimeError, OUTPUTS_DIFFER, source, tmp_path / "target")
-    # The broken signature equals the source if x = 2 sign(x); the function gets other inputs.
+    # The broken signature equals the source if x = 2 sign(x). The function gets other inputs.
     lucky = {"serving_default": {"x": [[2.0, -2.0]]}}
     message = OUTPUTS_DIFFER.replace("serving_default", ".f")
     assert_fails(RuntimeError, message, source, tmp_path / "target", inputs=lucky)
@@ -435,7 +435,7 @@ def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monke
 
 
 def test_inputs_may_be_passed_and_steps_are_told(source, tmp_path):
-    x, steps = np.array([[1.0, -2.0]]), []  # float64: they take the dtype of the signature.
+    x, steps = np.array([[1.0, -2.0]]), []  # Inputs of float64 take the dtype of the signature.
     inputs = {"serving_default": {"x": x}}
     report = cg.saved_model.strip(source, tmp_path / "target", inputs=inputs, progress=steps.append)
     assert [c.verdict for c in report.comparisons] == ["equal, bit for bit"] * 2
@@ -481,7 +481,7 @@ def test_inputs_where_there_is_nothing_to_name(tmp_path):
 
 
 def test_a_source_that_takes_no_made_up_inputs_is_not_compared(tmp_path):
-    """Of another function, two rows are refused and one is taken."""
+    """Another function refuses two rows and takes one."""
     module = tf.Module()
 
     def f(x):

@@ -174,7 +174,7 @@ def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
 
 
 SQUARE = np.random.default_rng(2).normal(size=[4, 4])
-# A function, its argument, a mode that TensorFlow cannot run it in, the type of the exception and what it says.
+# A function, its argument, a mode in which TensorFlow cannot run it, and the exception.
 NOT_RUN = {
     "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
     "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),

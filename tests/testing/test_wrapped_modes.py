@@ -1,4 +1,4 @@
-"""The modes of check_gradient that put the function into a loop, a SavedModel, a model of Keras, half precision."""
+"""The modes of check_gradient that wrap the function: in a loop, a SavedModel, a Keras model, half precision."""
 
 import keras
 import numpy as np
@@ -50,9 +50,9 @@ def test_a_right_gradient_passes_in_half_precision(mode):
         return x * y, lambda dy: (dy * y, dy * x)
 
     assert not check_gradient(product, [X, 2 * X], modes=[mode]).failures
-    assert dtypes == {HALF[mode], tf.float64}  # The reference is of double precision.
+    assert dtypes == {HALF[mode], tf.float64}  # The reference is computed in float64.
     assert not check_gradient(sine, [X], modes=[mode], second_order=True).failures
-    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras leaves complex numbers alone.
+    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras does not cast complex numbers.
 
 
 @pytest.mark.parametrize(("mode", "small", "large"), [("mixed_float16", 1.005, 1.02), ("mixed_bfloat16", 1.03, 1.1)])
@@ -93,7 +93,7 @@ def untraceable(x):
 
 in_python = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)))
 NOT_COMPUTED = "could not be computed in mode '{}': "
-# A function, its arguments, modes in which it passes, the mode in which it fails, and what that says.
+# A function, its arguments, modes in which it passes, the mode in which it fails, and the message.
 FAULTS = {
     "reads a variable": (weighted, [X, 3], ["eager"], "functional", "'weighted'.*functional"),
     "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "mode 'functional': ValueError: A KerasTensor"),

@@ -106,7 +106,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_gradient_is_found_and_named(name):
-    """In every mode, which two of them show."""
+    """Two of them are checked in every mode."""
     value, grad_fn, args, hint = WRONG[name]
     modes, where = (MODES, ALL_MODES) if name in ("factor", "none") else (["eager"], "mode 'eager'")
     line = first_line(decorated(value, grad_fn), args, modes=modes)
@@ -139,7 +139,7 @@ FAILURES = {
     # The tolerance is relative to the largest element, however small that is.
     "tiny": (tiny, X, TINY, ("(intended_gradient)", FACTOR)),
     "kink": (tf.nn.relu, np.array([-1.0, 0.0, 2.0]), {}, ("at element [1]", "Perhaps there is a kink nearby")),
-    # An infinite gradient, and one that is nan as the value is.
+    # An infinite gradient, and one that is nan like the value.
     "infinite": (tf.sqrt, np.array([0.0, 1.0]), {}, ("at element [0], got", "")),
     "nan": (tf.sqrt, np.array([-1.0, 1.0]), {}, ("at element [0], got", "")),
     "not finite": (decorated(tf.math.log, lambda dy, x: dy), np.array([1.0, -1.0]), {}, ("", NOT_FINITE_AROUND)),
@@ -175,7 +175,7 @@ def test_a_gradient_that_is_right_in_eager_mode_only_is_found():
 
 
 def test_a_gradient_that_mixes_up_a_batch_is_found():
-    """Right for every single call, but computed with the first arguments that came."""
+    """Right for a single call, but always computed with the first arguments."""
 
     def grad_fn(dy, x):
         return dy * tf.cos(x if tf.executing_eagerly() else tf.constant(X))
@@ -308,8 +308,8 @@ def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, 
     assert " along a random direction of all elements" in first_line(decorated(getattr(tf, function), grad_fn), [x])
 
 
-def test_no_fault_is_found_where_there_is_none():
-    """At any magnitude, in float32 with larger tolerances, and along a direction that leaves the domain."""
+def test_right_gradients_pass_at_any_magnitude():
+    """Also in float32 with larger tolerances, and along a direction that leaves the domain."""
     for size in (1e-300, 1e-150, 1e150, 1e300):
         check_gradient(lambda x, size=size: size * tf.sin(x), [X], modes=["eager"])
     check_gradient(in_float32, [X], modes=["eager", "xla"], **FLOAT32)
@@ -320,7 +320,7 @@ def test_no_fault_is_found_where_there_is_none():
 
 
 def test_no_kink_is_suspected_where_another_mode_agrees():
-    """At the kink the numeric derivative is a mean, which eager mode happens to agree with."""
+    """At the kink, the numeric derivative is the mean of the slopes, and eager mode happens to agree with it."""
 
     def f(dy, x):
         return dy * (0.5 if tf.executing_eagerly() else 1.0)
