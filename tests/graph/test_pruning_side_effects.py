@@ -146,7 +146,8 @@ def test_a_reference_is_read_before_it_is_assigned():
 
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Passes the reference itself, not a read of it.
+        # Passes the reference itself, not a read of it.
+        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])
         with tf1.control_dependencies([h]):
             assigned = tf1.assign_add(variable, X)
         with tf1.control_dependencies([assigned]):
