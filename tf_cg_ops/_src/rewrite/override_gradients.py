@@ -45,22 +45,18 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
 
         dx = rule(op, dy)
 
-    and all other ops keep theirs. The value stays the same. `f` itself does not change, nothing is registered, and both
-    share their variables.
+    and all other ops keep theirs. The value stays the same. `f` does not change, and both share their variables.
 
-    A rule works like a gradient function for `tf.RegisterGradient`: `op.inputs`, `op.outputs`, `op.get_attr` and
-    `op.type` describe the op, and `dy` has one upstream gradient for each output. The rule returns one gradient for
-    each input, or a list of them, with None for an input without a gradient. `tf_cg_ops.rules` has ready-made rules.
-    Second derivatives differentiate the ops in the rule, where `op.outputs` have the gradient of the rule again.
+    A rule works like a gradient function for `tf.RegisterGradient`. It takes the op (with `op.inputs`, `op.outputs`,
+    `op.get_attr` and `op.type`) and an upstream gradient for each output. It returns one gradient for each input, or a
+    list of them, with None for no gradient. `tf_cg_ops.rules` has ready-made rules. Second derivatives differentiate
+    the ops in the rule, where `op.outputs` have the gradient of the rule again.
 
-    The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops. If a
-    rule matches nothing, the error lists the types.
+    Rules also apply inside called functions, loops and conditionals. A rule for one of these applies to it as a whole.
+    The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops.
 
-    Rules also apply to ops in called functions, loops and conditionals. A rule for a call, loop or conditional applies
-    to it as a whole. Nested calls are inlined, except those with `jit_compile=True`.
-
-    `f` is traced, in eager mode once for each signature of its arguments. A `tf.function` that knows the signature
-    already is not traced again.
+    `f` is traced, in eager mode once for each signature of its arguments, unless it is a `tf.function` that knows the
+    signature. Nested calls are inlined, except those with `jit_compile=True`.
 
     Args:
       f: A Python function of TensorFlow ops, a `tf.function` or one of its traces, a Keras model, a loaded SavedModel
@@ -75,8 +71,8 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
       TypeError: `f` is not a function, or `rules` is not such a dict. When `f` is traced: it needs the numbers in a
         Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and its
         upstream gradients, or returns something other than Tensors, or complex numbers for a real input.
-      ValueError: `rules` is empty. When `f` is traced: a rule matches no op. When you compute a gradient: a rule
-        returns the wrong number of gradients, or a gradient of the wrong shape.
+      ValueError: `rules` is empty. When `f` is traced: a rule matches no op (the message lists the op types). When you
+        compute a gradient: a rule returns the wrong number of gradients, or a gradient of the wrong shape.
       NotImplementedError: When `f` is traced: it has control flow of TensorFlow 1.
 
     Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace:
