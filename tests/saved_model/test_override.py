@@ -222,7 +222,7 @@ def test_a_rule_that_closes_over_numbers(sine, tmp_path):
             "new",
             {"sin": 0},
             ValueError,
-            r"each key of rules must match an op .* got 'sin' .* Sin \(1\).* mean 'Sin'\?$",
+            r"each key of rules must match an op of '.*', got no match for 'sin'\. .* Sin \(1\).* mean 'Sin'\?$",
         ),
         ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "'nothing' must be a folder with saved_model.pb, "),
         (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),

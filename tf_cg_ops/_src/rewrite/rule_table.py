@@ -94,7 +94,7 @@ class Matching:
         """Raises ValueError if a rule matched no op."""
         if not self._unmatched:
             return
-        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "no ops"
+        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "none"
         by_lower_case = {op_type.lower(): op_type for op_type in self.types}
         missing = [key.lower() for key in self._unmatched if isinstance(key, str)]
         similar = [
@@ -102,8 +102,8 @@ class Matching:
         ]
         hint = f"Did you mean {text.quoted(similar)}?" if similar else "Name one of these types, or leave the rule out."
         raise ValueError(
-            f"{self._api}: each key of rules must match an op that computes the value of {place}, got "
-            f"{', '.join(map(_described, self._unmatched))} without a match among its op types: {there}. {hint}"
+            f"{self._api}: each key of rules must match an op of {place}, got no match for "
+            f"{', '.join(map(_described, self._unmatched))}. The op types are {there}. {hint}"
         )
 
 
