@@ -55,7 +55,7 @@ def gpu_kernels() -> str:
 
     Returns:
       "built and usable", or a str with the reason: the library was built without nvcc, the driver is missing or too
-      old, no GPU was found, or the library has no code for one of the GPUs.
+        old, no GPU was found, or the library has no code for one of the GPUs.
 
     Unlike `tf.sysconfig.get_build_info()`, it also asks the driver.
     """
