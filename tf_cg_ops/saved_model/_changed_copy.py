@@ -40,7 +40,7 @@ def write_changed_copy(
     if progress is not None and not callable(progress):
         raise TypeError(f"{api}: progress must be a function of a string, or None, got {text.describe(progress)}.")
     report_progress = progress or (lambda _: None)
-    with tf.init_scope():  # The caller may be tracing a function.
+    with tf.init_scope():  # A caller can be tracing a function.
         report_progress(f"reading {source}")
         proto = read_saved_model(api, source)
         _check_target(api, source, target)
