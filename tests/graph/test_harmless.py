@@ -76,7 +76,7 @@ def fetched(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", [BuiltIn, WithDropout, WithLoop])
-def test_a_gradient_that_nobody_fetches_fails_no_other_fetch(fetched, model):
+def test_a_gradient_that_is_not_fetched_fails_no_other_fetch(fetched, model):
     assert fetched[model.__name__]["doubled"] == [2.0, 4.0, 6.0]
     assert not isinstance(fetched[model.__name__]["value"], str)
 
@@ -110,7 +110,7 @@ def test_results_of_which_one_waits_for_a_switch():
             assert session.run(merged, {x: [1.0, 2.0, 3.0], z: [7.0, 8.0, 9.0]}).tolist() == [14.0, 16.0, 18.0]
 
 
-def test_no_function_is_copied_where_none_of_our_ops_is():
+def test_no_function_is_copied_in_a_graph_without_our_ops():
     with tf1.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float64, [3])
         traced = tf.function(lambda x: tf.cond(x[0] > 0.0, lambda: tf.sin(x), lambda: x))

@@ -198,7 +198,7 @@ def test_no_products_of_huge_dimensions_are_zero():
     ],
     ids=str,
 )
-def test_a_shape_to_check_that_is_none_is_refused(shape, match):
+def test_a_malformed_shape_to_check_is_refused(shape, match):
     """The rank is unknown until XLA compiles. If the shape function knows it, the shape function refuses."""
 
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
