@@ -1,4 +1,4 @@
-"""Claims of docs/migrating.md about TFP's and TensorFlow's functions that no other test shows, compared with this library."""
+"""Claims of docs/migrating.md about TFP and TensorFlow that no other test checks, compared with this library."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def traced(request):
 
 
 def square(x):
-    """Its gradient is ten times that of the operations inside."""
+    """Its gradient is ten times the derivative of its operations."""
     return x**2, lambda dy: 20.0 * dy * x
 
 

@@ -196,9 +196,8 @@ PARTIALS = {
     ),
     "rule": (
         cg.override_gradients(lambda x: tf.split(x, 2), {"Split": PARTIAL}),
-        "override_gradients: the rule 'scaled' for the op split (Split) does not take the op and its upstream gradients; "
-        "expected parameters for the op and 2 upstream gradients (one for each output), got rule(first, dy). Write "
-        "rule(op, *dys).",
+        "override_gradients: the rule 'scaled' for the op split (Split) must take the op and 2 upstream gradients (one for "
+        "each output), got rule(first, dy). Write rule(op, *dys).",
     ),
     "annotated": (
         cg.custom_gradient(with_annotations),

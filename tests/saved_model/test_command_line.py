@@ -1,4 +1,4 @@
-"""The program `tf-cg-ops`: output, messages of one line, exit statuses, and what stops it."""
+"""The program `tf-cg-ops`: its output, messages of one line, exit statuses, and interruptions."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def main(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-# A program, after code that comes first; a program that a shell starts in the background ignores Ctrl-C.
+# Runs some code, then a program. (A program that a shell starts in the background ignores Ctrl-C.)
 PROGRAM = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,7 +58,7 @@ def run(cwd, *arguments, program="tf_cg_ops_cli", first=""):
 
 
 def test_strip_as_a_program(model, tmp_path):
-    """As users start it, with TensorFlow's own defaults for what it writes."""
+    """As users start it, with TensorFlow's own defaults for its output."""
     silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
     environment = {name: value for name, value in os.environ.items() if name not in silent}
     command = [pathlib.Path(sys.executable).with_name("tf-cg-ops"), "strip", model, "target"]
@@ -66,7 +66,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "replaced   1 CustomGradientEmbed, 1 CustomGradientRule",
-        "dropped    1 operation and 1 function that served gradients",
+        "dropped    1 operation and 1 function that only gradients need",
         "compared   serving_default: equal, bit for bit",
         "compared   .f: equal, bit for bit",
         "written    target",
@@ -75,7 +75,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert steps[0] == f"reading {model}"
     assert steps[2] == "writing target"
     assert steps[3] == "checking: source, serving_default (1 of 2)"
-    assert len(steps) == 9  # Nothing of TensorFlow's own.
+    assert len(steps) == 9  # TensorFlow has written nothing.
     assert "\033" not in result.stdout + result.stderr
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
@@ -84,8 +84,8 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
     (tmp_path / "empty").mkdir()
     said = (
         "reading empty\n"
-        "saved_model.strip: there is no SavedModel at 'empty'; expected a folder with saved_model.pb, got a folder without "
-        "saved_model.pb. Pass the folder that tf.saved_model.save wrote.\n"
+        "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
+        "folder that tf.saved_model.save wrote.\n"
     )
     for program in ("tf_cg_ops_cli", "tf_cg_ops"):
         result = run(tmp_path, "strip", "empty", "target", program=program)
@@ -118,7 +118,7 @@ def test_the_version(capsys):
 
 
 def test_importing_the_package_reads_no_arguments(tmp_path):
-    """In another program that is started with -m."""
+    """In another program, started with -m."""
     (tmp_path / "other.py").write_text("import sys\nimport tf_cg_ops\nprint(sys.argv[1:])\n")
     result = run(tmp_path, "--no-such-argument", program="other")
     assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
@@ -147,7 +147,7 @@ WRONG = {
 def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse(arguments.split())
-    # Python asks the outer parser about what no parser knows.
+    # Python asks the outer parser about arguments that no parser knows.
     outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
     command = "" if outer else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
@@ -208,8 +208,7 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
         status, out, err = main(capsys, "strip", "--inputs", file, model, tmp_path / "target")
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert err.startswith(
-            f"saved_model.strip: '{file}' holds no inputs; expected an .npz file with arrays named SIGNATURE/ARGUMENT or "
-            "ARGUMENT, got "
+            f"saved_model.strip: '{file}' must be an .npz file with arrays named SIGNATURE/ARGUMENT or ARGUMENT, got "
         )
         assert err.endswith(". Write it with numpy.savez.\n")
     assert not (tmp_path / "target").exists()
@@ -225,7 +224,7 @@ def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
     assert status == 0
     assert out.splitlines()[:2] == [
-        "replaced   0 operations: the model holds none of this library, and was copied as it is",
+        "replaced   0 operations: the model has none of this library, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "twice") == contents(tmp_path / "once")
@@ -241,7 +240,9 @@ def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "source", tmp_path / "target")
     assert status == 0
     _, _, compared, attention, written = out.splitlines()
-    assert compared == "compared   .f: not compared: the source gives other outputs each time, as random operations do"
+    assert (
+        compared == "compared   .f: not compared: the source gives different outputs each time, as random operations do"
+    )
     assert re.fullmatch(
         r"attention  PyFunc in __inference_<lambda>_\d+ calls Python, and fails outside of the process that made the model",
         attention,
@@ -299,7 +300,7 @@ def test_adopt(tmp_path, capsys):
     source = tmp_path / "target---no-check---gradients-autodiff"
     _, out, _ = main(capsys, "adopt", source, tmp_path / "again")
     assert out.splitlines()[:2] == [
-        "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is",
+        "adopted    nothing: the model has no gradients of tf.custom_gradient, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "again") == contents(source)
@@ -326,7 +327,7 @@ def test_inspect_shows_a_table_or_json(model, capsys):
 def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     module = tf.Module()
     tf.saved_model.save(module, tmp_path / "model")
-    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model holds no embedded gradients.\n", "")
+    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model has no custom gradients.\n", "")
     assert main(capsys, "inspect", "--json", tmp_path / "model") == (0, "[]\n", "")
     function = cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))
     module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
@@ -356,7 +357,7 @@ REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
-    """As errors of the operating system: a list of them, from a copy, and a single one."""
+    """Like errors of the operating system: a list of them, from a copy, and a single one."""
     source = shutil.copytree(model, tmp_path / "source")
     for name in ("link", "other"):
         (source / name).symlink_to(tmp_path / "nowhere")
@@ -385,8 +386,8 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
     assert (tmp_path / "target").is_dir()
 
 
-def test_readers_that_have_enough_are_no_failure(model, tmp_path):
-    """Of the output, and of the steps that are told beside it."""
+def test_a_reader_that_stops_is_not_a_failure(model, tmp_path):
+    """The reader of the output, or of the steps, stops reading."""
     for descriptor in (1, 2):
         closed = f"import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {descriptor})"
         result = run(tmp_path, "strip", model, f"target {descriptor}", first=closed)

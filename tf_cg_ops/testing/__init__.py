@@ -1,4 +1,4 @@
-"""Checks custom gradients against numeric differentiation, in every mode in which TensorFlow runs a function."""
+"""Checks custom gradients against numeric differentiation, in every mode in which TensorFlow can run a function."""
 
 from ._check import check_gradient as check_gradient
 from ._report import Comparison as Comparison
