@@ -20,10 +20,9 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
-from ._audit_check import OTHER_UPSTREAM, check
+from ._audit_check import OTHER_UPSTREAM, Findings, check
 from ._audit_record import API, Place, Recording, custom_places
 from ._audit_report import AuditedGradient, AuditReport, Verdict
-from ._report import Comparison
 
 # What changes the gradient on purpose.
 _BY_DESIGN = {
@@ -251,7 +250,7 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         return dataclasses.replace(row, detail="no gradient arrives here")
     found = [check(place, run, like.get(name), max_elements) for run in place.runs]
     comparisons = [comparison for findings in found for comparison in findings.comparisons]
-    verdict, detail = _verdict(place, name, like, comparisons)
+    verdict, detail = _verdict(place, name, like, found)
     last = found[-1]
     return dataclasses.replace(
         row,
@@ -266,12 +265,12 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
     )
 
 
-def _verdict(
-    place: Place, name: str, like: Mapping[str, Any], comparisons: Sequence[Comparison]
-) -> tuple[Verdict, str]:
+def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
+    comparisons = [comparison for findings in found for comparison in findings.comparisons]
     wrong = [comparison for comparison in comparisons if not comparison.passed]
     if not comparisons:
-        return "not checked", "no input has a gradient"
+        is_finite = math.isfinite(found[-1].value_norm)
+        return "not checked", "no finite input has a gradient" if is_finite else "its value is not finite"
     if not wrong:
         return "right", ""
     if name in like and like[name] is None:

@@ -50,7 +50,7 @@ class Findings:
     """What one run of a place shows.
 
     Attributes:
-      comparisons: One for each input that has a gradient.
+      comparisons: One for each input that has a gradient; none if inputs or results are infinite or nan.
       value_norm, upstream_norm, gradient_norm: Of all results, of what arrived, and of what left.
     """
 
@@ -67,7 +67,7 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
     upstream = [to_double_precision(tf.constant(dy)) for dy in run.upstream[: arguments.num_float_results]]
     gradients = [np.asarray(g) for g in function.rule(to_tensors(upstream)) if g is not None]
     norms = [_norm(arrays) for arrays in (function.outputs(function.values), upstream, gradients)]
-    if not arguments.positions:
+    if not arguments.positions or not all(np.all(np.isfinite(x)) for x in function.values) or not np.isfinite(norms[0]):
         return Findings([], *norms)
     numbers = RandomNumbers(0)
     others = [numbers.draw_like(dy) for dy in upstream]
