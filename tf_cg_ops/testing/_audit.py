@@ -93,7 +93,7 @@ def audit(
     """
     _check_arguments(f, args, like, max_elements)
     report_progress = progress or (lambda line: None)
-    started = time.monotonic()
+    reported = time.monotonic()
     f = _function_of(f)
     name = text.name_of(f)
     if args is None:
@@ -122,8 +122,9 @@ def audit(
     for i, place in enumerate(recording.places):
         with _explained(name):
             rows.append(_row(place, like, max_elements))
-        if time.monotonic() - started > 1:
-            report_progress(f"checked {i + 1} of {len(recording.places)}: {rows[-1].function}, {rows[-1].verdict}")
+        if time.monotonic() - reported > 5:
+            reported = time.monotonic()
+            report_progress(f"checked {i + 1} of {len(recording.places)}")
     return AuditReport(name, _with_first_nonfinite(rows))
 
 
@@ -281,9 +282,9 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
         return "by design", reason
     if place.api in _SOLVERS:
         return "not checked", "numeric differentiation sees where its solver stops"
-    hint = next((c.problem or c.hint for c in wrong if c.problem or c.hint), "")
-    if hint.startswith("The numeric derivative itself is uncertain"):
-        return "not checked", "the numeric derivative is uncertain: there may be a kink nearby"
+    hints = [c.problem or c.hint for c in wrong]
+    # What is uncertain was left out.
+    hint = next((h for h in hints if h and not h.startswith("The numeric derivative itself is uncertain")), "")
     if hint.startswith("The function itself is not finite"):
         return "not checked", "its value is not finite around these numbers"
     if any(comparison.name.endswith(OTHER_UPSTREAM) for comparison in wrong) and not hint:

@@ -16,9 +16,9 @@ from tf_cg_ops._src.rewrite.traced_call import trace
 from ._audit_record import Place, Run, handle_of, is_place, num_results
 from ._compare_modes import ModeComparisons
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
-from ._numeric import norm
+from ._numeric import Estimate, norm
 from ._references import RandomNumbers, numeric_gradients
-from ._report import Comparison, Tolerances
+from ._report import Comparison, Reference, Tolerances
 
 _DOUBLE = {tf.half: tf.float64, tf.bfloat16: tf.float64, tf.float32: tf.float64, tf.complex64: tf.complex128}
 _DOUBLE_NUMBERS = {low.as_datatype_enum: double.as_datatype_enum for low, double in _DOUBLE.items()}
@@ -28,6 +28,8 @@ _STEP, _STEP_IN_LOW_PRECISION = 1e-3, 0.1
 # The model computes the gradient in its own dtype: tolerances relative to its terms, and for numbers that underflow.
 _LIMITS = {tf.float64: (1e-6, 0.0), tf.complex128: (1e-6, 0.0), tf.float32: (1e-3, 1e-36), tf.complex64: (1e-3, 1e-36)}
 _LIMITS_OF_HALF, _RTOL_IN_LOW_PRECISION = (3e-2, 1e-6), 3e-2
+# Of a numeric derivative, relative to its terms.
+_MAX_UNCERTAINTY = 1e-2
 # The end of the name of an input that was compared for another upstream gradient than that of the run.
 OTHER_UPSTREAM = ", for random upstream gradients"
 # Evaluations for one element or direction, and for the two directions that are tried.
@@ -94,12 +96,33 @@ def _compare(
     comparisons: list[Comparison] = []
     for most in (0, elements) if any(x.size > max_elements for x in function.values) else (elements,):
         found = ModeComparisons(["eager"], tolerances, True)
-        references = numeric_gradients(intended, upstream, numbers, most)
+        references = [_certain(reference) for reference in numeric_gradients(intended, upstream, numbers, most)]
         found.compare_gradients("first", function, intended, upstream, references, numbers)
         comparisons = [comparison for comparison in found.comparisons if comparison.order == "first"]
         if all(comparison.passed for comparison in comparisons):
             break  # Only the hints need elements.
     return comparisons
+
+
+def _certain(reference: Reference) -> Reference:
+    """The elements whose numeric derivative is known: at a kink it is not."""
+    direction, derivative = reference.direction, reference.directional_derivative
+    if derivative is not None and not np.all(_is_certain(derivative)):
+        direction = derivative = None
+    known = _is_certain(reference.estimate)
+    parts = (part[known] for part in dataclasses.astuple(reference.estimate))
+    return dataclasses.replace(
+        reference,
+        elements=reference.elements[known],
+        estimate=Estimate(*parts),
+        direction=direction,
+        directional_derivative=derivative,
+    )
+
+
+def _is_certain(estimate: Estimate) -> np.ndarray:
+    is_constant = estimate.scale <= estimate.rounding
+    return is_constant | ~(estimate.error > _MAX_UNCERTAINTY * estimate.scale)
 
 
 def _norm(arrays: Sequence[np.ndarray]) -> float:

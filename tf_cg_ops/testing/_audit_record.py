@@ -228,7 +228,10 @@ def _find_inside(place: Place) -> None:
     for op in place.op.graph.get_operations():
         if id(op) in ancestors and any(id(t) in reached for t in op.inputs):
             place.inside.append(op)
-            reached |= {id(t) for t in op.outputs}
+            # Integers and bools have no derivative: they stay as they were in the run, so no kink is crossed.
+            reached |= {
+                id(t) for t in op.outputs if tf_internal.is_trainable(t) or t.dtype in (tf.variant, tf.resource)
+            }
     known = set(reached)
     for tensor in [*(t for op in place.inside for t in op.inputs), *place.results]:
         if id(tensor) not in known:
