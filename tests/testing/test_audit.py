@@ -126,6 +126,13 @@ def test_a_mask_that_is_missing_shows_even_where_the_upstream_of_this_run_is_zer
     assert report.rows[0].detail == "It is right for the upstream gradient of this run, and wrong for others."
 
 
+def test_a_kink_is_not_called_right_or_wrong():
+    report = cg.testing.audit(lambda x: tf.reduce_sum(without_mask(x)), [tf.zeros([3])])
+    assert [(row.verdict, row.detail) for row in report.rows] == [
+        ("not checked", "the numeric derivative by input 0 is uncertain: there may be a kink")
+    ]
+
+
 def test_a_conditional_a_called_function_and_a_recomputed_one(x):
     block = cg.recompute_grad(lambda x: tf.sin(twice_too_large(x)))
 
@@ -164,11 +171,6 @@ def test_a_nan_is_marked_where_it_was_born(x):
 def test_numbers_that_are_not_finite_are_not_checked():
     report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x)), [tf.constant([np.inf, 1.0])])
     assert [(row.verdict, row.detail) for row in report.rows] == [("not checked", "its value is not finite")]
-
-
-@cg.custom_gradient
-def of_a_variable(x, w):
-    return tf.matmul(x, w), lambda dy: (tf.matmul(dy, w, transpose_b=True), 3 * tf.matmul(x, dy, transpose_a=True))
 
 
 @pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
@@ -237,7 +239,7 @@ def test_a_large_input_is_moved_as_a_whole(rng):
 
     x = tf.constant(rng.normal(size=5000), tf.float32)
     (row,) = cg.testing.audit(lambda x: tf.reduce_sum(x**2 / 2 + log1pexp(x)), [x]).rows
-    assert (row.verdict, row.checked, row.size) == ("right", 0, 5000)
+    assert (row.verdict, row.checked, row.together, row.size) == ("right", 0, 5000, 5000)
     (row,) = cg.testing.audit(lambda x: tf.reduce_sum(wrong_in_one(x)), [x]).rows
     assert row.verdict == "differs"
 

@@ -262,6 +262,7 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         gradient_norm=last.gradient_norm,
         error=max((c.error / c.tolerance if c.tolerance else 0.0 for c in comparisons), default=0.0),
         checked=sum(comparison.checked for comparison in comparisons),
+        together=sum(findings.together for findings in found),
         size=sum(comparison.size for comparison in comparisons),
     )
 
@@ -269,17 +270,23 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
 def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
     comparisons = [comparison for findings in found for comparison in findings.comparisons]
     wrong = [comparison for comparison in comparisons if not comparison.passed]
-    if not comparisons:
+    if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
         is_finite = math.isfinite(found[-1].value_norm)
-        return "not checked", "no finite input has a gradient" if is_finite else "its value is not finite"
+        return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
+    uncertain = next((name for findings in found for name in findings.uncertain), "")
+    if not wrong and uncertain:
+        return "not checked", f"the numeric derivative by {uncertain} is uncertain: there may be a kink"
+    if not comparisons:
+        reason = "no finite input has a gradient" if math.isfinite(found[-1].value_norm) else "its value is not finite"
+        return "not checked", reason
     if not wrong:
         return "right", ""
     if name in like and like[name] is None:
         return "by design", "like= says so"
     scales = place.kind == "embed_gradient" and any(place.results[0] is tensor for tensor in place.inputs)
-    reason = "the gradient is scaled or reversed" if scales else _BY_DESIGN.get(place.api)
-    if reason and name not in like:
-        return "by design", reason
+    design = "the gradient is scaled or reversed" if scales else _BY_DESIGN.get(place.api)
+    if design and name not in like:
+        return "by design", design
     if place.api in _SOLVERS:
         return "not checked", "numeric differentiation sees where its solver stops"
     hints = [c.problem or c.hint for c in wrong]

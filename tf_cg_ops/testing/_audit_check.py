@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,10 +54,14 @@ class Findings:
 
     Attributes:
       comparisons: One for each input that has a gradient; none if inputs or results are infinite or nan.
+      uncertain: The names of inputs whose numeric derivative is uncertain everywhere.
+      together: How many elements were only moved together, in a random direction.
       value_norm, upstream_norm, gradient_norm: Of all results, of what arrived, and of what left.
     """
 
     comparisons: list[Comparison]
+    uncertain: list[str]
+    together: int
     value_norm: float
     upstream_norm: float
     gradient_norm: float
@@ -70,7 +75,7 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
     gradients = [np.asarray(g) for g in function.rule(to_tensors(upstream)) if g is not None]
     norms = [_norm(arrays) for arrays in (function.outputs(function.values), upstream, gradients)]
     if not arguments.positions or not all(np.all(np.isfinite(x)) for x in function.values) or not np.isfinite(norms[0]):
-        return Findings([], *norms)
+        return Findings([], [], 0, *norms)
     numbers = RandomNumbers(0)
     others = [numbers.draw_like(dy) for dy in upstream]
     function = dataclasses.replace(function, step=_STEP_IN_LOW_PRECISION if arguments.is_low_precision else _STEP)
@@ -78,29 +83,43 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
     limits = [_LIMITS.get(tensor.dtype, _LIMITS_OF_HALF) for tensor in arguments.tensors]
     rtol = max(_RTOL_IN_LOW_PRECISION if arguments.is_low_precision else 0.0, *(rtol for rtol, _ in limits))
     tolerances = Tolerances(rtol, max(atol for _, atol in limits))
-    compared = functools.partial(_compare, function, intended, tolerances, max_elements)
+    uncertain: list[str] = []
+    together: dict[str, int] = {}
+    compared = functools.partial(_compare, function, intended, tolerances, max_elements, uncertain, together)
     comparisons = compared(upstream) if 0 < norms[1] < np.inf else []
     if all(comparison.passed for comparison in comparisons):
         # Zeros in the upstream hide errors.
         renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in compared(others)]
         comparisons = [*comparisons, *(c for c in renamed if not (c.passed and comparisons))]
-    return Findings(comparisons, *norms)
+    return Findings(comparisons, uncertain, sum(together.values()), *norms)
 
 
 def _compare(
-    function: FlatFunction, intended: FlatFunction, tolerances: Tolerances, max_elements: int, upstream: Arrays
+    function: FlatFunction,
+    intended: FlatFunction,
+    tolerances: Tolerances,
+    max_elements: int,
+    uncertain: list[str],
+    together: dict[str, int],
+    upstream: Arrays,
 ) -> list[Comparison]:
+    """The comparisons for one upstream gradient; adds the inputs for which there are none, and the elements."""
     numbers = RandomNumbers(0)
     # Two upstream gradients are tried.
     elements = max(0, (3 * max_elements // (2 * len(function.values)) - _PER_ARGUMENT) // _PER_ELEMENT)
     comparisons: list[Comparison] = []
+    unknown: list[str] = []
     for most in (0, elements) if any(x.size > max_elements for x in function.values) else (elements,):
         found = ModeComparisons(["eager"], tolerances, True)
         references = [_certain(reference) for reference in numeric_gradients(intended, upstream, numbers, most)]
         found.compare_gradients("first", function, intended, upstream, references, numbers)
-        comparisons = [comparison for comparison in found.comparisons if comparison.order == "first"]
-        if all(comparison.passed for comparison in comparisons):
+        unknown = [r.name for r in references if math.prod(r.shape) and not r.elements.size and r.direction is None]
+        moved = [r for r in references if r.direction is not None]
+        together.update({r.name: math.prod(r.shape) - r.elements.size for r in moved})
+        comparisons = [c for c in found.comparisons if c.order == "first" and c.name not in unknown]
+        if all(comparison.passed for comparison in comparisons) and not unknown:
             break  # Only the hints need elements.
+    uncertain += unknown
     return comparisons
 
 

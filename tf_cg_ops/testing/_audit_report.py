@@ -30,8 +30,8 @@ class AuditedGradient:
       gradient_norm: The norm of the gradients that left.
       error: The largest error, relative to the largest that passes.
       checked: How many elements of the inputs were compared one by one.
-      size: How many elements there are. Those that were not compared one by one were moved together, in a random
-        direction.
+      together: How many others were moved together, in a random direction.
+      size: How many elements there are. The rest was not checked: at a kink there is no derivative.
       is_first_nonfinite: Whether it is the first place that made a finite upstream gradient infinite or nan.
     """
 
@@ -49,6 +49,7 @@ class AuditedGradient:
     gradient_norm: float = 0.0
     error: float = 0.0
     checked: int = 0
+    together: int = 0
     size: int = 0
     is_first_nonfinite: bool = False
 
@@ -102,7 +103,7 @@ class AuditReport:
             lines.append("  ".join(fitted).rstrip())
             if row is not None:
                 lines += [f"{' ' * (widths[0] + 2)}{remark}" for remark in _remarks(row)]
-        if any(row.checked < row.size for row in self.rows):
+        if any(row.together for row in self.rows):
             lines.append("checked: elements one by one + elements together, in a random direction")
         return "\n".join(lines)
 
@@ -121,9 +122,10 @@ def _cells(number: int, row: AuditedGradient) -> tuple[str, ...]:
 
 
 def _checked(row: AuditedGradient) -> str:
-    if row.checked < row.size:
-        return f"{row.checked}+{row.size - row.checked}"
-    return f"all {row.size}" if row.size else ""
+    if row.checked == row.size:
+        return f"all {row.size}" if row.size else ""
+    shown = f"{row.checked}+{row.together}" if row.together else f"{row.checked}"
+    return shown if row.checked + row.together == row.size else f"{shown} of {row.size}"
 
 
 def _remarks(row: AuditedGradient) -> list[str]:
