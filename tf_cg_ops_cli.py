@@ -97,6 +97,25 @@ def _parser() -> argparse.ArgumentParser:
         "them; may be repeated",
     )
 
+    audit = _add_command(
+        commands,
+        "audit",
+        "check every custom gradient of a SavedModel against numeric differentiation",
+        "Runs one signature with its gradient, and shows for each place with a gradient of its own what arrived there, "
+        "what left, and whether the gradient is right. The model does not change. The exit status is 1 if a gradient "
+        "is wrong, or the first that is not finite.",
+        f"{_PROGRAM} audit trained_model --inputs batch.npz --html audit.html",
+    )
+    audit.add_argument("path", metavar="MODEL", type=pathlib.Path, help="the folder of the SavedModel")
+    audit.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="an .npz file with an array for each argument of the signature (default: random ones)",
+    )
+    audit.add_argument("--signature", metavar="NAME", help="the signature to run (default: serving_default)")
+    audit.add_argument("--html", metavar="FILE", type=pathlib.Path, help="also write the table as a page")
+
     inspect = _add_command(
         commands,
         "inspect",

@@ -3,14 +3,18 @@
 import argparse
 import json
 import os
+import pathlib
 import re
 import shutil
 import sys
 from dataclasses import asdict
 from typing import Any
 
-from tf_cg_ops import rules, saved_model
+import tensorflow as tf
+
+from tf_cg_ops import rules, saved_model, testing
 from tf_cg_ops._src import demo
+from tf_cg_ops._src.core import text
 from tf_cg_ops.saved_model import _inputs, _report_text
 
 
@@ -20,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
         "strip": _strip,
         "override": _override,
         "adopt": _adopt,
+        "audit": _audit,
         "inspect": _inspect,
         "demo": lambda options: demo.run_quick() if options.quick else demo.run(options.output),
     }
@@ -34,15 +39,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _error_line(command: str, error: Exception) -> str:
     """One line about an error: its message, if it is one of this library."""
-    text = str(error)
-    if text.startswith(("saved_model.", "tf_cg_ops")):
-        return text
+    message = str(error)
+    if message.startswith(("saved_model.", "audit: ", "tf_cg_ops")):
+        return message
     if isinstance(error, OSError):
         return (
             f"tf_cg_ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
             "and the space on the disk."
         )
-    got = f"{type(error).__name__}: {text.strip()}".partition("\n")[0].rstrip(".: ")
+    got = f"{type(error).__name__}: {message.strip()}".partition("\n")[0].rstrip(".: ")
     return (
         f"tf_cg_ops {command}: unexpected error: {got}. Call the function of that name in Python to see the traceback, "
         "and please report it."
@@ -122,6 +127,36 @@ def _check(command: str, options: argparse.Namespace) -> dict[str, Any]:
     api = f"saved_model.{command}"
     inputs = None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
     return {"check": options.check, "inputs": inputs, "progress": _print_to_stderr}
+
+
+def _audit(options: argparse.Namespace) -> int:
+    signatures = _signatures(options.path)
+    name = options.signature or ("serving_default" if "serving_default" in signatures else next(iter(signatures)))
+    if name not in signatures:
+        raise ValueError(
+            f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
+            f"{text.quoted(sorted(signatures))}."
+        )
+    inputs = options.inputs and _inputs.read_npz("audit", options.inputs, options.path)
+    if inputs is not None and name not in inputs:
+        raise ValueError(
+            f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
+        )
+    report = testing.audit(signatures[name], inputs and inputs[name], progress=_print_to_stderr)
+    if options.html is not None:
+        options.html.write_text(report.to_html(), encoding="utf-8")
+    return _print_output("audit", str(report), "nothing was changed") or int(bool(report.wrong))
+
+
+def _signatures(path: pathlib.Path) -> Any:
+    """The signatures of a SavedModel; ValueError if it has none."""
+    loaded = tf.saved_model.load(str(path))
+    if not loaded.signatures:
+        raise ValueError(
+            f"audit: '{path}' must have a signature, got none. Load it in Python, and pass one of its functions "
+            "to tf_cg_ops.testing.audit."
+        )
+    return loaded.signatures
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -225,7 +225,7 @@ def compare_with_reference(
             f"{_dtype_and_shape(dtype, actual.shape)}."
         )
         return Comparison(passed=False, problem=problem, **where)
-    numbers, expected, allowed, labels = _select_elements(reference, actual, tolerances)
+    numbers, expected, allowed = _select_elements(reference, actual, tolerances)
     where.update(checked=reference.elements.size, size=actual.size)
     if not numbers.size:
         return Comparison(passed=True, **where)
@@ -237,7 +237,7 @@ def compare_with_reference(
     worst = int(np.argmax(excess))
     return Comparison(
         passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
-        element=labels[worst],
+        element=_label(reference, worst),
         analytic=_to_python_number(numbers[worst]),
         numeric=_to_python_number(expected[worst]),
         error=float(errors[worst]),
@@ -248,18 +248,23 @@ def compare_with_reference(
 
 def _select_elements(
     reference: Reference, actual: np.ndarray, tolerances: Tolerances
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-    """The actual and the expected numbers to compare, their tolerances and their labels."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The actual and the expected numbers to compare, and their tolerances."""
     numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
     allowed = tolerances.of(reference.estimate)
-    labels = [str([int(i) for i in np.unravel_index(e, reference.shape)]) for e in reference.elements]
     if reference.direction is not None and reference.directional_derivative is not None:
         terms = np.real(np.conj(actual) * reference.direction)
         numbers = np.append(numbers, np.sum(terms))
         expected = np.append(expected, reference.directional_derivative.value)
         allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
-        labels.append(_ALL_ELEMENTS)
-    return numbers, expected, allowed, labels
+    return numbers, expected, allowed
+
+
+def _label(reference: Reference, position: int) -> str:
+    """What a compared number belongs to."""
+    if position == reference.elements.size:
+        return _ALL_ELEMENTS
+    return str([int(i) for i in np.unravel_index(reference.elements[position], reference.shape)])
 
 
 def _to_python_number(value: Any) -> complex:

@@ -444,6 +444,17 @@ def find_gradient_function(op: Any) -> Any:
         return None
 
 
+# TensorFlow keeps the user's gradient function in closures, and its name nowhere else.
+def name_of_python_gradient(op: Any) -> str:
+    """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
+    function = find_gradient_function(op)
+    for variable in ("tape_grad_fn", "grad_fn"):
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        function = function.__closure__[names.index(variable)].cell_contents if variable in names else None
+    names = getattr(function, "__qualname__", "").split(".<locals>")
+    return names[-2].rpartition(".")[2] if len(names) > 1 else ""
+
+
 # tf.Operation has a public method to read attributes, but not to write them.
 def set_attribute(op: Any, name: str, value: Any) -> None:
     """Sets an attribute of an op in a graph, as a proto."""

@@ -21,7 +21,7 @@ def inline(
     """
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
-    _add_called_functions(source, target, definition)
+    add_called_functions(source, target, definition)
     # An import does not capture tensors of outer graphs; an identity does.
     arguments = [tf.identity(argument) for argument in arguments]
     nodes, parameters, returned = _flatten(definition, lambda called: _definition(source, called))
@@ -70,13 +70,18 @@ def _definition(graph: Any, name: str) -> Any:
     return tf_internal.function_def_of(tf_internal.find_function(graph, name))
 
 
-def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
+def add_called_functions(source: Any, target: Any, definition: Any) -> None:
     """Adds all functions that the body calls, directly or indirectly, to the target."""
-    for node in definition.node_def:
-        for called in calls.functions_in(node.attr.values()):
-            if not tf_internal.holds_function(target, called.name):
-                tf_internal.add_function(target, tf_internal.find_function(source, called.name))
-                _add_called_functions(source, target, _definition(source, called.name))
+    waiting, seen = [definition], set()
+    while waiting:
+        for node in waiting.pop().node_def:
+            for called in calls.functions_in(node.attr.values()):
+                if called.name not in seen:
+                    seen.add(called.name)
+                    # The target may hold a function without those that it calls.
+                    if not tf_internal.holds_function(target, called.name):
+                        tf_internal.add_function(target, tf_internal.find_function(source, called.name))
+                    waiting.append(_definition(source, called.name))
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:

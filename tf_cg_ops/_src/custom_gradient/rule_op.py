@@ -15,10 +15,12 @@ from tf_cg_ops._src.custom_gradient.traced_rule import TracedRule
 
 # The attribute of a tf.Operation that holds the graph of its rule, which exists in the process that traced it.
 _RULE_GRAPH = "_tf_cg_ops_rule_graph"
+# The attribute of the node that names the function of this library that made it, if it is not `custom_gradient` itself.
+_API = "_custom_gradient_api"
 
 
 def create(
-    graph: tf.Graph, name: str, groups: Sequence[Sequence[tf.Tensor]], rule: TracedRule
+    graph: tf.Graph, name: str, groups: Sequence[Sequence[tf.Tensor]], rule: TracedRule, api: str = ""
 ) -> tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]:
     """Creates the op; also returns a pair of tensor and capture for each tensor from an outer graph."""
     tf_internal.add_function(graph, rule.function)
@@ -43,6 +45,7 @@ def create(
         **{attribute: value(list=value.ListValue(i=which)) for attribute, which in positions.items()},
         "function_name": value(s=name.encode()),
         "error": value(s=rule.error.encode()),
+        **({_API: value(s=api.encode())} if api else {}),
     }
     op = tf_internal.create_op(graph, "CustomGradientRule", list(itertools.chain(*inputs)), attributes)
     set_rule_graph(op, rule.function.graph)
@@ -68,6 +71,11 @@ def parts_of_inputs(op: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.
 def function_name(op: Any) -> str:
     """The name of the user's function."""
     return tf.compat.as_str(op.get_attr("function_name"))
+
+
+def api(op: Any) -> str:
+    """The function of this library that made the op."""
+    return tf.compat.as_str(op.node_def.attr[_API].s) if _API in op.node_def.attr else "custom_gradient"
 
 
 def error(op: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.custom_gradient import inline
 from tf_cg_ops._src.rewrite import control_flow
 
 # Gets an op and its copied inputs. Returns the new outputs, or None to copy the op as it is.
@@ -124,7 +125,10 @@ class GraphCopy:
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
         for called in calls.functions_in(attributes.values()):
             if tf_internal.find_function(graph, called.name) is None:
-                tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
+                function = tf_internal.find_function(op.graph, called.name)
+                tf_internal.add_function(graph, function)
+                # A rule may call functions that only the graph of its op holds.
+                inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with tf.device(op.device) if op.device else contextlib.nullcontext():
             new = tf_internal.create_op(graph, op.type, inputs, attributes)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
