@@ -153,9 +153,8 @@ def test_arguments_that_cannot_be_serialized_are_refused_at_saving(name, library
     with pytest.raises(TypeError) as error:
         model.save(tmp_path / "model.keras")
     assert str(error.value) == (
-        "tf_cg_ops: an argument of 'ignoring' would not come back from a file as what it is; expected numbers, strings, "
-        f"dense Tensors, arrays, and lists, tuples and dictionaries of them, got {kind}. Pass it in the call() of a "
-        "keras.layers.Layer."
+        "tf_cg_ops: the arguments of 'ignoring' in a saved model must be numbers, strings, dense Tensors, arrays, or lists, "
+        f"tuples and dicts of them, got {kind}. Pass it in the call() of a keras.layers.Layer."
     )
 
 

@@ -82,7 +82,7 @@ def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
 
 
 def test_a_schedule_in_training(library):
-    """A callback sets the factor; one step of gradient descent an epoch, by hand beside it."""
+    """A callback sets the factor, checked against NumPy with one step of gradient descent per epoch."""
     layers = layers_of(library)
     reversal = layers.GradientReversal(0.0)
     dense = library.layers.Dense(1, use_bias=False, kernel_initializer="ones")
@@ -165,6 +165,6 @@ def test_trainable_variables_are_refused(library):
     with pytest.raises(ValueError) as error:  # noqa: PT011 It is compared in full.
         layers_of(library).GradientReversal(tf.Variable(1.0))
     assert str(error.value) == (
-        "layers.GradientReversal: factor has no gradient, and would count among what is trained; expected a number or a "
-        "Variable that is not trainable, got one that is. Make it with trainable=False."
+        "layers.GradientReversal: factor must be a number or a Variable that is not trainable, got a trainable one, which "
+        "would have no gradient. Make it with trainable=False."
     )

@@ -71,8 +71,8 @@ def test_a_decorated_function_that_no_name_leads_to_is_refused_when_it_is_saved(
     make, inside = REFUSED[name]
     model = library.Sequential([library.layers.Activation(make())])
     message = (
-        f"{'recompute_grad' if name == 'a function of Keras' else name}: Keras cannot save this decorated {inside}, because it would not find the function again. Call "
-        f"{inside} in a function of your own, decorate that, and register it with "
+        f"{'recompute_grad' if name == 'a function of Keras' else name}: Keras could not find this decorated {inside} "
+        f"again to load it. Call {inside} in a function of your own, decorate that, and register it with "
         "@keras.saving.register_keras_serializable() on top."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
