@@ -1,4 +1,4 @@
-"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that no file holds."""
+"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that cannot be saved."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ X, DY = np.array([[1.0, 2.0]], np.float32), np.array([[1.0, 10.0]], np.float32)
 @register
 @cg.custom_gradient
 def weighted(x, options=None, scale=1.0):
-    """The sum of what is in `options`, with gradients that are wrong on purpose."""
+    """The sum of the values in `options`, with gradients that are wrong on purpose."""
     parts = tf.nest.flatten(options)
     total = tf.add_n([tf.cast(tf.convert_to_tensor(part), tf.float32) + 0.0 * x for part in parts])
 
@@ -68,7 +68,7 @@ def test_gradients_of_what_a_model_keeps_in_a_list(library):
             super().__init__()
             self.parts = [library.Input([2])]
 
-    [x] = parts = Holder().parts  # Keras makes a list of its own of it.
+    [x] = parts = Holder().parts  # Keras turns it into a list of its own.
     np.testing.assert_allclose(gradient_of(library.Model(x, weighted(x, parts)))[1], 110 * DY)
     clipped = cg.clip_gradient(collections.OrderedDict(a=x), value=2.0)["a"]
     np.testing.assert_allclose(gradient_of(library.Model(x, clipped))[1], np.clip(DY, -2, 2))

@@ -123,7 +123,7 @@ def test_a_functional_model_has_value_and_gradient_of_the_function(name, library
 def deep_model(library):
     """Calls between layers, as inputs of layers, with several inputs, and as the activation of a layer."""
     x, y = library.Input([3], name="x"), library.Input([3], name="y")
-    y = library.layers.Activation("linear")(y)  # Into what the policy computes in.
+    y = library.layers.Activation("linear")(y)  # Casts to the compute dtype of the policy.
     h = library.layers.Dense(3, activation=steep)(x)
     h = residual(with_tangent(cg.embed_gradient(h, [h, y], [h, y])))
     h = library.layers.Dense(3)(library.layers.Concatenate()([stepped(h), cg.reverse_gradient(y, 0.5)]))
@@ -280,7 +280,7 @@ def test_an_exported_model_has_the_gradients_in_a_fresh_process(tmp_path):
 @register
 @cg.custom_gradient
 def doubled_inside(x):
-    """Of the values of a ragged or sparse tensor, with five times their upstream as the gradient."""
+    """Changes the values of a ragged or sparse tensor, with five times their upstream as the gradient."""
     if isinstance(x, tf.RaggedTensor):
         return x.with_values(2.0 * x.values), lambda dy: dy.with_values(5.0 * dy.values)
     value = tf.SparseTensor(x.indices, 2.0 * x.values, x.dense_shape)
@@ -356,7 +356,7 @@ def test_a_function_without_a_name_cannot_be_saved(library, tmp_path):
 
 def test_a_function_without_a_name_can_be_registered_under_one(library, tmp_path):
     function = cg.custom_gradient(lambda x: (2.0 * x, lambda dy: 3.0 * dy))
-    library.saving.register_keras_serializable("0", "tripled")(function)  # In front of "<" in the alphabet.
+    library.saving.register_keras_serializable("0", "tripled")(function)  # Sorts before "<".
     model_of(library, function).save(tmp_path / "model.keras")
     loaded = library.models.load_model(tmp_path / "model.keras")
     assert_same(value_and_gradients(loaded, features()), value_and_gradients(function, features()))

@@ -36,7 +36,7 @@ def test_layers_called_by_themselves_and_in_functions(name, library):
     layer = make(layers_of(library))
     assert_close(value_and_gradient(layer), value, gradient)
     assert_close(value_and_gradient(tf.function(layer)), value, gradient)
-    if name != "watch":  # XLA compiles no check.
+    if name != "watch":  # XLA cannot compile the check.
         assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
 
 

@@ -50,7 +50,7 @@ def noisy(library):
 
 
 def convolution(library):
-    """In float64: over so few numbers the normalization amplifies rounding."""
+    """In float64, because a normalization over so few numbers amplifies rounding."""
     layers = [library.layers.Conv1D(4, 3, dtype="float64"), library.layers.BatchNormalization(dtype="float64")]
     return library.Sequential(layers)
 
@@ -145,7 +145,7 @@ def test_a_state_that_is_given_and_returned(library):
 
 def both(library):
     class Both(library.layers.Layer):
-        """Of structures."""
+        """Takes and returns structures."""
 
         def call(self, inputs, other=None, training=None):
             value = inputs["a"] * tf.sin(inputs["b"][0])
@@ -253,7 +253,7 @@ def test_a_layer_and_its_traces_are_freed(library):
 
 
 def test_intermediate_values_are_not_kept(library):
-    """Between the passes the tape holds the input, the value and the weights, and none of the tensors between them."""
+    """Between the passes the tape holds only the input, the value and the weights."""
 
     def kept_by(layer):
         x = tf.ones([1237, 3])

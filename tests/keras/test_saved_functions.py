@@ -1,4 +1,4 @@
-"""Functions of TensorFlow and Keras, decorated or not, as arguments of layers: a file finds them again, or Keras refuses to save them."""
+"""Functions of TensorFlow and Keras as arguments of layers can be loaded again, or saving them is an error."""
 
 import inspect
 import re
@@ -118,7 +118,7 @@ def test_the_layer_finds_every_argument_of_keras_again(library, tmp_path):
 
 
 def test_every_operation_of_keras_has_a_public_name():
-    """Otherwise it would be saved and not found again."""
+    """Otherwise it could be saved but not loaded."""
     for module in (keras.ops, keras.activations, tf_keras.activations):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and not name.startswith("_"):

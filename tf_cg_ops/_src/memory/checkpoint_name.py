@@ -43,7 +43,7 @@ def checkpoint_name(x: TensorLike, name: str) -> tf.Tensor:
     Raises:
       TypeError: `name` is not a string.
 
-    TensorFlow has nothing like it. It works like `jax.ad_checkpoint.checkpoint_name`.
+    TensorFlow has nothing like it; JAX has `jax.ad_checkpoint.checkpoint_name`.
     """
     if not isinstance(name, str):
         raise TypeError(

@@ -31,7 +31,7 @@ def recompute_grad(f: None = None, *, keep: Keep = ()) -> Callable[[Callable[P, 
 @tf_internal.autograph_artifact
 def recompute_grad(
     f: Callable[..., Structure] | None = None, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = ()
-) -> Callable[..., Any]:
+) -> Callable[..., Structure]:
     """Decorates a function so that its gradient runs it again instead of keeping its intermediate values.
 
     >>> import tensorflow as tf
@@ -57,8 +57,8 @@ def recompute_grad(
     `f` is traced. In eager mode, Tensors and NumPy arrays are inputs of the trace, and a new Python number is a new
     trace, as in a `tf.function`. Python values that `f` reads from outside stay as they were in the first call.
 
-    Loops and branches in `f` can draw random numbers and read variables. If the value
-    depends on another stateful op there, that is an error. `tf.py_function` is an error anywhere in `f`.
+    Loops and branches in `f` can draw random numbers and read variables. If the value depends on another stateful op in
+    them, that is an error. `tf.py_function` is an error anywhere in `f`.
 
     Args:
       f: The function. It can read and write variables. Without it, the decorator itself is returned.

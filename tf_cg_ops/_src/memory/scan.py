@@ -81,7 +81,8 @@ def scan(
         something other than Tensors; `length` is not an integer; `checkpoint` has another type.
       ValueError: The number of steps is missing, is negative, or differs between `xs` and `length`; `checkpoint` is not
         one of the above; `f` changes the structure or a shape of the carry.
-      NotImplementedError: `f` has a stateful op that can neither be kept nor run again, such as `tf.py_function`.
+      NotImplementedError: `f` has a stateful op that can neither be kept nor run again, such as `tf.py_function`, and
+        `checkpoint` is not None.
       tf.errors.InvalidArgumentError: The numbers of steps differ, but are known at run time only.
 
     Differs from `tf.scan`:
@@ -186,7 +187,7 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
         raise ValueError(f"{_API}: xs or length must tell the number of steps, got neither. Pass length=.")
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if known.get("length", 0) < 0:
-        raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}. Pass the number of steps.")
+        raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}.")
     if len(set(known.values())) > 1:
         got = ", ".join(f"{name}: {size}" for name, size in known.items())
         raise ValueError(f"{_API}: the numbers of steps must be equal, got {got}. Cut all to the same length.")

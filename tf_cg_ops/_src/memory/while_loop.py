@@ -62,7 +62,7 @@ def while_loop(
         does not return a bool.
       ValueError: `loop_vars` is empty; `maximum_iterations` is negative; `checkpoint` is not one of the above; `body`
         changes the structure or a shape; `cond` returns several bools.
-      NotImplementedError: `body` has a stateful op that can neither be kept nor run again.
+      NotImplementedError: As in `scan`.
 
     Differs from `tf.while_loop`:
 
@@ -149,5 +149,5 @@ def _number_of_steps(maximum_iterations: Any) -> int | tf.Tensor:
         )
     static_number = checkpointed_loop.static_int(number)
     if isinstance(static_number, int) and static_number < 0:
-        raise ValueError(f"{_API}: maximum_iterations must be 0 or more, got {static_number}. Pass an upper limit.")
+        raise ValueError(f"{_API}: maximum_iterations must be 0 or more, got {static_number}.")
     return static_number
