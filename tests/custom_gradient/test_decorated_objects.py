@@ -146,7 +146,7 @@ def test_a_partial_and_a_model_in_a_functional_model(library):
     layer = library.layers.Dense(2)
     inner = library.Sequential([layer])
     inner.build((None, 2))
-    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' reads trainable variables"):
+    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' must not read trainable variables"):
         cg.recompute_grad(inner)(x)
 
 

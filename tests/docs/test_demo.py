@@ -94,6 +94,6 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(demo._PACKAGES, "no_such_module", "NoSuchPackage")
     assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
-        "tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no NoSuchPackage. "
-        "Install them with: pip install 'tf_cg_ops[demo]'. Without them, tf-cg-ops demo --quick runs.\n"
+        "tf-cg-ops demo: scikit-learn, SciPy and Matplotlib must be installed, missing: NoSuchPackage. Run "
+        "pip install 'tf_cg_ops[demo]', or tf-cg-ops demo --quick, which needs none of them.\n"
     )

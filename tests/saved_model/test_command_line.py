@@ -100,14 +100,13 @@ WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
 @pytest.mark.parametrize("arguments", [["inspect"], ["strip", "target"], ["adopt", "target"]], ids=lambda a: a[0])
 def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
     (tmp_path / "file").touch()
-    for path, got in (("missing", "nothing there"), ("file", "a file")):
+    for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
         command, *rest = arguments
         result = run(tmp_path, command, path, *rest, first=WITHOUT_TENSORFLOW)
         assert (result.returncode, result.stdout, result.stderr) == (
             1,
             "",
-            f"tf_cg_ops {command}: there is no SavedModel at '{path}'; it must be a folder that tf.saved_model.save wrote, got "
-            f"{got}.\n",
+            f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n",
         )
 
 
@@ -127,8 +126,11 @@ def test_importing_the_package_reads_no_arguments(tmp_path):
 # Arguments
 
 
-RULE = "'{}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5"
-PLACE = "'IdentityN'; expected a place and one of saved, autodiff, pass_through and zero, such as IdentityN=autodiff"
+RULE = (
+    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5, "
+    "got '{}'"
+)
+PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
     "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)",
@@ -153,7 +155,7 @@ def test_wrong_use_is_one_line_and_2(arguments, capsys):
     captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
-    assert said == f"tf_cg_ops: wrong arguments: {WRONG[arguments]}. See: tf-cg-ops{command} --help\n"
+    assert said == f"tf-cg-ops: wrong arguments: {WRONG[arguments]}. See: tf-cg-ops{command} --help\n"
     assert (caught.value.code, captured.out) == (2, "")
 
 
@@ -182,7 +184,7 @@ def test_help_says_everything(command, capsys, monkeypatch):
         tf_cg_ops_cli.parse([*command.split(), "--help"])
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    exit_statuses = "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."
+    exit_statuses = "Exit status: 0 on success, 1 on failure, 2 for wrong arguments."
     assert not [word for word in [*HELP[command], exit_statuses] if word not in text]
 
 
@@ -347,13 +349,13 @@ def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(saved_model, "inspect", fail)
     message = (
-        "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
+        "tf-cg-ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
         "traceback, and please report it.\n"
     )
     assert main(capsys, "inspect", "model") == (1, "", message)
 
 
-REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
+REPORTS = "tf-cg-ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
@@ -375,12 +377,12 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
     full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
     for arguments, rest in (
         (["strip", model, "target"], "'target' is written"),
-        (["inspect", model], "the model is as it was"),
+        (["inspect", model], "the model was not changed"),
     ):
         result = run(tmp_path, *arguments, first=full)
         assert result.returncode == 1
         assert result.stderr.splitlines()[-1] == (
-            f"tf_cg_ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
+            f"tf-cg-ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
             f"place; {rest}."
         )
     assert (tmp_path / "target").is_dir()
@@ -396,7 +398,7 @@ def test_a_reader_that_stops_is_not_a_failure(model, tmp_path):
         assert said.splitlines()[-1].startswith(start)
 
 
-INTERRUPTED = "tf_cg_ops strip: interrupted by {}. Run it again; no command leaves a half-written target."
+INTERRUPTED = "tf-cg-ops strip: interrupted by {}. Run it again; no half-written target is left."
 
 
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
