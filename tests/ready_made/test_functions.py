@@ -226,7 +226,7 @@ SURROGATE_FUNCTIONS = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SURROGATE_FUNCTIONS)
 def test_a_function_is_the_surrogate_and_not_its_derivative(name, mode):
-    """First and second derivatives are those of the surrogate; the value is that of the function."""
+    """First and second derivatives come from the surrogate, the value from the function."""
     surrogate, first, second = SURROGATE_FUNCTIONS[name]
     x, dy = np.array([0.3, -0.8, 1.7]), np.array([1.0, 10.0, 100.0])
     value, dx, ddx = MODES[mode](cg.straight_through(tf.sign, surrogate), x, dy)
@@ -289,11 +289,11 @@ WIDER = "'<lambda>' of 'sign' must return the shape of x, "
 OTHER_SHAPES = {
     "a linear surrogate": (
         lambda: cg.straight_through(tf.sign, lambda x: x * tf.ones([1, 3], x.dtype)),
-        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. If it is the derivative of a surrogate",
     ),
     "a surrogate": (
         lambda: cg.straight_through(tf.sign, lambda x: tf.tanh(x) * tf.ones([1, 3], x.dtype)),
-        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. If it is the derivative of a surrogate",
     ),
     "a derivative of fewer elements": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.reduce_max(x, -1)),
@@ -305,7 +305,7 @@ OTHER_SHAPES = {
     ),
     "a function": (
         lambda: cg.straight_through(lambda x: tf.reduce_max(x, 0, keepdims=True), "sigmoid"),
-        "straight_through: '<lambda>' does not keep the shape of x; expected [3,1], got [1,1]. Use custom_gradient",
+        "straight_through: '<lambda>' must return the shape of x, [3,1], got [1,1]. For a function that changes the shape, ",
     ),
 }
 
@@ -393,33 +393,38 @@ WRONG = {
     "a factor that does not broadcast": (
         lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),
         ValueError,
-        "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
-        "(2,), got (3,). Give it one number for all, or one for each element of x.",
+        "scale_gradient: factor must broadcast to the shape of x, (2,), got the shape (3,). Pass one number, or one for "
+        "each element of x.",
     ),
     "no limit": (
         lambda: cg.clip_gradient(V),
         ValueError,
-        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
+        "clip_gradient: pass exactly one of value, norm and global_norm, got none. To apply two limits, nest two calls.",
     ),
     "a negative limit": (
         lambda: cg.clip_gradient(V, norm=-1.0),
         ValueError,
-        "clip_gradient: norm is negative; expected a number that is at least 0, got -1.0. Pass its size.",
+        "clip_gradient: norm must be a number that is at least 0, got -1.0.",
+    ),
+    "a limit that is nan": (
+        lambda: cg.clip_gradient(V, value=np.nan),
+        ValueError,
+        "clip_gradient: value must be a number that is at least 0, got nan.",
     ),
     "a limit for each element": (
         lambda: cg.clip_gradient(V, value=[1.0, 2.0]),
         ValueError,
-        "clip_gradient: value is not a scalar; expected a single number, got the shape (2,). Reduce it.",
+        "clip_gradient: value must be a single number, got the shape (2,).",
     ),
     "axis without a norm": (
         lambda: cg.clip_gradient(V, value=1.0, axis=-1),
         ValueError,
-        "clip_gradient: axis needs norm, got value. Leave axis out, or pass norm.",
+        "clip_gradient: axis is for norm only, got value. Leave axis out, or pass norm.",
     ),
     "complex by value": (
         lambda: cg.clip_gradient(tf.constant([1j]), value=1.0),
         TypeError,
-        "clip_gradient: complex gradients cannot be clipped by value; expected a real x, got complex128. Clip by norm.",
+        "clip_gradient: x must be real to clip by value, got complex128. Clip by norm.",
     ),
     "an axis out of range": (
         lambda: cg.clip_gradient(V, norm=1.0, axis=7),
@@ -444,7 +449,7 @@ WRONG = {
     "nothing to clip": (
         lambda: cg.clip_gradient([], norm=1.0),
         ValueError,
-        "clip_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to clip.",
+        "clip_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to clip.",
     ),
     "an unknown surrogate": (
         lambda: cg.straight_through(tf.sign, "tanh"),
@@ -476,7 +481,7 @@ WRONG = {
     "a slope of a function": (
         lambda: cg.straight_through(tf.sign, tf.tanh, slope=2.0),
         ValueError,
-        "straight_through: slope is for surrogates with a name, got a function. Multiply x by it there.",
+        "straight_through: slope is for named surrogates, got a function. Multiply x by it there.",
     ),
     "a slope of another type": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope="steep"),
@@ -514,17 +519,17 @@ WRONG = {
         "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
         "the function itself, then call the result with its arguments.",
     ),
-    "a first argument that is no tensor": (
+    "a first argument that is a string": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),
         TypeError,
-        "straight_through: '<lambda>' has no x to differentiate with respect to; expected real numbers as its first "
-        "argument, got 'nearest'. Pass a Tensor or Variable of a floating dtype first.",
+        "straight_through: the first argument of '<lambda>' must hold real numbers, got 'nearest'. Pass a Tensor or "
+        "Variable of a floating-point dtype.",
     ),
     "a value of another shape": (
         lambda: cg.straight_through(tf.argmax)(V),
         ValueError,
-        "straight_through: 'argmax_v2' does not keep the shape of x; expected (2,), got (). Use custom_gradient for "
-        "a function that changes shapes.",
+        "straight_through: 'argmax_v2' must return the shape of x, (2,), got (). For a function that changes the shape, "
+        "use custom_gradient.",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Implicit functions of what has no derivative or is no solution: an error, and not a wrong gradient."""
+"""Implicit functions without a derivative or a solution raise an error; they never give a wrong gradient."""
 
 import re
 
@@ -68,8 +68,8 @@ def test_no_derivative_with_respect_to_the_unknowns_is_an_error(case, run):
     noun, derivative = NOUNS[api]
     message = (
         f"{api.__name__}: the {noun} '{function.__name__}' of '{getattr(solve, '__name__', '')}' must have a {derivative} "
-        f"with respect to {name}, but TensorFlow finds none: it does not depend on {name}, or not by operations with a "
-        "derivative. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+        f"with respect to {name}, but TensorFlow finds none. Use {name}, and only TensorFlow operations that have a "
+        "derivative; call NumPy through tf_cg_ops.numpy_function."
     )
     solved = api(function, solve)
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -183,8 +183,8 @@ def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
 
 def test_a_check_of_the_solution_is_refused_under_xla():
     message = (
-        "implicit_root: XLA does not compile check_solution; leave out check_solution=True for 'kepler_by_steps' in a "
-        "function with jit_compile=True."
+        "implicit_root: XLA cannot compile check_solution=True. Leave it out for 'kepler_by_steps' in a function with "
+        "jit_compile=True."
     )
     with pytest.raises(NotImplementedError, match=re.escape(message)):
         gradient_of(cg.implicit_root(kepler, kepler_by_steps, check_solution=True), "jit")
@@ -194,8 +194,8 @@ def test_a_check_of_the_solution_is_refused_under_xla():
 
 def test_residual_and_solver_exchanged():
     message = (
-        "implicit_root: the solver 'kepler' does not take the arguments of the call, but the residual 'kepler_by_steps' "
-        "does. Pass the residual first: implicit_root(kepler, kepler_by_steps)."
+        "implicit_root: the residual must come first and the solver second, got 'kepler_by_steps' and 'kepler'. Write "
+        "implicit_root(kepler, kepler_by_steps)."
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         gradient_of(cg.implicit_root(steps_of_a_solver, kepler))
@@ -209,7 +209,10 @@ steps_of_a_solver.__qualname__ = "kepler_by_steps"
 
 
 def test_a_residual_with_other_parameters():
-    message = "implicit_root: the residual 'twice' of 'kepler_by_steps' must take y and the arguments of 'kepler_by_steps', got twice(x)."
+    message = (
+        "implicit_root: the residual 'twice' of 'kepler_by_steps' must take y and then the arguments of "
+        "'kepler_by_steps', got twice(x)."
+    )
     with pytest.raises(TypeError, match=re.escape(message)):
         gradient_of(cg.implicit_root(twice, kepler_by_steps))
 

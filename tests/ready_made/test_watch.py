@@ -46,8 +46,11 @@ def test_second_derivatives_pass(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"print": True}, "watch_gradient: XLA does not compile print; expected a gradient of 'h' outside of XLA, "),
-        ({"check_numerics": True}, "watch_gradient: XLA does not compile check_numerics; expected a gradient of 'h' "),
+        ({"print": True}, "watch_gradient: XLA cannot compile print for the gradient of 'h'. Compile a Keras model "),
+        (
+            {"check_numerics": True},
+            "watch_gradient: XLA cannot compile check_numerics for the gradient of 'h'. Compile ",
+        ),
         (
             {"call": print},
             "watch_gradient: 'print' is Python code, which XLA cannot compile; expected a graph without ",
@@ -204,8 +207,8 @@ def test_a_call_cannot_change_the_gradient(run, error):
         return gradient / 2
 
     message = (
-        "watch_gradient: 'halved' returned something for the gradient of 'h', which it cannot change; expected None, got a "
-        "ndarray. To change a gradient, use tf_cg_ops.custom_gradient."
+        "watch_gradient: 'halved' must return None for the gradient of 'h', got a ndarray. To change a gradient, use "
+        "tf_cg_ops.custom_gradient."
     )
     with pytest.raises(error, match=message):
         run(lambda x: cg.watch_gradient(x, "h", call=halved), [X], DY)
@@ -244,27 +247,32 @@ def test_the_function_is_freed_with_the_tape():
 
 
 WRONG = {
-    "a name that is no string": (
+    "a name of another type": (
         {"name": 3},
         TypeError,
-        "watch_gradient: name is not a string; expected the name of the gradient in messages, got 3. Pass a string.",
+        "watch_gradient: name must be a string such as 'logits', got 3.",
+    ),
+    "an empty name": (
+        {"name": ""},
+        ValueError,
+        "watch_gradient: name must not be empty. Pass the name to show in messages, such as 'logits'.",
     ),
     "check_numerics as a string": (
         {"name": "h", "check_numerics": "yes"},
         TypeError,
-        "watch_gradient: check_numerics is not a bool; expected True or False, got 'yes'. Pass a Python bool.",
+        "watch_gradient: check_numerics must be True or False, got 'yes'. Pass a Python bool.",
     ),
     "no function": (
         {"name": "h", "call": []},
         TypeError,
-        "watch_gradient: call is not callable; expected a function of an array, or None, got []. Pass, for example, the "
-        "method append of a list.",
+        "watch_gradient: call must be a function of an array, or None, got []. Write for example call=history.append, with "
+        "a list.",
     ),
     "nothing to do": (
         {"name": "h"},
         ValueError,
-        "watch_gradient: say what to do with the gradient of 'h': pass check_numerics=True, print=True or a function as "
-        "call.",
+        "watch_gradient: choose what to do with the gradient of 'h': pass check_numerics=True, print=True, or a function "
+        "as call.",
     ),
     "integers": (
         {"x": tf.constant(3), "name": "h"},
@@ -275,7 +283,7 @@ WRONG = {
     "no tensor": (
         {"x": [], "name": "h"},
         ValueError,
-        "watch_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to watch.",
+        "watch_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to watch.",
     ),
 }
 
