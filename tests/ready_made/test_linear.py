@@ -221,7 +221,7 @@ def test_a_third_derivative_by_what_the_matrix_reads_is_an_error(mode):
             second = t2.gradient(first, p)
         return t3.gradient(second, p)
 
-    message = "linear.cg: there are 2 derivatives with respect to what A reads, got one more."
+    message = "linear.cg: derivatives with respect to Tensors that A reads work up to order 2, got order 3."
     error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message))
     with contextlib.nullcontext() if mode == "jit" else error:
         assert np.isnan(MODES[mode](third)(tf.constant(2.0)))
@@ -495,19 +495,19 @@ ERRORS = {
     "matrix": (
         lambda solver: solver(tf.eye(2), VECTOR),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "A must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(matrix, u).",
     ),
     "LinearOperator": (
         lambda solver: solver(tf.linalg.LinearOperatorDiag([1.0, 2.0]), VECTOR),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got a LinearOperatorDiag. Pass its "
+        "A must be a function that takes and returns the structure of b, got a LinearOperatorDiag. Pass its "
         "method matvec.",
     ),
     "preconditioner": (
         lambda solver: solver(lambda u: u, VECTOR, M=tf.eye(2)),
         TypeError,
-        "M must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "M must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(inverse, u).",
     ),
     "integers": (
@@ -528,41 +528,41 @@ ERRORS = {
     "structure": (
         lambda solver: solver(lambda u: u[0], [VECTOR, VECTOR]),
         ValueError,
-        "A must return the structure of b, a list, got an EagerTensor. Return what has the structure, shapes and dtype "
+        "A must return the structure of b, a list, got an EagerTensor. Return the structure, shapes and dtype "
         "of the argument.",
     ),
     "shape": (
         lambda solver: solver(lambda u: u[:1], VECTOR),
         ValueError,
-        "A must return the shape of b, (2,), got (1,). Return what has the structure, shapes and dtype of the argument.",
+        "A must return the shape of b, (2,), got (1,). Return the structure, shapes and dtype of the argument.",
     ),
     "dtype": (
         lambda solver: solver(lambda u: tf.cast(u, tf.float64), VECTOR),
         TypeError,
-        "A must return the dtype of b, float32, got float64. Return what has the structure, shapes and dtype of the "
-        "argument.",
+        "A must return the dtype of b, float32, got float64. Return the structure, shapes and dtype of the argument.",
     ),
     "nothing": (
         lambda solver: solver(lambda u: None, VECTOR),
         TypeError,
-        "A must return Tensors, got None. Return what has the structure, shapes and dtype of the argument.",
+        "A must return Tensors, got None. Return the structure, shapes and dtype of the argument.",
     ),
     "list": (
         lambda solver: solver(lambda u: [u], VECTOR),
         ValueError,
-        "A must return the structure of b, one Tensor, got a list. Return what has the structure, shapes and dtype of the "
+        "A must return the structure of b, one Tensor, got a list. Return the structure, shapes and dtype of the "
         "argument.",
     ),
     "exchanged": (
         lambda solver: solver(VECTOR, lambda u: u),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "A must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(matrix, u).",
     ),
     "start": (
         lambda solver: solver(lambda u: u, VECTOR, tf.zeros([3])),
         ValueError,
-        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; tol is a keyword.",
+        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; write the "
+        "tolerance as tol=1e-5.",
     ),
     "SciPy's name of the tolerance": (
         lambda solver: solver(lambda u: u, VECTOR, rtol=1e-5),
