@@ -70,13 +70,9 @@ def cg(
       tf.errors.InvalidArgumentError: At run time: the solver does not converge, the solution is too large for the
         dtype, or the iterations or a gradient show that `A` is not symmetric positive definite.
 
-    Differs from `tf.linalg.experimental.conjugate_gradient`:
+    Differs from `tf.linalg.experimental.conjugate_gradient`, `jax.scipy.sparse.linalg.cg` and `scipy.sparse.linalg.cg`:
 
-    - `A` is a function instead of a LinearOperator.
-    - It has an absolute tolerance, and raises an error if it does not converge.
-
-    Differs from `jax.scipy.sparse.linalg.cg` and `scipy.sparse.linalg.cg`, which have the same arguments:
-
+    - The arguments are JAX's and SciPy's. TensorFlow's function takes a LinearOperator and has no `atol`.
     - They leave it to you to check the result.
 
     Source: Hestenes and Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.

@@ -106,8 +106,7 @@ def straight_through(
       ValueError: The name of the surrogate is unknown, `slope` is not positive and finite, or you passed two of a
         surrogate function, `derivative` and `slope`. At the call: the value does not have the shape of `x`. When you
         compute a gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
-      tf.errors.InvalidArgumentError: A shape that is only known at run time is wrong. You see this when you compute a
-        gradient.
+      tf.errors.InvalidArgumentError: When you compute a gradient: one of these shapes is only known at run time.
 
     Differs from `tf.grad_pass_through`:
 
