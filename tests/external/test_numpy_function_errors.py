@@ -74,7 +74,7 @@ def tangent(function):
     return accumulator.jvp(value)
 
 
-# What runs, and the message after "numpy_function: ".
+# What to run, and the message after "numpy_function: ".
 VALUES = {
     "one gradient": (
         called((ZEROS, JACOBIAN)),
@@ -274,12 +274,12 @@ NO_SPEC = "output must be a tf.TensorSpec with a dtype of "
 DTYPES = "float16, bfloat16, float32, float64, complex64, complex128"
 WRITE = "Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for an elementwise function."
 
-# What is run, the error, and the message after "numpy_function: ".
+# What to run, the error, and the message after "numpy_function: ".
 CALLS = {
     "no_differentiable_input": (
         lambda: SINGLE(tf.constant([1, 2])),
         TypeError,
-        "'f' must get a floating-point or complex input if there is no output, got none. Pass output=tf.TensorSpec(shape, "
+        "without an output, 'f' must get a floating-point or complex input, got none. Pass output=tf.TensorSpec(shape, "
         "dtype).",
     ),
     "no_broadcast": (
@@ -422,7 +422,7 @@ def test_exporting_a_keras_model_is_refused(tmp_path):
         model.export(tmp_path / "model", verbose=False)
 
 
-# TensorFlow's numbers for Python functions start anew: under the same number there are others here.
+# TensorFlow numbers Python functions from 1 in each process, so here the saved number belongs to another function.
 IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""reverse_gradient, scale_gradient, clip_gradient and straight_through beyond what graph/test_modes.py shows."""
+"""reverse_gradient, scale_gradient, clip_gradient and straight_through: what graph/test_modes.py does not test."""
 
 import functools
 import re
@@ -31,7 +31,7 @@ def test_reversal_and_scaling_in_every_dtype(dtype, shape, rng, gradient):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)])
-def test_a_factor_may_be_one_for_each_element(shape, rng, gradient):
+def test_a_factor_for_each_element(shape, rng, gradient):
     x, dy, factor = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=shape)
     (dx,) = gradient(lambda x: cg.scale_gradient(x, tf.constant(factor)), [x], tf.constant(dy))
     np.testing.assert_allclose(dx, factor * dy, rtol=1e-15)
@@ -55,7 +55,7 @@ def test_the_value_is_the_input_bit_for_bit_and_in_its_memory(function, argument
 
 
 def traced_gradient(function, x, dy):
-    """The gradient as a tf.function of what it reads, and how often it was traced."""
+    """The gradient as a tf.function of the number that it reads, and how often it was traced."""
     traces = []
 
     @tf.function
@@ -187,7 +187,7 @@ SURROGATES = {
 @pytest.mark.parametrize(("surrogate", "dtype"), pairs(SURROGATES, REAL))
 def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
-    # At the ends of hard tanh both sides count.
+    # The derivative of hard_tanh includes both ends.
     x[:2] = 1 / slope, -1 / slope
     function = cg.straight_through(tf.sign, surrogate, slope=slope)
     np.testing.assert_array_equal(function(tf.constant(x)).numpy().astype(float), np.sign(x.astype(float)))
@@ -225,7 +225,7 @@ SURROGATE_FUNCTIONS = {
 @pytest.mark.core
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SURROGATE_FUNCTIONS)
-def test_a_function_is_the_surrogate_and_not_its_derivative(name, mode):
+def test_a_surrogate_function_is_differentiated(name, mode):
     """First and second derivatives come from the surrogate, the value from the function."""
     surrogate, first, second = SURROGATE_FUNCTIONS[name]
     x, dy = np.array([0.3, -0.8, 1.7]), np.array([1.0, 10.0, 100.0])
@@ -269,7 +269,7 @@ def test_a_derivative_of_another_floating_point_dtype_is_cast(in_dtype):
     np.testing.assert_array_equal(dx, [-0.75, 1.25])
 
 
-def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
+def test_a_custom_derivative_and_a_value_of_another_dtype(gradient):
     spike = cg.straight_through(lambda v: v > 1.0, derivative=lambda v: 3.0 * v)
     x = np.array([0.5, 1.5])
     y = spike(tf.constant(x))
@@ -279,7 +279,7 @@ def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
     np.testing.assert_allclose(dx, [1.5, 45.0])
 
 
-def test_arrays_and_numbers_are_taken_too():
+def test_arrays_and_numbers_work_too():
     stepped = cg.straight_through(lambda v: v > 1.0, "hard_tanh")
     np.testing.assert_array_equal(stepped(np.array([0.5, 1.5])), [0.0, 1.0])
     assert stepped(1.5).numpy() == 1.0
@@ -336,7 +336,7 @@ def test_a_derivative_of_another_shape_is_an_error_also_if_it_would_broadcast(de
 
 
 @pytest.mark.parametrize("number", [2, 2.0, np.float32(2.0), np.int64(2)])
-def test_a_derivative_may_be_one_number(number, gradient):
+def test_a_derivative_can_be_one_number(number, gradient):
     (dx,) = gradient(cg.straight_through(tf.sign, derivative=lambda x: number), [np.ones([2])], np.array([1.0, 10.0]))
     np.testing.assert_array_equal(dx, [2.0, 20.0])
 
@@ -543,7 +543,7 @@ def test_wrong_uses_say_what_to_do(name):
 
 
 def test_a_layer_names_itself_for_a_wrong_axis():
-    # Keras puts a sentence of its own before the message of what a layer calls.
+    # Keras puts its own sentence before the message.
     with pytest.raises(
         ValueError, match=r"layers\.GradientClip: axis must name dimensions of a tensor of rank 2, each once, got 7"
     ):

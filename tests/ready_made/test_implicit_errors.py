@@ -78,7 +78,7 @@ def test_no_derivative_with_respect_to_the_unknowns_is_an_error(case, run):
 
 @pytest.mark.parametrize(("decorate", "run"), [(tf.function, "eager"), (lambda f: f, "jit")])
 def test_a_fixed_point_need_not_depend_on_each_unknown(decorate, run):
-    """As in the method of Gauss and Seidel: a = b / 2 + x and b = a / 4 + x have a = 12/7 x and b = 10/7 x."""
+    """As in the Gauss-Seidel method: a = b / 2 + x and b = a / 4 + x have the solution a = 12/7 x, b = 10/7 x."""
 
     @decorate
     def step(y, x):
@@ -147,12 +147,12 @@ EXCHANGED = {
 @pytest.mark.parametrize("run", ["eager", "traced"])
 @pytest.mark.parametrize("case", EXCHANGED)
 def test_exchanged_arguments_are_found(case, run):
-    """In eager mode by default, in a graph on request."""
+    """In eager mode by default, in a graph with check_solution=True."""
     api, function, solve, law = EXCHANGED[case]
     check, kind = (None, ValueError) if run == "eager" else (True, tf.errors.InvalidArgumentError)
     with pytest.raises(kind) as error:
         gradient_of(api(function, solve, check_solution=check), run)
-    text = str(error.value).replace(r"\'", "'")  # TensorFlow escapes quotes in what an assertion shows.
+    text = str(error.value).replace(r"\'", "'")  # TensorFlow escapes quotes in the text of an assertion.
     noun, _ = NOUNS[api]
     name = f"'{solve.__name__}'"
     assert f"{api.__name__}: the {noun} '<lambda>' of {name} {law.format(name)}" in text
@@ -172,7 +172,7 @@ def test_a_solver_that_stops_early_passes(factor, run):
 
 @pytest.mark.parametrize(("dtype", "scale"), pairs([tf.float16, tf.bfloat16, tf.float32, tf.float64], [0.0, 1.0, 1e3]))
 def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
-    """Of unknowns that are zero but for their last digits, and of differences of large numbers."""
+    """Unknowns that are zero except for their last digits, and differences of large numbers."""
     x = tf.cast([scale, 2 * scale, -scale], dtype)
     function = cg.implicit_root(lambda y, x: (y + x) - x, lambda x: 1e-4 + tf.zeros_like(x))
     with tf.GradientTape() as tape:
@@ -219,7 +219,7 @@ def test_a_residual_with_other_parameters():
 
 @pytest.mark.parametrize(("run", "order"), [("eager", 2), ("traced", 1), ("jit", 2)])
 def test_a_watched_variable_that_is_not_trainable_has_a_gradient(order, run):
-    """y = x / (v w): dv = -dy x / (v**2 w), and again by v."""
+    """y = x / (v w), so dv = -dy x / (v**2 w), and the same once more with respect to v."""
     v, w = (
         tf.Variable([1.0, 2.0, 4.0], trainable=False, dtype=tf.float64),
         tf.Variable([2.0, 3.0, 5.0], dtype=tf.float64),
@@ -241,7 +241,7 @@ def test_a_watched_variable_that_is_not_trainable_has_a_gradient(order, run):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_variable_in_several_places_has_one_gradient_for_each_use(run):
-    """y**2 = a b w, all of them one variable."""
+    """y**2 = a b w, where a, b and w are the same variable."""
     w = tf.Variable([4.0, 5.0, 6.0], dtype=tf.float64)
     function = cg.implicit_root(lambda y, a, b: y**2 - a * b * w, lambda a, b: tf.sqrt(a * b * w))
 

@@ -1,4 +1,4 @@
-"""Solvers, arguments and layers with implicit_root, and its errors."""
+"""implicit_root with solvers, arguments and layers of every kind, and its errors."""
 
 import functools
 import logging
@@ -74,7 +74,7 @@ def richardson(vjp, dy, steps=200):
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_an_iterative_linear_solver(mode):
-    """Its iterations are differentiated for the second order."""
+    """Second derivatives differentiate its iterations."""
     function = cg.implicit_root(coupled_residual, lambda x: coupled(tf.ensure_shape(x, [3])), linear_solve=richardson)
     assert_all_close(MODES[mode](function, X, DY), coupled_by_hand(), rtol=1e-8)
 
@@ -163,7 +163,7 @@ def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
 
 @pytest.mark.parametrize("run", [eager, traced])
 def test_a_residual_of_numpy(run):
-    """In a graph, too, the black box is called once for the value and once for the gradient."""
+    """NumPy is called once for the value and once for the gradient, in a graph too."""
     calls = []
 
     @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
@@ -177,7 +177,7 @@ def test_a_residual_of_numpy(run):
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_integers_among_the_arguments_and_nothing_to_differentiate_by(traced, caplog):
+def test_integers_among_the_arguments_and_nothing_differentiable(traced, caplog):
     def root(x, n):
         return x ** (1 / tf.cast(n, x.dtype))
 
@@ -197,7 +197,7 @@ def test_integers_among_the_arguments_and_nothing_to_differentiate_by(traced, ca
     assert not caplog.records
 
 
-def test_a_singular_jacobian_is_what_the_linear_solver_makes_of_it():
+def test_a_singular_jacobian_is_left_to_the_linear_solver():
     function = cg.implicit_root(lambda y, x: y**2 - x, tf.sqrt)
     with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
         derivative(function)(tf.constant([0.0, 1.0]))
@@ -335,7 +335,7 @@ def test_the_decoration_is_checked(make, message):
 
 
 def test_a_residual_with_a_tape_has_no_tangent_in_eager_mode_and_has_one_in_a_graph():
-    """Forward mode lets no tape record in a gradient function: docs/limits.md."""
+    """In forward mode, TensorFlow does not let a tape record in a gradient function: see docs/limits.md."""
     function = cg.implicit_root(ridge_gradient, ridge)
     penalty, targets = tf.constant(0.7, tf.float64), tf.constant(np.arange(7.0))
 

@@ -1,4 +1,4 @@
-"""`watch_gradient`: the gradient passes to the bit, and what it shows, checks and records is that gradient."""
+"""`watch_gradient` passes the gradient to the bit, and prints, checks and records that same gradient."""
 
 import gc
 import weakref
@@ -58,7 +58,7 @@ def test_second_derivatives_pass(name):
     ],
     ids=["print", "check_numerics", "call"],
 )
-def test_xla_is_refused_where_a_gradient_is_asked_for(arguments, message):
+def test_a_gradient_under_xla_is_an_error(arguments, message):
     def function(x):
         return cg.watch_gradient(x, "h", **arguments)
 
@@ -68,7 +68,7 @@ def test_xla_is_refused_where_a_gradient_is_asked_for(arguments, message):
 
 
 @pytest.mark.core
-def test_nothing_is_shown_where_no_gradient_is_asked_for(capfd):
+def test_nothing_is_shown_without_a_gradient(capfd):
     seen = []
 
     def function(x):
@@ -96,7 +96,9 @@ def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'the logits' is not fin"):
         run(function, [X.astype(dtype_of_arrays)], dy)
-    assert [gradient.dtype for gradient in seen] == [dtype_of_arrays]  # It is recorded first, so that one can look.
+    assert [gradient.dtype for gradient in seen] == [
+        dtype_of_arrays
+    ]  # It is recorded before the check, so that you can look at it.
 
 
 def test_complex_numbers_are_printed(capfd):
@@ -170,7 +172,7 @@ def test_each_step_of_a_loop_is_seen():
 
 
 def test_members_of_a_batch():
-    """`print` and `check_numerics` see the batch, `call` each member. TensorFlow also runs the first one alone."""
+    """`print` and `check_numerics` see the batch, `call` sees each member. TensorFlow also runs the first one alone."""
     seen = []
 
     def one(x, dy):
@@ -230,7 +232,7 @@ def test_an_exception_of_the_function_comes_out(run, error):
 
 
 def test_the_function_is_freed_with_the_tape():
-    """A graph keeps it, as TensorFlow does with functions of `tf.numpy_function`."""
+    """(A graph keeps it, as TensorFlow keeps the functions of `tf.numpy_function`.)"""
 
     class Recorder:
         def __call__(self, gradient):

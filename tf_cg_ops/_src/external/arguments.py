@@ -144,7 +144,7 @@ def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
     x = arguments.x
     if not x:
         raise TypeError(
-            f"{arguments.subject} must get a floating-point or complex input if there is no output, got none. Pass "
+            f"{API}: without an output, '{arguments.name}' must get a floating-point or complex input, got none. Pass "
             "output=tf.TensorSpec(shape, dtype)."
         )
     try:

@@ -52,11 +52,10 @@ def clip_gradient(
     In a recurrent net this limits the gradient at each step; the optimizer only sees the sum over all steps.
 
     A limit that is a Variable or a Tensor can change without retracing. The forward pass reads it, and it gets no
-    gradient. Norms of 16-bit gradients are summed in float32. Clipping by norm turns infinite elements into nan, so you
-    can still see that a gradient overflowed.
+    gradient. Clipping by norm turns infinite elements into nan, so you can still see that a gradient overflowed.
 
-    Clipping is not linear in `dy`. So the gradient of a sum of losses is not the sum of their gradients, a Jacobian
-    clips each of its rows, and forward mode gives meaningless tangents.
+    Clipping is not linear in `dy`: the gradient of a sum of losses is not the sum of their gradients, a Jacobian clips
+    each of its rows, and forward mode gives meaningless tangents.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128 (not complex with

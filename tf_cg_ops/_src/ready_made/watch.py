@@ -58,9 +58,9 @@ def watch_gradient(
     gradients; to see one part, watch that use alone. If the gradient is a `tf.IndexedSlices`, as after `tf.gather`, you
     see it dense, and it passes through sparse.
 
-    Under `tf.vectorized_map`, and so in Jacobians, `print` and `check_numerics` see all members at once, and `call`
-    sees one after the other; TensorFlow also runs the first member alone. Forward mode computes a gradient for an
-    upstream of its own, and you see that one, too.
+    Under `tf.vectorized_map`, and so in Jacobians, `print` and `check_numerics` see all members at once, and `call` sees
+    one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for an
+    upstream that TensorFlow makes up.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested
