@@ -273,6 +273,10 @@ def test_gradients_of_tensors_are_checked():
 NO_SPEC = "output must be a tf.TensorSpec with a dtype of "
 DTYPES = "float16, bfloat16, float32, float64, complex64, complex128"
 WRITE = "Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for an elementwise function."
+UNLIKE_TENSORFLOW = (
+    "Unlike tf.numpy_function, it takes a function and returns one: write numpy_function(f, output)(x), and name the "
+    "options, as in batched=True."
+)
 
 # What to run, the error, and the message after "numpy_function: ".
 CALLS = {
@@ -333,6 +337,16 @@ CALLS = {
         lambda: cg.numpy_function(f, SPEC, batched=32),
         TypeError,
         "batched must be True or False, got 32. Pass a Python bool.",
+    ),
+    "the call of tf.numpy_function": (
+        lambda: cg.numpy_function(f, [X], tf.float32),
+        TypeError,
+        f"too many positional arguments. {UNLIKE_TENSORFLOW}",
+    ),
+    "the names of tf.numpy_function": (
+        lambda: cg.numpy_function(func=f, inp=[X], Tout=tf.float32),
+        TypeError,
+        f"missing a required argument: 'f'. {UNLIKE_TENSORFLOW}",
     ),
     "nondiff": (
         lambda: cg.numpy_function(f, nondiff_argnames=["z"]),

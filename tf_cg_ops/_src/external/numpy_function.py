@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, python_op, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, python_op, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -17,8 +17,15 @@ from tf_cg_ops._src.external.adjoint import ADVICE, call_with_adjoint
 from tf_cg_ops._src.external.arguments import API, elementwise_output, find_tensors
 from tf_cg_ops._src.external.python_call import AdjointCall, ValueWithGradients
 
+# For calls that were written for tf.numpy_function(func, inp, Tout).
+_ADVICE_FOR_CALLS = (
+    "Unlike tf.numpy_function, it takes a function and returns one: write numpy_function(f, output)(x), and name the "
+    "options, as in batched=True."
+)
+
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(API, _ADVICE_FOR_CALLS)
 def numpy_function(
     f: Callable[..., tuple[Structure, Any]],
     output: tf.TensorSpec | Structure | None = None,
@@ -50,7 +57,7 @@ def numpy_function(
     Inputs of floating-point or complex numbers are differentiable: Tensors, Variables, arrays and Python numbers, also
     in lists, tuples and dicts. For one such input, `gradients` is one array; for several, a list or tuple in the order
     of the signature. Tensors of other dtypes reach `f` as arrays, and other values, such as an int or a string,
-    unchanged. Both have no gradient.
+    unchanged. Neither has a gradient.
 
     | `output`     | `batched` | value              | gradient with respect to `x`     |
     |--------------|-----------|--------------------|----------------------------------|
@@ -63,8 +70,8 @@ def numpy_function(
     batch.
 
     With a `vjp`, you need no Jacobian, and the gradient is only computed if you use it. `f(*arrays)` then returns
-    `(value, residuals)`, with any Python object as residuals, and for the upstream gradients `dy`, one for each leaf of
-    the value,
+    `(value, residuals)`, with any Python object as residuals. With one upstream gradient `dy` for each leaf of the
+    value,
 
         dx = vjp(residuals, *dy)
 

@@ -48,19 +48,16 @@ def watch_gradient(
     - `check_numerics` raises an error with the name in it if an element is infinite or nan;
     - `call` calls your function with it as a NumPy array: `call=history.append` keeps every gradient.
 
-    | | eager mode, `tf.function`, TensorFlow 1 graphs, loops, Keras | XLA | SavedModel |
-    |---|---|---|---|
-    | `print` | yes | an error | yes |
-    | `check_numerics` | yes | an error | yes |
-    | `call` | yes | an error | an error |
+    All work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
+    SavedModel `call` is.
 
     Gradients you don't use aren't computed, so they show nothing. If you use `x` several times, you see the sum of its
     gradients; to see one part, watch that use alone. If the gradient is a `tf.IndexedSlices`, as after `tf.gather`, you
     see it dense, and it passes through sparse.
 
-    Under `tf.vectorized_map`, and so in Jacobians, `print` and `check_numerics` see all members at once, and `call` sees
-    one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for an
-    upstream that TensorFlow makes up.
+    Under `tf.vectorized_map`, and so in Jacobians, `print` and `check_numerics` see all members at once, and `call`
+    sees one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for
+    an upstream that TensorFlow makes up.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested
