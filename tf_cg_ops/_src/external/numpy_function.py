@@ -93,8 +93,7 @@ def numpy_function(
       name: A name for the operations.
 
     Returns:
-      A function with the signature of `f` that returns the value as a Tensor, or as Tensors in the structure of
-      `output`.
+      A function with the signature of `f` that returns Tensors, in the structure of `output`.
 
     Raises:
       TypeError: `f`, `vjp` or `jvp` is not a function, `output` does not hold TensorSpecs of these dtypes, or `batched`

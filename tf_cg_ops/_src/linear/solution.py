@@ -64,7 +64,7 @@ class Matrix:
     """
 
     note: str  # For messages.
-    dtype: tf.DType  # Of the user's numbers: a vector may hold larger ones.
+    dtype: tf.DType  # Of the user's numbers; the vectors can have a wider one.
     apply: _Apply
     precondition: _Apply
     exact: _Apply

@@ -119,7 +119,7 @@ def _attach(equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.T
             root, system_inputs = _attach(equations, y, rule_inputs), rule_inputs[: len(equations.inputs)]
             if not tf.executing_eagerly() or tapes.new_tapes_record():
                 return _gradients(equations, root, dy, system_inputs)
-            # Forward mode lets no tape record here. A graph needs none.
+            # In forward mode TensorFlow does not let a tape record here. A graph does not need one.
             traced = tf.function(
                 lambda *args: [slices.to_dense(g) for g in _gradients(equations, *args)], autograph=False
             )
