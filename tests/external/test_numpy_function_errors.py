@@ -251,6 +251,24 @@ def test_second_derivatives_in_eager_mode():
             tape.gradient(dx, X)
 
 
+def test_gradients_of_the_tangents_of_a_function_with_an_integer_output():
+    function = made(([ZEROS, 1], None), output=TWO, jvp=lambda *_: [ZEROS, 0])
+
+    @tf.function(autograph=False)
+    def derived():
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            tangents = tangent(function)
+        return tape.gradient(tangents, X)
+
+    message = (
+        "numpy_function: to differentiate the tangents of 'simulate', output must not hold integers or bools. Return those "
+        "as residuals."
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        derived()
+
+
 def test_gradients_of_tensors_are_checked():
     spec = tf.TensorSpec([2])
 
