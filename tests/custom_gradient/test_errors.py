@@ -193,13 +193,13 @@ VALUES_OF_OTHERS = {
     ),
     "straight_through with a surrogate of more dimensions": (
         lambda: cg.straight_through(tf.sign, lambda x: tf.ones([3, 2])),
-        "straight_through: the surrogate '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). A function is "
-        "the surrogate itself: pass its derivative as derivative=.",
+        "straight_through: the surrogate '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). If it is "
+        "the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a surrogate without a derivative": (
         lambda: cg.straight_through(tf.sign, tf.ones_like),
-        "straight_through: the surrogate 'ones_like_v2' of 'sign' must have a derivative, but TensorFlow finds none. A "
-        "function is the surrogate itself: pass its derivative as derivative=.",
+        "straight_through: the surrogate 'ones_like_v2' of 'sign' must have a derivative, but TensorFlow finds none. If "
+        "it is the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a derivative of more dimensions": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.ones([3, 2])),
@@ -275,7 +275,7 @@ TYPES_OF_OTHERS = {
     "straight_through with a surrogate of nothing": (
         lambda: cg.straight_through(tf.sign, lambda x: None),
         "straight_through: the surrogate '<lambda>' of 'sign' must return a Tensor, got None. Use TensorFlow "
-        "operations. A function is the surrogate itself: pass its derivative as derivative=.",
+        "operations. If it is the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a derivative of nothing": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: None),

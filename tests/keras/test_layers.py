@@ -266,7 +266,8 @@ WRONG = {
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,
-        "layers.GradientClip: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
+        "layers.GradientClip: pass exactly one of value, norm and global_norm, got none. To apply two limits, nest two "
+        "calls.",
     ),
     "a factor that is not a number": (
         lambda m: m.GradientReversal("0.5"),
@@ -283,13 +284,13 @@ WRONG = {
     "nothing to watch for": (
         lambda m: m.WatchGradient(name="hidden"),
         ValueError,
-        "layers.WatchGradient: say what to do with the gradient of 'hidden': pass check_numerics=True, print=True or a "
+        "layers.WatchGradient: choose what to do with the gradient of 'hidden': pass check_numerics=True, print=True, or a "
         "function as call.",
     ),
     "a function that changes shapes": (
         lambda m: m.StraightThrough(lambda x: x[:1])(tf.ones([3])),
         ValueError,
-        "layers.StraightThrough: '<lambda>' does not keep the shape of x; expected (3,), got (1,). ",
+        "layers.StraightThrough: '<lambda>' must return the shape of x, (3,), got (1,). ",
     ),
     "a Tensor of a graph in a configuration": (
         with_tensor_of_a_graph,

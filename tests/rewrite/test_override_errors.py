@@ -197,14 +197,12 @@ def test_a_type_error_of_a_rule_is_as_it_is():
 
 def test_wrong_limits():
     with pytest.raises(
-        ValueError, match=re.escape("rules.clip: pass exactly one of value, norm, global_norm; got none")
+        ValueError, match=re.escape("rules.clip: pass exactly one of value, norm and global_norm, got none.")
     ):
         cg.rules.clip()
-    with pytest.raises(
-        ValueError, match=re.escape("rules.clip: norm is negative; expected a number that is at least 0")
-    ):
+    with pytest.raises(ValueError, match=re.escape("rules.clip: norm must be a number that is at least 0, got -1.0.")):
         cg.rules.clip(norm=-1.0)
-    with pytest.raises(ValueError, match=re.escape("rules.clip: axis needs norm, got value")):
+    with pytest.raises(ValueError, match=re.escape("rules.clip: axis is for norm only, got value")):
         cg.rules.clip(value=1.0, axis=0)
 
 
