@@ -436,6 +436,21 @@ ROWS = {
             lambda: cg.straight_through(first)(X),
         ],
     ),
+    "testing.audit": Rows(
+        types=[
+            lambda: cg.testing.audit(3, [X]),
+            lambda: cg.testing.audit(double, X),
+            lambda: cg.testing.audit(double),
+            lambda: cg.testing.audit(double, [X], like=3),
+            lambda: cg.testing.audit(double, [X], like={"double": 3}),
+            lambda: cg.testing.audit(double, [X], max_elements="all"),
+        ],
+        values=[
+            lambda: cg.testing.audit(double, [X], max_elements=0),
+            lambda: cg.testing.audit(cg.reverse_gradient, [X], like={"nope": None}),
+            lambda: cg.testing.audit(cg.reverse_gradient, [X], upstream=[X, X]),
+        ],
+    ),
     "testing.check_gradient": Rows(
         types=[
             lambda: cg.testing.check_gradient(3, [X]),

@@ -97,7 +97,9 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
 WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
 
 
-@pytest.mark.parametrize("arguments", [["inspect"], ["strip", "target"], ["adopt", "target"]], ids=lambda a: a[0])
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["audit"], ["strip", "target"], ["adopt", "target"]], ids=lambda a: a[0]
+)
 def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
     (tmp_path / "file").touch()
     for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
@@ -133,7 +135,7 @@ RULE = (
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
-    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)",
+    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, audit, inspect, demo)",
     "strip a": "the following arguments are required: TARGET",
     "strip a b --nocheck": "unrecognized arguments: --nocheck",
     "inspect": "the following arguments are required: PATH",
@@ -173,7 +175,8 @@ HELP = {
     "demo": ["--output FOLDER", "Example: tf-cg-ops demo"],
     "override": ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"],
     "adopt": ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"],
-    "": ["strip", "override", "adopt", "inspect", "demo", "COMMAND --help"],
+    "audit": ["MODEL", "--inputs", "--signature", "--html", "Example: tf-cg-ops audit"],
+    "": ["strip", "override", "adopt", "audit", "inspect", "demo", "COMMAND --help"],
 }
 
 
