@@ -15,7 +15,7 @@ _SIGNS = {
     r"(?<=[\w|)])\*\*(\w+)": r"<sup>\1</sup>",
     r"\^(\w+)": r"<sup>\1</sup>",
     r" \* ": " · ",
-    r"(?<![\w])-": "−",
+    r"(?<!\w)-": "&minus;",
     r"\b(\w+)(?=\()": r"<b>\1</b>",
 }
 # A section that griffe does not know, and its entries.
@@ -24,7 +24,7 @@ _ARGUMENT = re.compile(r"^  (\w+): ", re.MULTILINE)
 
 
 class Extension(griffe.Extension):
-    """Turns examples, formulas and the layers' call arguments into Markdown; shows the layers under their public names."""
+    """Turns parts of docstrings into Markdown or HTML, and shows the layers under their public names."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Changes the docstring of one object."""
