@@ -98,10 +98,10 @@ def test_one_that_is_too_old_is_not_used(monkeypatch, tmp_path):
 
 def test_cuda_that_is_asked_for_and_missing_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_CG_OPS_CUDA", "1")
-    message = r"may not leave CUDA out \(TF_CG_OPS_CUDA=1\), but found no nvcc on PATH, and no CUDA_HOME\.$"
+    message = r"^tf_cg_ops: TF_CG_OPS_CUDA=1 needs nvcc, but the build found no nvcc on PATH, and no CUDA_HOME\.$"
     with pytest.raises(SystemExit, match=message):
         cuda.find_toolkit()
     make_nvcc(tmp_path, runtime=False)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"has no libcudart_static\.a; expected .* set TF_CG_OPS_CUDA=0"):
+    with pytest.raises(SystemExit, match=r"has no libcudart_static\.a\. Install .* set TF_CG_OPS_CUDA=0"):
         cuda.find_toolkit()

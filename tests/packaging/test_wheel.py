@@ -66,7 +66,7 @@ def test_the_source_distribution_is_the_same_from_every_folder(copy, tmp_path, m
     require_equal(one, make_sdist(tmp_path / "copy", tmp_path / "other"))
     with (tmp_path / "copy" / "README.md").open("a") as readme:
         readme.write("Another line.\n")
-    with pytest.raises(SystemExit, match="two builds differ; expected the same bytes"):
+    with pytest.raises(SystemExit, match="two builds must have the same bytes"):
         require_equal(one, make_sdist(tmp_path / "copy", tmp_path / "another"))
 
 
@@ -149,6 +149,6 @@ def test_an_old_setuptools_is_named_with_what_to_install(version, tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (
         1,
         "",
-        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {version}. Install it into this Python "
+        f"tf_cg_ops: the build needs setuptools 77 or newer, got {version}. Install it into this Python "
         f"with: {sys.executable} -m pip install 'setuptools>=77' wheel\n",
     )
