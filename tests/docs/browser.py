@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol over two pipes.
+"""A headless Chromium, driven through its DevTools protocol over two pipes.
 
 Selenium would need a driver program of the browser's very version, and Playwright carries Node.js and 45 MB of its own.
 The protocol itself is JSON, each message ended by a zero byte: no package is needed for it, and no port is opened.
@@ -36,7 +36,7 @@ def find_chromium():
 
 
 class Browser:
-    """One process, and what it said that was no answer."""
+    """One process, with the events that it sent."""
 
     def __init__(self, program):
         requests, self._requests = os.pipe()
@@ -111,7 +111,7 @@ class Tab:
         return self._browser.call(method, self._session, **parameters)
 
     def open(self, address):
-        """Loads an address; what was said before is forgotten."""
+        """Loads an address, and forgets earlier events."""
         self._browser.events.clear()
         result = self.call("Page.navigate", url=address)
         assert "errorText" not in result, (address, result)
@@ -120,7 +120,7 @@ class Tab:
     def resize(self, width, height=900):
         self.width = width
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        # Two frames: what the page does when its size changes has been done, apart from what moves on its own.
+        # After two frames the page has reacted to its new size, except for transitions, which are finished below.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
         self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 

@@ -244,7 +244,7 @@ def test_shapes_that_no_gx_puts_right_are_known_at_the_call():
 
 PAIR_UP = "gx and x do not pair up; .*, got a list of"
 DTYPES = "the dtypes differ; expected float32 for all arguments, which fx has, got float64 for"
-BROADCAST = "the shapes do not broadcast together; .*"
+BROADCAST = "the shapes must broadcast together, .*"
 
 # gx, x, the type of the error and its message.
 WRONG_ANSWERS = {

@@ -1,10 +1,10 @@
-"""The build finds nvcc, or says where it looked; with scripts in the place of nvcc."""
+"""The build finds nvcc, or says where it looked. Scripts stand in for nvcc."""
 
 import pytest
 
 from build_ops import cuda
 
-# The list of nvcc 13.0, in its order, with the variants that run on one GPU alone.
+# What nvcc 13.0 lists, in its order, with the variants that run on one GPU only.
 LISTED = "sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_90a sm_100 sm_110 sm_103 sm_120 sm_121"
 
 
@@ -16,7 +16,7 @@ def no_settings(monkeypatch, tmp_path):
 
 
 def make_nvcc(folder, version="13.0", listed=LISTED, runtime=True):
-    """A script that answers as nvcc of that version does."""
+    """A script that answers like nvcc of that version."""
     script = folder / "bin" / "nvcc"
     script.parent.mkdir(parents=True)
     answers = {
