@@ -24,7 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Lets long names in tables break between their words, and gives the support matrix classes for style.css."""
+    """Lets long names in tables break between words, and gives the support matrix classes for style.css."""
     html = re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
     if page.file.src_uri == "modes.md":
         html = re.sub(r"<td>(yes|partly|no)</td>", r'<td class="\1">\1</td>', html)
@@ -77,9 +77,9 @@ def notebook_page(path: pathlib.Path) -> str:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """What a cell prints; other outputs have no place on the page."""
+    """What a cell prints; the page shows no other outputs."""
     if output["output_type"] != "stream" or output["name"] != "stdout":
-        raise ValueError(f"quickstart.ipynb: an output is not text on stdout; got {output}")
+        raise ValueError(f"quickstart.ipynb: outputs must be text on stdout, got {output}")
     return "".join(output["text"])
 
 
