@@ -138,8 +138,7 @@ std::string NoFunctionRuntime(const std::string& api) {
 }
 
 std::string GradientLostInControlFlow(const std::string& function) {
-  return "tf_cg_ops: without Python, TensorFlow cannot differentiate loops and conditionals, and function '" +
-         function +
+  return "tf_cg_ops: TensorFlow cannot differentiate loops and conditionals without Python, and function '" + function +
          "' has a custom gradient in one. Differentiate it in Python, after tf.saved_model.load, or save a function "
          "without that loop or conditional.";
 }

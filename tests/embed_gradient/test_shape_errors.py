@@ -15,10 +15,10 @@ from ..support.tensors import ones
 
 pytestmark = pytest.mark.core
 
-CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy: check those of fx, gx and x."
+CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy. Check the shapes of fx, gx and x."
 FORGOTTEN = "If each element of fx is a function of several elements of x, name their dimensions with axis."
 KEEPDIMS = "If fx was reduced with keepdims=True, drop the dimensions of axis from it."
-JACOBIAN = "If gx is a Jacobian, of the shape of fx followed by that of x, pass axis=None."
+JACOBIAN = "If gx is a Jacobian, with the shape of fx followed by the shape of x, pass axis=None."
 PER_EXAMPLE = (
     "Shapes are aligned from the right: if gx is a Jacobian for each example, [batch, outputs, inputs], give x a "
     "dimension of size 1 for the outputs, as in x[:, None, :]."

@@ -130,7 +130,8 @@ def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
     for function in (gradient, checked):
         compiled = tf.function(function, [tf.TensorSpec([None], tf.int64)], jit_compile=True, autograph=False)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=f"expected at most 254, got {rank}. Pass the result of tf.shape"
+            tf.errors.InvalidArgumentError,
+            match=f"shape must have at most 254 dimensions, got {rank}. Pass the result of tf.shape",
         ):
             compiled(tf.ones([rank], tf.int64))
 
