@@ -23,7 +23,7 @@ def _wrong_machine() -> str | None:
     system = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     if system != "Linux":
         container = "in WSL 2 or a Linux container" if system == "Windows" else "in a Linux container"
-        return f"{what} {system}. Install it {container}, such as Docker's image python:3.13. {stripped}"
+        return f"{what} {system}. Install it {container}, for example Docker's image python:3.13. {stripped}"
     if struct.calcsize("P") != 8:
         return f"{what} a 32-bit Python ({sys.executable}). Use a 64-bit one. {stripped}"
     if not _has_glibc():
