@@ -1,1 +1,1 @@
-"""The speed of the library, measured beside its baselines: `python -m benchmarks` runs everything."""
+"""Measures the library beside its baselines: `python -m benchmarks` runs everything."""

@@ -28,10 +28,10 @@ def main() -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="measure only cases with TEXT in 'subject: case', and leave others in FILE as they are; may be repeated",
+        help="measure only cases with TEXT in 'subject: case', and leave others in FILE as they are; can be repeated",
     )
     arguments = parser.parse_args()
-    # Some benchmarks trace the same function again, of which TensorFlow warns.
+    # Some benchmarks trace the same function again, and TensorFlow would warn.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settings = measurement.QUICK if arguments.quick else measurement.Settings()
     if arguments.seconds is not None:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def chosen_cases(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:
-    """The cases that have one of the texts in their names; all cases, if there is no text."""
+    """The cases with one of the texts in their names; without texts, all cases."""
     cases = [case for subject in SUBJECTS for case in subject.cases(settings)]
     names = [f"{case.subject}: {case.name}" for case in cases]
     chosen = [case for case, name in zip(cases, names, strict=True) if not texts or any(text in name for text in texts)]

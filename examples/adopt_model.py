@@ -1,11 +1,11 @@
-"""A SavedModel of `tf.custom_gradient` that a fresh process cannot train, and its copy by `adopt`, which it can.
+"""Trains on a SavedModel that was made with `tf.custom_gradient`, with `saved_model.adopt`.
 
     python examples/adopt_model.py [--output FOLDER]
 
-A recurrent net of neurons that fire or do not learns whether more pulses of a sequence are in its first half or in its
-second. Its authors gave the step function a surrogate gradient with `tf.custom_gradient`, trained for a while and
-published a SavedModel. After loading, TensorFlow computes the values, but the gradient in the loop is out of scope.
-`adopt` makes a rule of each gradient function in the file, and training goes on in the fresh process.
+A recurrent net of firing neurons learns whether the first or the second half of a sequence has more pulses. Its authors
+gave the step function a surrogate gradient with `tf.custom_gradient`, trained for a while and published a SavedModel. A
+fresh process loads it and gets the values, but the gradient in the loop fails: it reads a tensor that is out of scope.
+`adopt` writes a copy in which the gradient works, and the process trains on.
 
 Sources: Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the surrogate; Kingma and Ba, "Adam" (2014),
 arXiv:1412.6980, for the optimizer.
@@ -37,7 +37,7 @@ BEFORE, AFTER, LEARNING_RATE = 10, 110, 0.02
 
 @tf.custom_gradient
 def fires(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    """1 above zero and 0 below it, with the derivative of a fast sigmoid."""
+    """1 above zero and 0 below, with the derivative of a fast sigmoid."""
     return tf.cast(x > 0.0, x.dtype), lambda dy: dy / (1.0 + tf.abs(x)) ** 2
 
 
@@ -92,7 +92,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -101,7 +101,7 @@ def show(subject: str, measured: float, relation: str, bound: float) -> None:
 
 
 def run(output: pathlib.Path) -> None:
-    """Trains and saves; adopts the file and trains on in a fresh process."""
+    """Trains and saves here; adopts the file and trains on in a fresh process."""
     net = Net()
     before = train(net, 0, BEFORE)
     tf.saved_model.save(net, output / "published")
@@ -111,10 +111,10 @@ def run(output: pathlib.Path) -> None:
     show("fresh process, the published model: gradients that work", results["works"], "at most", 0)
     show("gradients that became rules", results["adopted"], "at least", 1)
     show("models whose values are equal, bit for bit", results["equal"], "at least", 1)
-    show("difference of the gradient from that of automatic differentiation", results["difference"], "at least", 0.5)
+    show("difference from the gradient of automatic differentiation", results["difference"], "at least", 0.5)
     here = train(net, BEFORE, 5)
     difference = max(abs(a - b) for a, b in zip(here, after[:5], strict=True))
-    show("fresh process: largest difference of a loss from those of training on here", difference, "at most", 1e-4)
+    show("fresh process: largest difference from the losses of training on here", difference, "at most", 1e-4)
     show("loss before it is saved", np.mean(before[-5:]), "at least", 0.3)
     show("loss after training on", np.mean(after[-10:]), "at most", 0.25)
     (output / "curves.json").write_text(json.dumps({"before": before, "after": after}, indent=1) + "\n")

@@ -2,14 +2,13 @@
 
     python examples/binary_net.py [--output FOLDER]
 
-The derivative of a sign is zero wherever there is one. The net here has a sign in front of every multiplication: of the
-weights that it keeps and trains, which are real numbers, it uses the signs, and layers pass only signs to the next.
-With the derivative of the hard tanh in the place of zero it learns to read digits; the same net with `tf.sign` gets
-gradients of zero and stays at chance.
+The net trains real weights but multiplies by their signs, and its layers pass on only signs. The derivative of a sign
+is zero. With the derivative of a hard tanh instead, the net learns to read digits; with `tf.sign`, all gradients are
+zero and it stays at chance.
 
 Source: Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830.
 
-FOLDER gets the picture binary_net.png, the net as binary_net.keras, what a fresh process computed with that as
+FOLDER gets the picture binary_net.png, the net as binary_net.keras, what a fresh process computed with it as
 reloaded.npz, and results.json.
 """
 
@@ -38,7 +37,7 @@ UNITS, CLASSES, EPOCHS, SEED = 256, 10, 20, 0
 
 @keras.saving.register_keras_serializable(package="binary_net")
 class BinaryDense(keras.layers.Layer):
-    """Multiplies by the signs of its weights, and divides by the square root of how many are added up."""
+    """Multiplies by the signs of its weights, and divides by the square root of their number."""
 
     def __init__(self, units: int, straight_through: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -46,12 +45,12 @@ class BinaryDense(keras.layers.Layer):
         self.sign = cg.straight_through(tf.sign, "hard_tanh") if straight_through else tf.sign
 
     def build(self, shape: tuple[int | None, ...]) -> None:
-        """Makes the weights, well within -1 and 1, where the hard tanh has a derivative."""
+        """Makes the weights, well within -1 and 1, where the hard tanh has a slope."""
         initializer = keras.initializers.RandomUniform(-0.5, 0.5)
         self.kernel = self.add_weight(name="kernel", shape=[shape[-1], self.units], initializer=initializer)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Real numbers of about the size of 1."""
+        """Returns real numbers of about the size 1."""
         return tf.matmul(x, self.sign(self.kernel)) / self.kernel.shape[0] ** 0.5
 
     def get_config(self) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def load() -> tuple[np.ndarray, ...]:
 
 
 def train(straight_through: bool) -> tuple[keras.Model, list[float], float]:
-    """The net, its test accuracy after each epoch, and how far any weight went from where it started."""
+    """The net, its test accuracy after each epoch, and the largest change of a weight."""
     images, test_images, labels, test_labels = load()
     keras.utils.set_random_seed(SEED)
     model = build(straight_through)
@@ -93,7 +92,7 @@ def train(straight_through: bool) -> tuple[keras.Model, list[float], float]:
 
 
 def outputs_and_gradients(model: keras.Model) -> dict[str, np.ndarray]:
-    """The logits of some images, and the gradients of the loss with respect to the images and to all weights."""
+    """The logits of some images, and the gradients with respect to the images and all weights."""
     _, images, _, labels = load()
     x = tf.constant(images[:32])
     with tf.GradientTape() as tape:
@@ -108,7 +107,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -117,7 +116,7 @@ def show(subject: str, measured: float, relation: str, bound: float) -> None:
 
 
 def run(output: pathlib.Path) -> None:
-    """Trains the net and the same with tf.sign; saves the first and compares what is loaded."""
+    """Trains with and without straight-through gradients; saves the first net and compares it after loading."""
     model, curve, _ = train(straight_through=True)
     print(f"straight-through: {curve[-1]:.1%} of the digits read", flush=True)
     _, plain_curve, plain_moved = train(straight_through=False)
@@ -139,12 +138,12 @@ def run(output: pathlib.Path) -> None:
 
 
 def in_fresh_process(output: pathlib.Path) -> None:
-    """Loads the net. Keras finds BinaryDense, which is registered, and the layer of tf_cg_ops, which is imported."""
+    """Loads the net. Keras finds BinaryDense and StraightThrough because importing this module registers them."""
     np.savez(output / "reloaded.npz", **outputs_and_gradients(keras.models.load_model(output / "binary_net.keras")))
 
 
 def draw(model: keras.Model, curves: dict[str, list[float]], path: pathlib.Path) -> None:
-    """The learning curves, and the signs that the first layer multiplies the images by."""
+    """The learning curves, and the signs of the first layer's weights."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     learning, weights = figure.subplots(1, 2)
     for name, curve in curves.items():

@@ -2,17 +2,17 @@
 
     python examples/convex_layer.py [--output FOLDER]
 
-A net predicts the returns r of six assets from features. A layer divides the money by the prediction: for each example
+A net predicts the returns r of six assets from features. A layer then divides the money between them: for each example
 SciPy solves
 
     maximise r y - |y|^2 / 2,    sum of y = 1,    y >= 0,    y0 + y1 + y2 <= 1/2.
 
-Its gradient is one projection: at the solution, with the rows A of the constraints that are active, y moves with r only
-where A lets it, so dr = P dy with P = I - A^+ A. `vjp` returns that from the active constraints, which the forward pass
-leaves as a list of matrices; no Jacobian is made.
+The gradient is a projection. Let A have the rows of the active constraints: y can only move with r where they let it,
+so dr = P dy with P = I - A^+ A. The forward pass keeps the active constraints as a list of matrices, and `vjp` computes
+dr from them without a Jacobian.
 
-Two nets are trained, both too simple for the returns. One learns to predict them; the other learns, through the layer,
-to divide the money well. The second predicts worse, and earns more.
+We train two nets, both too simple for these returns. One learns to predict them. The other learns, through the layer,
+to divide the money well: it predicts worse and earns more.
 
 Sources: Amos and Kolter, "OptNet: Differentiable optimization as a layer in neural networks" (2017); Elmachtoub and
 Grigas, "Smart predict, then optimize" (2022), for the comparison.
@@ -39,7 +39,7 @@ matplotlib.use("Agg")
 
 ASSETS, FEATURES, EPOCHS = 6, 4, 12
 EQUALITY = np.ones([1, ASSETS])
-# Rows of inequalities: each asset at least 0, and the first three together at most 1/2.
+# The inequalities, one a row: each asset at least 0, and the first three together at most 1/2.
 INEQUALITIES = np.vstack([np.eye(ASSETS), -np.repeat([[1.0, 0.0]], 3, axis=1).reshape(1, ASSETS)])
 BOUNDS = np.append(np.zeros(ASSETS), -0.5)
 
@@ -69,7 +69,7 @@ def divide(returns: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def adjoint(active: list[np.ndarray], dy: np.ndarray) -> np.ndarray:
-    """The gradient by the returns: the part of dy that the active constraints leave."""
+    """The gradient with respect to the returns: dy without what the active constraints block."""
     calls["adjoint"] += 1
     return np.array([row - np.linalg.pinv(a) @ (a @ row) for a, row in zip(active, dy, strict=True)])
 
@@ -79,7 +79,7 @@ best_division = cg.numpy_function(divide, tf.TensorSpec([ASSETS]), vjp=adjoint, 
 
 @keras.saving.register_keras_serializable("examples")
 class BestDivision(keras.layers.Layer):
-    """The layer; XLA compiles no Python."""
+    """The layer. It runs Python, which XLA cannot compile."""
 
     supports_jit = False
 
@@ -94,7 +94,7 @@ def gain(returns: Any, division: Any) -> Any:
 
 
 def data(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features, and returns that are no linear function of them."""
+    """Features, and returns that depend on them nonlinearly."""
     mixing = np.random.default_rng(7)
     linear, bent = mixing.normal(size=[2, FEATURES, ASSETS])
     features = rng.normal(size=[count, FEATURES])
@@ -103,7 +103,7 @@ def data(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Regret(keras.callbacks.Callback):
-    """After each epoch: the divisions by the predictions earn so much less than those by the returns themselves."""
+    """After each epoch: how much less you earn if you divide by the predictions and not by the true returns."""
 
     def __init__(self, predictor: keras.Model, features: np.ndarray, returns: np.ndarray) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Regret(keras.callbacks.Callback):
         self.values.append(self.measure())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """One more."""
+        """Measures it after this epoch."""
         self.values.append(self.measure())
         print(f"  epoch {epoch + 1}: regret {self.values[-1]:.4f}", flush=True)
 
@@ -130,7 +130,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -187,7 +187,7 @@ def run(output: pathlib.Path) -> None:
     show("regret of the net trained to predict", by_prediction, "at least", 0.02)
     show("regret of the net trained through the layer, in multiples of it", by_layer / by_prediction, "at most", 0.9)
     errors = [np.mean((predictor(test[0]).numpy() - test[1]) ** 2) for predictor in predictors.values()]
-    show("error of its predictions, in multiples of that of the other", errors[1] / errors[0], "at least", 1.2)
+    show("error of its predictions, in multiples of the other net's", errors[1] / errors[0], "at least", 1.2)
     (output / "curves.json").write_text(json.dumps(regrets, indent=1) + "\n")
     draw(regrets, predictors, test, output / "convex_layer.png")
 

@@ -1,11 +1,11 @@
-"""Trains a layer of infinite depth: a deep equilibrium model of digits in Keras, with `implicit_fixed_point`.
+"""A deep equilibrium model in Keras that reads digits, with `implicit_fixed_point`.
 
     python examples/equilibrium_layer.py [--output FOLDER]
 
-The state z of the layer is the fixed point of z = tanh(W z + U x + b), found by repeating the right-hand side until
-nothing changes. Backpropagation through these steps keeps the state of each; the implicit function theorem needs the
-last one alone. Its linear system, with 64 unknowns for each of 128 digits, is solved by `linear.gmres`, which
-applies the vector-Jacobian product and never makes the matrix of 8,192 rows and columns. Both gradients are compared.
+The output z of the layer is the fixed point of z = tanh(W z + U x + b). The forward pass repeats the right-hand side
+until nothing changes. Backpropagation through these steps would keep every state; the implicit function theorem needs
+only the last one, and the solution of a linear system with 64 unknowns for each of 128 digits. `linear.gmres` solves it
+with vector-Jacobian products, without the matrix of 8,192 rows and columns. The example compares both gradients.
 
 Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019).
 
@@ -69,7 +69,7 @@ class Equilibrium(keras.layers.Layer):
         self.units, self.is_implicit = units, is_implicit
 
     def build(self, input_shape: Any) -> None:
-        """The weights; those of the state are small, so that the steps converge."""
+        """Makes the weights. W is small, so that the steps converge."""
         small = keras.initializers.RandomNormal(stddev=0.5 / np.sqrt(self.units), seed=1)
         self.w = self.add_weight(shape=[self.units, self.units], initializer=small)
         self.u = self.add_weight(shape=[input_shape[-1], self.units], initializer=keras.initializers.GlorotNormal(2))
@@ -83,7 +83,7 @@ class Equilibrium(keras.layers.Layer):
         return z
 
     def weights_of_cell(self) -> list[tf.Tensor]:
-        """W, U and b, with W so small that a step brings any two states nearer to each other."""
+        """W, U and b, with W scaled down so that each step brings any two states closer together."""
         w, u, b = (tf.convert_to_tensor(weight) for weight in (self.w, self.u, self.b))
         return [0.8 * w / tf.maximum(0.8, tf.reduce_max(tf.reduce_sum(tf.abs(w), 0))), u, b]
 
@@ -92,7 +92,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -112,7 +112,7 @@ def make_model(is_implicit: bool) -> keras.Model:
 
 
 def gradients(model: keras.Model, images: np.ndarray, classes: np.ndarray) -> list[np.ndarray]:
-    """The gradients by all weights, in a tf.function."""
+    """The gradients with respect to all weights, in a tf.function."""
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function
@@ -135,7 +135,7 @@ class Curves(keras.callbacks.Callback):
         self.steps: list[int] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """One more of each."""
+        """Measures both after this epoch."""
         self.steps.append(int(self.model.layers[0].steps))
         images, classes = self._test
         self.accuracy.append(float(np.mean(np.argmax(self.model.predict(images, verbose=0), -1) == classes)))

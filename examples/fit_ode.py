@@ -1,18 +1,18 @@
-"""Fits a differential equation that SciPy solves to measurements: hares and lynxes, with `numpy_function`.
+"""Fits a differential equation to data, hares and lynxes: SciPy solves it, with `numpy_function`.
 
     python examples/fit_ode.py [--output FOLDER]
 
-TensorFlow cannot see into SciPy's solver. `numpy_function` takes a Python function that returns value and gradient:
-here the solution of the equations of Lotka and Volterra, for the logarithms u of hares and v of lynxes,
+TensorFlow cannot differentiate SciPy's solver. `numpy_function` takes a Python function that returns a value and its
+derivatives: here the solution of the Lotka-Volterra equations, for the logarithms u of hares and v of lynxes,
 
     u' = a - b exp(v),    v' = d exp(u) - c,
 
-and its derivatives by the rates a, b, c, d and by u and v at the start, which the solver finds in the same run from the
-variational equations. TensorFlow keeps the rates positive and makes the residuals; `tape.jacobian` goes through all of
-it, and calls the solver once. Each step of the Levenberg-Marquardt method takes one such Jacobian.
+and its derivatives with respect to the rates a, b, c, d and to u and v at the start. The solver gets them in the same
+run from the variational equations. TensorFlow keeps the rates positive and computes the residuals. `tape.jacobian` goes
+through all of it and calls the solver once; each step of the Levenberg-Marquardt method needs one such Jacobian.
 
 The data are the pelts, in thousands, that the Hudson's Bay Company collected from 1900 to 1920, as tabulated by Howard,
-"Modeling basics" (2009). The fit has other minima, with a wrong period: it may end in one from another start.
+"Modeling basics" (2009). The fit has other minima, with a wrong period, and can end there if it starts elsewhere.
 
 Sources: Hairer, Norsett and Wanner, "Solving ordinary differential equations I" (1993), section I.14, for the
 variational equations; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters" (1963).
@@ -42,7 +42,7 @@ HARES = "30 47.2 70.2 77.4 36.3 20.6 18.1 21.4 22 25.4 27.1 40.3 57 76.6 52.3 19
 LYNXES = "4 6.1 9.8 35.2 59.4 41.7 19 13 8.3 9.1 7.4 8 12.3 19.5 45.7 51.1 29.7 15.8 9.7 10.1 8.6"
 OBSERVED = np.log(np.array([HARES.split(), LYNXES.split()], np.float64))  # [2, years].
 YEARS = np.arange(OBSERVED.shape[1], dtype=np.float64)
-# The logarithms of a, b, c and d, for which these are round numbers, and u and v in 1900.
+# The logarithms of a, b, c and d, rounded, and u and v in 1900.
 START = np.concatenate([np.log([1.0, 0.05, 1.0, 0.05]), OBSERVED[:, 0]])
 STEPS = 12
 
@@ -50,7 +50,7 @@ solver_calls = 0
 
 
 def right_hand_side(_: float, state: np.ndarray, a: float, b: float, c: float, d: float) -> np.ndarray:
-    """The derivatives by time of u and v, and of their derivatives by the 6 parameters."""
+    """The time derivatives of u and v, and of their derivatives with respect to the 6 parameters."""
     hares, lynxes = np.exp(state[:2])
     by_state = np.array([[0.0, -b * lynxes], [d * hares, 0.0]])
     by_rates = np.array([[1.0, -lynxes, 0.0, 0.0], [0.0, 0.0, -1.0, hares]])
@@ -60,7 +60,7 @@ def right_hand_side(_: float, state: np.ndarray, a: float, b: float, c: float, d
 
 
 def integrate(rates: np.ndarray, start: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The solution, [2, times], and its derivatives by rates and start, [2, times, 6]."""
+    """The solution, [2, times], and its derivatives with respect to rates and start, [2, times, 6]."""
     identity = np.hstack([np.zeros([2, 4]), np.eye(2)])  # The derivatives at the start.
     state = scipy.integrate.solve_ivp(
         right_hand_side,
@@ -76,7 +76,7 @@ def integrate(rates: np.ndarray, start: np.ndarray, times: np.ndarray) -> tuple[
 
 
 def solve_with_gradients(rates: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The solution in each year, [2, years], and its derivatives by rates, [2, years, 4], and start, [2, years, 2]."""
+    """The solution in each year, [2, years], and its derivatives: rates, [2, years, 4], and start, [2, years, 2]."""
     global solver_calls
     solver_calls += 1
     solution, sensitivities = integrate(rates, start, YEARS)
@@ -87,13 +87,13 @@ solve = cg.numpy_function(solve_with_gradients, tf.TensorSpec(OBSERVED.shape, tf
 
 
 def residuals(parameters: tf.Tensor) -> tf.Tensor:
-    """How far the logarithms are from those observed: a function of TensorFlow, with the solver in it."""
+    """The solution minus the observed logarithms: a TensorFlow function that calls the solver."""
     return tf.reshape(solve(tf.exp(parameters[:4]), parameters[4:]) - OBSERVED, [-1])
 
 
 @tf.function
 def residuals_and_jacobian(parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The residuals and their derivatives by the parameters, [2 * years, 6]."""
+    """The residuals and their derivatives with respect to the parameters, [2 * years, 6]."""
     with tf.GradientTape() as tape:
         tape.watch(parameters)
         r = residuals(parameters)
@@ -116,7 +116,7 @@ class Fit:
 
 
 def fit(start: np.ndarray) -> Fit:
-    """The Levenberg-Marquardt method: damped more where a step did not help, and less where it did."""
+    """The Levenberg-Marquardt method: more damping after a step that did not help, less after one that did."""
     damping, best = 1e-2, start
     r, jacobian = residuals_and_jacobian(tf.constant(best))
     found = Fit([best], [rms(r)])
@@ -142,7 +142,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -151,7 +151,7 @@ def show(subject: str, measured: float, relation: str, bound: float) -> None:
 
 
 def run(output: pathlib.Path) -> None:
-    """Checks the Jacobian, fits, and compares with what SciPy finds without any derivative."""
+    """Checks the Jacobian, fits, and compares with what SciPy finds without derivatives."""
     before = solver_calls
     _, jacobian = residuals_and_jacobian(tf.constant(START))
     show("calls of the solver for residuals and Jacobian", solver_calls - before, "at most", 1)

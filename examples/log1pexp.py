@@ -1,11 +1,11 @@
-"""A function and its first two derivatives that are right from -100 to 100: log(1 + exp(x)) with `custom_gradient`.
+"""log(1 + exp(x)) with two derivatives that are right from -100 to 100, by `custom_gradient`.
 
     python examples/log1pexp.py [--output FOLDER]
 
-Automatic differentiation follows how a value is computed. Of log(1 + exp(x)) as it is written it makes inf / inf, which
-is nan, where exp(x) overflows, and second derivatives that are rounding errors long before; of the stable formula for
-the same value it makes wrong numbers where the formula has a kink. `custom_gradient` names the derivative, and another
-one the derivative of that.
+Automatic differentiation follows the formula you wrote. Where exp(x) overflows, log(1 + exp(x)) gives inf / inf, which
+is nan, and its second derivative is only rounding errors long before that. The stable formula for the same value has a
+kink, and there its derivatives are wrong. So `custom_gradient` states the derivative, and another one states the second
+derivative.
 
 FOLDER gets the picture log1pexp.png, the SavedModel saved_model, the derivatives that a fresh process found with it as
 reloaded.npy, and results.json.
@@ -30,16 +30,16 @@ import tf_cg_ops as cg
 matplotlib.use("Agg")
 
 X = np.linspace(-100.0, 100.0, 2001, dtype=np.float32)
-SMALLEST = float(np.finfo(np.float32).tiny)  # Relative errors are those of numbers that float32 holds in full.
+SMALLEST = float(np.finfo(np.float32).tiny)  # Relative errors, for numbers that float32 holds in full.
 
 
 def naive(x: tf.Tensor) -> tf.Tensor:
-    """As it is written on paper."""
+    """The formula as on paper."""
     return tf.math.log(1.0 + tf.exp(x))
 
 
 def stable(x: tf.Tensor) -> tf.Tensor:
-    """The same number, without overflow; at 0, the maximum and the absolute value have a kink."""
+    """The same without overflow. At 0, the maximum and the absolute value have a kink."""
     return tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
 
 
@@ -51,7 +51,7 @@ def log1pexp(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
 
 @cg.custom_gradient
 def sigmoid(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-    """1 / (1 + exp(-x)); its derivative in a form in which nothing cancels, unlike s * (1 - s)."""
+    """1 / (1 + exp(-x)). Nothing cancels in this form of its derivative, unlike in s * (1 - s)."""
     return tf.sigmoid(x), lambda dy: dy * tf.sigmoid(x) * tf.sigmoid(-x)
 
 
@@ -86,7 +86,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -119,13 +119,13 @@ def run(output: pathlib.Path) -> None:
 
 
 def in_fresh_process(output: pathlib.Path) -> None:
-    """Differentiates the SavedModel; importing tf_cg_ops has registered the ops in it."""
+    """Differentiates the SavedModel. Importing tf_cg_ops registered its ops."""
     model = tf.saved_model.load(output / "saved_model")
     np.save(output / "reloaded.npy", np.stack(derivatives(model)))
 
 
 def draw(truth: tuple[np.ndarray, np.ndarray], found: dict[str, Any], path: pathlib.Path) -> None:
-    """The derivatives, a close view of the kink, and what is left of the second derivative."""
+    """The derivatives, a close view of the kink, and the second derivative for large x."""
     points = {"linestyle": "", "marker": "o", "markersize": 4}
     styles = {
         "naive": {"label": "autodiff of log(1 + exp(x))", "color": "tab:red", **points},

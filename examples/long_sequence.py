@@ -3,9 +3,9 @@
     python examples/long_sequence.py [--output FOLDER]
 
 A subject hears clicks from the left and the right, and says at the end on which side there were more. The clicks are
-spread over 4,096 time steps, so the neurons must learn to remember all of them. Each neuron adds its spikes up in a
-trace that decays, and learns how slowly. Backpropagation through a plain loop keeps what every step computes, and takes
-more than 2 GiB; with `cg.scan` the same training takes half of that. Both are measured, in fresh processes.
+spread over 4,096 time steps, so the neurons must learn to remember all of them. Each neuron adds up its spikes in a
+trace that decays, and learns how slowly. Backpropagation through a plain loop keeps what every step computes and takes
+more than 2 GiB; with `cg.scan` the same training takes half of that. Both are measured in fresh processes.
 
 Sources: Brunton, Botvinick and Brody, "Rats and humans can optimally accumulate evidence for decision-making" (2013),
 doi:10.1126/science.1233912, for the task; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the surrogate;
@@ -38,7 +38,7 @@ TRAINING_STEPS = 25
 # Of the input weights, the readout, and the logarithms of the time constants.
 LEARNING_RATES = (0.02, 0.05, 0.3)
 LEAK = 0.8  # Of a membrane potential, in one time step.
-LENGTHS = (1024, 2048, 4096)  # At which the memory is measured.
+LENGTHS = (1024, 2048, 4096)  # The lengths at which the memory is measured.
 LIMIT = 2048  # Of the memory, in MiB.
 
 spike = cg.straight_through(lambda above: above > 0.0, "fast_sigmoid", slope=5.0)
@@ -113,7 +113,7 @@ def make_batch(seed: int, time_steps: int = TIME_STEPS) -> tuple[np.ndarray, np.
 
 
 def train(net: Net, num_steps: int, time_steps: int = TIME_STEPS) -> list[float]:
-    """The losses of training with Adam."""
+    """Trains with Adam; returns the losses."""
     means, squares = ([np.zeros(weight.shape, np.float32) for weight in net.weights] for _ in range(2))
     losses, start = [], time.perf_counter()
     for i in range(num_steps):
@@ -133,7 +133,7 @@ def train(net: Net, num_steps: int, time_steps: int = TIME_STEPS) -> list[float]
 
 
 def accuracy(net: Net) -> float:
-    """On batches that no training step has seen."""
+    """The accuracy on batches that no training step has seen."""
     return float(np.mean([net.evaluate(*make_batch(TRAINING_STEPS + i))[1] for i in range(4)]))
 
 
@@ -146,7 +146,7 @@ def peak_memory(time_steps: int, segments: bool) -> float:
 
 
 def measure_memory() -> dict[str, list[float]]:
-    """The memory of both ways for each length, each in a process of its own."""
+    """The memory of both loops for each length, each in a process of its own."""
     cases = [(time_steps, segments) for segments in (False, True) for time_steps in LENGTHS]
     found = []
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as fresh_processes:
@@ -165,7 +165,7 @@ def peak_memory_of(case: tuple[int, bool]) -> float:
 
 
 def largest_difference() -> float:
-    """Between the gradients of both ways, in multiples of the largest gradient of each weight, for 512 steps."""
+    """The largest difference between both gradients, relative to the largest gradient of each weight, for 512 steps."""
     nets = [Net(512, segments) for segments in (False, True)]
     plain, segments = (net.loss_and_gradients(*make_batch(0, 512))[1] for net in nets)
     return max(float(np.max(np.abs(a - b)) / np.max(np.abs(a))) for a, b in zip(plain, segments, strict=True))
@@ -175,7 +175,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(

@@ -7,9 +7,9 @@
 
 The last two start their processes on this machine. On machines of your own, start the same command on each, with
 TF_CONFIG in its environment (https://www.tensorflow.org/guide/distributed_training#TF_CONFIG). A worker of a parameter
-server runs no Python of the model, and yet has to import tf_cg_ops, as it does here: it computes the ops.
+server runs none of the model's Python code, but it computes the ops, so it has to import tf_cg_ops, too.
 
-Signs, roundings and spikes have a derivative of zero: without custom gradients, only the last layer would learn.
+Signs, roundings and spikes have the derivative 0: without custom gradients, only the last layer would learn.
 """
 
 import argparse
@@ -33,9 +33,9 @@ import tf_cg_ops as cg
 
 EXAMPLES, GLOBAL_BATCH, EPOCHS, LEARNING_RATE = 64, 16, 10, 0.1
 INPUTS, HIDDEN, NEURONS, TIME_STEPS = 5, 8, 4, 4
-# The processes of each strategy; a strategy that is not here has one. The first task shows and writes the results.
+# The processes of each strategy; all other strategies have one. The first task shows and writes the results.
 JOBS = {"multi_worker": {"worker": 2}, "parameter_server": {"chief": 1, "worker": 1, "ps": 1}}
-# Those that do what the coordinator asks for, and do not end by themselves.
+# They wait for the coordinator and do not end by themselves.
 SERVERS = {"multi_worker": (), "parameter_server": ("worker", "ps")}
 
 
@@ -69,7 +69,7 @@ class SpikingNetwork(tf.Module):
 
     @cg.custom_gradient
     def quantised_synapses(self, features: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        """Computes with rounded weights; what learns are the weights before they are rounded."""
+        """Computes with rounded weights, and trains the weights before rounding."""
         quantised = tf.round(4.0 * self.synapses) / 4.0
 
         def grad_fn(dy: tf.Tensor, variables: list[tf.Variable]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -79,7 +79,7 @@ class SpikingNetwork(tf.Module):
 
     @cg.custom_gradient
     def spike(self, potential: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        """1 above the threshold, else 0; the variable is read inside of the loop."""
+        """1 above the threshold, else 0. The variable is read inside the loop."""
         above = potential - self.threshold
 
         def grad_fn(dy: tf.Tensor, variables: list[tf.Variable]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -90,12 +90,12 @@ class SpikingNetwork(tf.Module):
 
 
 def _variable(name: str, value: np.ndarray) -> tf.Variable:
-    # With this aggregation, assign_sub in the replicas subtracts the sum of what they pass.
+    # With this aggregation, assign_sub subtracts the sum over the replicas.
     return tf.Variable(value, name=name, aggregation=tf.VariableAggregation.SUM)
 
 
 def make_dataset() -> tf.data.Dataset:
-    """The same global batches in the same order, without end."""
+    """The same global batches in the same order, forever."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=[EXAMPLES, INPUTS])
     y = np.sin(x.sum(1, keepdims=True)) + x[:, :1]
@@ -103,11 +103,11 @@ def make_dataset() -> tf.data.Dataset:
 
 
 def make_step(strategy: tf.distribute.Strategy, network: SpikingNetwork) -> Callable[[Iterator], tf.Tensor]:
-    """One step of gradient descent on one global batch, of which each replica gets its part."""
+    """One step of gradient descent on one global batch; each replica gets a part of it."""
 
     def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            # By the size of the global batch: then the sum over the replicas is the mean over that batch.
+            # Divided by the size of the global batch, the sum over the replicas is the mean over that batch.
             loss = tf.reduce_sum((network(x) - y) ** 2) / GLOBAL_BATCH
         variables = network.trainable_variables
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
@@ -141,7 +141,7 @@ def train(strategy: tf.distribute.Strategy) -> tuple[SpikingNetwork, list[float]
         if coordinator is None:
             losses = [float(step(batches)) for _ in range(steps)]
         else:
-            # Steps wait for a worker that is free: with one worker they run one after the other. With more of them
+            # Steps wait for a free worker, so with one worker they run one after the other. With more workers
             # the weights would depend on who is faster.
             scheduled = [coordinator.schedule(step, args=(batches,)) for _ in range(steps)]
             coordinator.join()
@@ -165,15 +165,15 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
 
 
 def run_task(name: str, output: pathlib.Path | None) -> None:
-    """The work of one process: of the only one, or of the task that TF_CONFIG names."""
-    # On one core TensorFlow takes one thread for operations, and tasks wait for each other without end.
+    """The work of one process: the only one, or the task that TF_CONFIG names."""
+    # On one core TensorFlow uses one thread for operations, and tasks would wait for each other forever.
     threads = max(4, os.cpu_count() or 1)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task.task_type in SERVERS.get(name, ()):
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
         server = tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, protocol="grpc", config=config)
-        server.join()  # Without end: who has started this process ends it.
+        server.join()  # Forever: whoever started this process ends it.
     network, losses = train(make_strategy(name))
     if output and not task.task_id:
         weights = {v.name.partition(":")[0]: np.asarray(v.read_value()) for v in network.trainable_variables}
@@ -183,13 +183,13 @@ def run_task(name: str, output: pathlib.Path | None) -> None:
 
 # The rest starts the processes of a cluster on one machine, shows what they print, and ends them in time.
 
-# A process of the cluster by its job and its index in it, as TF_CONFIG has them: ("worker", 0).
+# A process of the cluster: its job and its index, as in TF_CONFIG, such as ("worker", 0).
 Task = tuple[str, int]
 Events = queue.Queue[tuple[Task, str | None]]
 
 
 class _Process:
-    """One task of the cluster; each line that it prints becomes an event, and the end of its output is None."""
+    """One task of the cluster. Each line that it prints is an event; None marks the end."""
 
     def __init__(self, command: Sequence[str], cluster: dict[str, list[str]], task: Task, events: Events) -> None:
         job, index = task
@@ -227,7 +227,7 @@ def run_cluster(command: Sequence[str], jobs: dict[str, int], servers: Sequence[
     Args:
       command: The program of each process; the variable TF_CONFIG in its environment names its task.
       jobs: How many tasks each job has: `{"worker": 2}`. The lines of the very first task are shown as they come.
-      servers: Jobs that only serve the others: they need not end by themselves, and are ended when the others have.
+      servers: Jobs that only serve the others. They are ended when the others have ended.
       time_limit: The seconds after which processes that still run are killed.
 
     Returns:
@@ -251,7 +251,7 @@ def run_cluster(command: Sequence[str], jobs: dict[str, int], servers: Sequence[
             port.close()
     if reason is None:
         return 0
-    while not events.empty():  # Outcomes of the meantime may say more.
+    while not events.empty():  # What happened in the meantime may say more.
         task, line = events.get()
         printed[task].append(line or "")
     for task, lines in printed.items():
@@ -267,7 +267,7 @@ def _why_it_failed(
     events: Events,
     time_limit: float,
 ) -> str | None:
-    """Collects what the tasks print until all that are working have ended; None if they did so with status 0."""
+    """Collects what the tasks print until all workers have ended; returns None if all had status 0."""
     first = next(iter(printed))
     deadline = time.monotonic() + time_limit
     try:
@@ -288,7 +288,7 @@ def _why_it_failed(
 
 
 def _hold_ports(count: int) -> list[socket.socket]:
-    """Sockets with free ports. Until they are closed, no other program is given these ports, but a task may listen."""
+    """Sockets on free ports. While they are open, no other program gets these ports, but a task can listen there."""
     held = []
     for _ in range(count):
         held.append(socket.socket())
@@ -310,7 +310,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.strategy in JOBS and "TF_CONFIG" not in os.environ:
         jobs, servers = JOBS[options.strategy], SERVERS[options.strategy]
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # An exit ends the processes, a signal alone would not.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # An exit ends the processes; a signal alone would not.
         return run_cluster([sys.executable, *sys.argv], jobs, servers, options.time_limit)
     run_task(options.strategy, options.output)
     return 0

@@ -1,16 +1,16 @@
-"""Learns a differential equation from noisy measurements, by the adjoint equation: SciPy inside of TensorFlow.
+"""Neural ODE: a net learns a differential equation, with SciPy's solver and the adjoint equation.
 
     python examples/neural_ode.py [--output FOLDER]
 
-A net f with 162 weights is the right-hand side of y' = f(y). SciPy solves it, from each measurement for the time of the
-next four. For the upstream gradients dy_i at the times t_i, the gradients by the weights w and by the start come from
-one more equation, which runs backwards:
+A net f with 162 weights is the right-hand side of y' = f(y). Starting at each noisy measurement, SciPy predicts the
+next four. With the upstream gradients dy_i at the times t_i, the gradients with respect to the weights w and the start
+come from another equation, which runs backwards in time:
 
     a' = -(df/dy)^T a,    g' = -(df/dw)^T a,    and a jumps by dy_i at t_i,
 
-with a and g zero after the last time; a at the start and g there are the two gradients. It needs the solution at every
-time, which SciPy's solver returns as an object that interpolates: with `vjp`, `numpy_function` keeps such residuals,
-which are no arrays, until the gradient is computed. Sensitivities instead would have 162 columns for each unknown.
+where a and g are zero after the last time. At the start, a and g are the two gradients. The equation needs the solution
+at every time, which SciPy returns as an object that interpolates. With `vjp`, `numpy_function` keeps residuals of any
+kind until you compute the gradient. (Sensitivities would have 162 columns for each unknown instead.)
 
 Sources: Pontryagin et al., "The mathematical theory of optimal processes" (1962), for the adjoint equation; Chen,
 Rubanova, Bettencourt and Duvenaud, "Neural ordinary differential equations" (2018), for the net and the spiral.
@@ -40,7 +40,7 @@ WIDTH = 32
 SHAPES = ([WIDTH, 2], [WIDTH, 1], [2, WIDTH], [2, 1])
 SIZES = [int(np.prod(shape)) for shape in SHAPES]
 TIMES = np.linspace(0.0, 6.0, 41)  # Of the measurements.
-WINDOW = 4  # The number of measurements that are predicted from each.
+WINDOW = 4  # How many measurements are predicted from each one.
 START = np.array([2.0, 0.0])
 STEPS = 400
 ACCURACY = {"rtol": 1e-7, "atol": 1e-9}
@@ -50,7 +50,7 @@ solutions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def spiral(_: float, y: np.ndarray) -> np.ndarray:
-    """The equation that the net has to find."""
+    """The equation that the net should find."""
     return np.array([-0.1 * y[0] ** 3 + 2.0 * y[1] ** 3, -2.0 * y[0] ** 3 - 0.1 * y[1] ** 3])
 
 
@@ -61,7 +61,7 @@ def unpack(weights: np.ndarray) -> list[np.ndarray]:
 
 
 def field(y: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-    """The net: a layer of tanh of the cubes of y, and a linear one. Each column of y, [2, n], is a point."""
+    """The net: a tanh layer on the cubes of y, and a linear layer. Each column of y, [2, n], is a point."""
     w1, b1, w2, b2 = weights
     return w2 @ np.tanh(w1 @ y**3 + b1) + b2
 
@@ -76,7 +76,7 @@ def field_vjp(y: np.ndarray, weights: list[np.ndarray], a: np.ndarray) -> tuple[
 
 
 def trajectories(starts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The solutions from each start, [n, 2], at the times of a window, [n, times, 2]; and what the adjoint needs."""
+    """The solutions from each start, [n, 2], at the times of a window, [n, times, 2], and what the adjoint needs."""
     calls["solver"] += 1
     weights, times = unpack(flat), TIMES[: WINDOW + 1]
     solution = scipy.integrate.solve_ivp(
@@ -92,7 +92,7 @@ def trajectories(starts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, Any]
 
 
 def adjoint(residuals: Any, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients by the starts and by the weights."""
+    """The gradients with respect to the starts and the weights."""
     calls["adjoint"] += 1
     weights, solution = residuals
     n = len(dy)
@@ -113,13 +113,13 @@ solve = cg.numpy_function(trajectories, tf.TensorSpec([None, WINDOW + 1, 2], tf.
 
 
 def loss_of(starts: tf.Tensor, weights: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
-    """The mean square distance of the solutions from the measurements, [n, times, 2], but for the starts."""
+    """The mean square distance of the solutions from the measurements, [n, times, 2], without the starts."""
     return tf.reduce_mean((solve(starts, weights) - windows)[:, 1:] ** 2)
 
 
 @tf.function
 def loss_and_gradients(starts: tf.Tensor, weights: tf.Tensor, windows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss, and its gradients by the starts and by the weights."""
+    """The loss, and its gradients with respect to the starts and the weights."""
     with tf.GradientTape() as tape:
         tape.watch([starts, weights])
         loss = loss_of(starts, weights, windows)
@@ -140,7 +140,7 @@ def directional_derivatives(weights: np.ndarray, windows: np.ndarray, rng: np.ra
 
 
 def train(weights: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Adam, with a learning rate that falls."""
+    """Trains with Adam and a falling learning rate."""
     variable = tf.Variable(weights)
     schedule = tf.keras.optimizers.schedules.CosineDecay(0.03, STEPS, alpha=0.02)
     optimizer = tf.keras.optimizers.Adam(schedule)
@@ -165,7 +165,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(

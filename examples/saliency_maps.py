@@ -1,15 +1,15 @@
-"""The pixels that a net looks at: guided backpropagation and a deconvolutional net by `override_gradients`.
+"""Saliency maps: guided backpropagation and a deconvolutional net, with `override_gradients`.
 
     python examples/saliency_maps.py [--output FOLDER]
 
 A convolutional net learns to read digits. The gradient of the score of a class with respect to the image says which
 pixels raise the score, but it is noisy: negative and positive contributions cancel in the layers below. Guided
 backpropagation passes only positive gradients back through each ReLU, and only if its input was positive; a
-deconvolutional net passes them for any input. Both replace the gradient of one op in a finished model: TensorFlow 1 had
-`gradient_override_map` for it, and in TensorFlow 2 people rebuild the model layer by layer. That is done here, too, to
-compare.
+deconvolutional net passes them for any input. Both replace the gradient of one op in a finished model. TensorFlow 1 had
+`gradient_override_map` for this; in TensorFlow 2 people rebuild the model layer by layer. The example does that, too,
+and compares.
 
-A fresh process, which has no code of the model, makes the same maps from its SavedModel.
+A fresh process without the model's code makes the same maps from the SavedModel.
 
 Sources: Simonyan, Vedaldi and Zisserman, "Deep inside convolutional networks" (2014), arXiv:1312.6034, for the maps;
 Zeiler and Fergus, "Visualizing and understanding convolutional networks" (2014), arXiv:1311.2901, and Springenberg et
@@ -54,7 +54,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def make_net() -> keras.Model:
-    """Three convolutions and two dense layers, each but the last with a ReLU."""
+    """Three convolutions and two dense layers, with a ReLU after each except the last."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -83,7 +83,7 @@ def saliency_map(net: Callable[[tf.Tensor], tf.Tensor], images: np.ndarray, clas
 
 
 def maps(net: Callable[[tf.Tensor], tf.Tensor], images: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """The maps of the gradient and of each rule."""
+    """The maps by the plain gradient and by each rule."""
     found = {"gradient": saliency_map(net, images, classes)}
     for name, rule in RULES.items():
         found[name] = saliency_map(cg.override_gradients(net, {"Relu": rule}), images, classes)
@@ -91,7 +91,7 @@ def maps(net: Callable[[tf.Tensor], tf.Tensor], images: np.ndarray, classes: np.
 
 
 def layer_by_layer(net: keras.Model, images: np.ndarray, classes: np.ndarray, guided: bool) -> np.ndarray:
-    """The map without this library: the layers one after the other, forward and back."""
+    """The map without this library: layer after layer, forward and back."""
     inputs = [tf.constant(images)]
     for layer in net.layers:
         inputs.append(layer(inputs[-1]))
@@ -110,7 +110,7 @@ def layer_by_layer(net: keras.Model, images: np.ndarray, classes: np.ndarray, gu
 
 
 def correlation(found: np.ndarray, images: np.ndarray) -> float:
-    """The correlation of map and image: the mean of that of each pair."""
+    """The mean correlation of a map with its image."""
     return float(np.mean([np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(found, images, strict=True)]))
 
 
@@ -118,7 +118,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -142,13 +142,13 @@ def run(output: pathlib.Path) -> None:
     for name, rule in RULES.items():
         overridden = cg.override_gradients(net, {"Relu": rule})
         difference = np.max(np.abs(overridden(x_test) - net(x_test)))
-        show(f"{name}: largest difference of a score from that of the net", difference, "at most", 0.0)
+        show(f"{name}: largest difference from a score of the net", difference, "at most", 0.0)
         by_hand = layer_by_layer(net, x_test, y_test, guided=name == "guided")
         difference = np.max(np.abs(found[name] - by_hand)) / np.max(np.abs(by_hand))
         show(f"{name}: largest difference from the map layer by layer", difference, "at most", 1e-5)
     for name in RULES:
         gained = correlation(found[name], x_test) - correlation(found["gradient"], x_test)
-        show(f"{name}: correlation of map and image, beyond that of the gradient", gained, "at least", 0.1)
+        show(f"{name}: correlation of map and image, minus the gradient's", gained, "at least", 0.1)
 
     net.export(output / "saved_model", verbose=False)
     with multiprocessing.get_context("spawn").Pool(1) as fresh_process:

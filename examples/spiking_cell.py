@@ -2,10 +2,10 @@
 
     python examples/spiking_cell.py [--output FOLDER]
 
-Leaky integrate-and-fire neurons tell four patterns of spikes apart. In all of them each channel spikes once: only the
-times differ. A spike is a step, whose derivative is zero; here it gets that of the fast sigmoid. Halfway the net is
-saved as a SavedModel. A fresh process, which has the graph but no Python code of the net, differentiates it, loop
-included, and trains on: its losses are those of the training that was not interrupted.
+Leaky integrate-and-fire neurons tell four patterns of spikes apart. In each pattern every channel spikes once; only the
+times differ. A spike is a step, whose derivative is zero, so it gets the derivative of a fast sigmoid. Halfway, the net
+is saved as a SavedModel. A fresh process without the net's Python code loads it, differentiates it, loop included, and
+trains on. Its losses are the same as without the interruption.
 
 Sources: Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the surrogate; Neftci, Mostafa and Zenke,
 "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948, for the neurons and the readout.
@@ -41,14 +41,14 @@ spike = cg.straight_through(lambda above: above > 0.0, "fast_sigmoid", slope=5.0
 
 
 def step_function(above: tf.Tensor) -> tf.Tensor:
-    """The same values, with the derivative that TensorFlow finds: zero. With it, only the readout learns."""
+    """The same values with TensorFlow's derivative, zero. With it, only the readout learns."""
     return tf.maximum(tf.sign(above), 0.0)
 
 
 class Net(tf.Module):
-    """One layer of spiking neurons, and for each class a readout that integrates their spikes and does not spike.
+    """A layer of spiking neurons, and for each class a readout that integrates their spikes without spiking.
 
-    In float64: in float32 the order of a sum might decide whether there is a spike.
+    In float64, because in float32 the order of a sum could decide whether a neuron spikes.
     """
 
     def __init__(self, spike: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -81,7 +81,7 @@ class Net(tf.Module):
 
 
 def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Spikes of [TIME_STEPS, BATCH_SIZE, CHANNELS], each within a few steps of its time in the pattern; and classes."""
+    """Spikes, [TIME_STEPS, BATCH_SIZE, CHANNELS], each within a few steps of its time in the pattern, and classes."""
     patterns = np.random.default_rng(1).integers(5, TIME_STEPS - 5, size=[CLASSES, CHANNELS])
     rng = np.random.default_rng([2, seed])
     labels = rng.integers(CLASSES, size=BATCH_SIZE)
@@ -90,7 +90,7 @@ def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(net: Any, steps: range) -> list[float]:
-    """Gradient descent with momentum, on the net itself or on what tf.saved_model.load has returned."""
+    """Gradient descent with momentum, on the net or on a loaded SavedModel."""
 
     @tf.function
     def step(spikes_in: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -107,7 +107,7 @@ def train(net: Any, steps: range) -> list[float]:
 
 
 def accuracy(net: Any) -> float:
-    """On batches that no step has seen."""
+    """The accuracy on batches that no step has seen."""
     batches = [make_batch(i) for i in range(STEPS, STEPS + 5)]
     return float(np.mean([np.argmax(net.forward(x)["logits"], axis=-1) == labels for x, labels in batches]))
 
@@ -116,7 +116,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -125,7 +125,7 @@ def show(subject: str, measured: float, relation: str, bound: float) -> None:
 
 
 def run(output: pathlib.Path) -> None:
-    """Trains to the end; from the middle on, a fresh process does, too."""
+    """Trains to the end here, and from the middle on in a fresh process, too."""
     net = Net(spike)
     before, accuracy_before = net.forward(make_batch(STEPS)[0]), accuracy(net)
     losses = train(net, range(SAVED_AT))
@@ -152,14 +152,14 @@ def run(output: pathlib.Path) -> None:
 
 
 def in_fresh_process(output: pathlib.Path) -> None:
-    """Loads the net and trains on; importing tf_cg_ops has registered the ops in it."""
+    """Loads the net and trains on. Importing tf_cg_ops registered its ops."""
     net = tf.saved_model.load(output / "saved_model")
     losses = train(net, range(SAVED_AT, STEPS))
     (output / "continued.json").write_text(json.dumps({"losses": losses, "accuracy": accuracy(net)}) + "\n")
 
 
 def draw(before: Any, after: Any, curves: dict[str, list[float]], continued: list[float], path: pathlib.Path) -> None:
-    """Four neurons' potentials and spikes for one pattern, and the learning curves with the point of the reload."""
+    """Potentials and spikes of four neurons for one pattern, and the learning curves with the moment of the reload."""
     figure = Figure(figsize=(14, 4.4), layout="constrained")
     *potentials, learning = figure.subplots(1, 3)
     for axes, found, title in zip(potentials, (before, after), ("before", "after"), strict=True):

@@ -1,11 +1,11 @@
-"""From training with custom gradients to TensorFlow Lite, which knows no ops but its own: `saved_model.strip`.
+"""Trains with custom gradients and converts to TensorFlow Lite, with `saved_model.strip`.
 
     python examples/strip_for_tflite.py [--output FOLDER]
 
 A net whose weights and activations are rounded to eighths learns to read digits with `straight_through`. Its SavedModel
-has the gradients in it, in ops of this library, which `tf-cg-ops inspect` lists. Training can go on from
-there, but TensorFlow Lite cannot convert it. `strip` writes the same model without gradients and without these ops.
-That converts, and the interpreter of TensorFlow Lite computes what the trained net computes, bit for bit.
+holds the gradients, in ops of this library that `tf-cg-ops inspect` lists, so you can train on from it. But TensorFlow
+Lite cannot convert these ops. `strip` writes the same model without gradients and without the ops. TensorFlow Lite
+converts it, and its interpreter computes the same as the trained net, bit for bit.
 
 FOLDER gets the SavedModels trained and stripped, the model stripped.tflite, and results.json.
 """
@@ -36,7 +36,7 @@ def rounded(x: tf.Tensor) -> tf.Tensor:
 
 
 class Net(tf.Module):
-    """Two layers. With images of eighths all sums are of 64ths: exact, in whichever order they are added up."""
+    """Two layers. All sums are multiples of 1/64, so they are exact in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def load() -> tuple[np.ndarray, ...]:
 
 
 def train(net: Net, images: np.ndarray, labels: np.ndarray) -> None:
-    """Adam on random batches."""
+    """Trains with Adam on random batches."""
     optimizer = keras.optimizers.Adam(3e-3)
     optimizer.build(net.trainable_variables)
 
@@ -76,15 +76,15 @@ def train(net: Net, images: np.ndarray, labels: np.ndarray) -> None:
 
 
 def convert(model: pathlib.Path) -> bytes:
-    """The SavedModel as a model of TensorFlow Lite, with that one's own operations alone."""
+    """The SavedModel as a TensorFlow Lite model, with TensorFlow Lite's own operations only."""
     return tf.lite.TFLiteConverter.from_saved_model(str(model)).convert()
 
 
 def converts(model: pathlib.Path) -> bool:
-    """Whether TensorFlow Lite can convert it; if it cannot, the converter says why."""
+    """Whether TensorFlow Lite can convert it. If not, the converter says why."""
     try:
         convert(model)
-    except Exception:  # The class of the converter's errors is not public.
+    except Exception:  # The converter's error class is not public.
         return False
     return True
 
@@ -104,7 +104,7 @@ findings: list[dict[str, Any]] = []
 
 
 def show(subject: str, measured: float, relation: str, bound: float) -> None:
-    """Prints a measured number beside the bound that it is held against."""
+    """Prints a measured number and whether it keeps its bound."""
     holds = measured >= bound if relation == "at least" else measured <= bound
     print(f"{subject}: {measured:.4g}, {relation} {bound:.4g}: {'yes' if holds else 'NO'}", flush=True)
     findings.append(
@@ -122,7 +122,7 @@ def run(output: pathlib.Path) -> None:
     tf.saved_model.save(net, trained, signatures=net.logits)
     subprocess.run([sys.executable, "-m", "tf_cg_ops", "inspect", str(trained)], check=True)
 
-    shutil.rmtree(stripped, ignore_errors=True)  # Of an earlier run: strip overwrites nothing.
+    shutil.rmtree(stripped, ignore_errors=True)  # From an earlier run: strip does not overwrite.
     done = cg.saved_model.strip(trained, stripped)
     model = convert(stripped)
     (output / "stripped.tflite").write_bytes(model)

@@ -1,1 +1,1 @@
-"""Programs that try to break the library, and the page of their findings: docs/reliability.md."""
+"""Programs that try to break the library. docs/reliability.md shows their findings."""

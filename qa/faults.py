@@ -1,4 +1,4 @@
-"""Injects plausible faults into a copy of the C++ sources, one at a time; the tests must fail for each.
+"""Injects plausible faults into a copy of the C++ sources, one at a time. Tests must fail for each.
 
     python -m qa.faults [--only TEXT] [--json FILE]
 
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from tests.support.sources import ROOT
 
-# Of the tests for one fault, in seconds; a fault may make a program run without end.
+# For the tests of one fault, in seconds: a fault can make a program run forever.
 TIME_LIMIT = 900
 
 
 class Fault(NamedTuple):
-    """`right` stands once in the file; with `wrong` in its place one of the tests must fail."""
+    """`right` occurs once in the file. If `wrong` replaces it, one of the tests must fail."""
 
     name: str
     file: str
@@ -43,21 +43,21 @@ FAULTS = (
         ARITHMETIC,
     ),
     Fault(
-        "the last number of a row left as it was",
+        "the last number of a row not written",
         "cc/lib/block_kernels_inl.h",
         "if (i < count) multiply_part(i, count - i);",
         "if (i + 1 < count) multiply_part(i, count - i);",
         ARITHMETIC,
     ),
     Fault(
-        "what was summed up before thrown away",
+        "earlier partial sums dropped",
         "cc/lib/contraction.cc",
         "sums[i] += partial[i];",
         "sums[i] = partial[i];",
         ARITHMETIC,
     ),
     Fault(
-        "float32 summed up in float32",
+        "float32 summed in float32",
         "cc/lib/arithmetic.h",
         "struct Arithmetic<float> : ArithmeticTypes<float, float, double, 1> {};",
         "struct Arithmetic<float> : ArithmeticTypes<float, float, float, 1> {};",
@@ -71,7 +71,7 @@ FAULTS = (
         ("kernels/test_embed_grad_kernel.py",),
     ),
     Fault(
-        "a derivative of x's rank laid along the batch",
+        "a derivative with the rank of x aligned with the batch",
         "cc/lib/alignment.cc",
         "gx.size() >= x.size() ? gx",
         "gx.size() > x.size() ? gx",
@@ -92,14 +92,14 @@ FAULTS = (
         ("graph/test_xla.py",),
     ),
     Fault(
-        "without Python: gradients stopped where they are not, and the other way round",
+        "without Python: stopped and unstopped gradients swapped",
         "cc/gradients/function_gradients.cc",
         "if (form.manually_stopped) {\n    function.Return(dy",
         "if (!form.manually_stopped) {\n    function.Return(dy",
         ("graph/test_without_python.py",),
     ),
     Fault(
-        "the pass: what the op waited for is no longer waited for",
+        "the graph pass: control inputs of the op dropped",
         "cc/passes/prune_gradients.cc",
         "for (Node* effect : effects) graph->AddControlEdge(effect, identity);",
         "",
@@ -109,8 +109,8 @@ FAULTS = (
 
 
 def run(folder, *arguments, **variables):
-    """Runs Python in the copy, which precedes every installed package."""
-    # A fault may leave something unused, of which the compiler warns.
+    """Runs Python in the copy, which takes precedence over installed packages."""
+    # A fault can leave something unused, and the compiler warns about it.
     variables |= {"PYTHONPATH": str(folder), "TF_CG_OPS_WERROR": "0"}
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": os.environ | variables}
     return subprocess.run([sys.executable, *arguments], cwd=folder, check=False, timeout=TIME_LIMIT, **output)
@@ -124,7 +124,7 @@ def build(folder):
 
 
 def first_failure(folder, tests):
-    """The first test that fails; None if none does. A crash of the process counts, with the signal for a name."""
+    """The first test that fails, or None. If the process crashes, the signal is the name."""
     try:
         done = run(folder, "-m", "pytest", "-x", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests))
     except subprocess.TimeoutExpired:
@@ -132,14 +132,14 @@ def first_failure(folder, tests):
     if done.returncode <= 0:
         return f"the process died of signal {-done.returncode}" if done.returncode else None
     found = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    # 2 and 4: it cannot even be collected, as a file or by a test's name.
+    # 2 and 4: pytest cannot even collect the file or the test.
     if done.returncode not in (1, 2, 4) or found is None:
         raise SystemExit(f"qa: the tests could not be run; got\n{done.stdout}")
     return found.group(1)
 
 
 def inject(fault, folder):
-    """The test that notices the fault."""
+    """The name of the test that notices the fault."""
     path = folder / fault.file
     text = path.read_text()
     path.write_text(text.replace(fault.right, fault.wrong))
@@ -162,7 +162,7 @@ def main() -> None:
         folder = pathlib.Path(temporary) / "project"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "build", "*.so"))
         build(folder)
-        # Tests that fail without a fault show nothing about one.
+        # A test that fails without a fault proves nothing.
         failed = first_failure(folder, sorted({test for fault in faults for test in fault.tests}))
         if failed is not None:
             raise SystemExit(f"qa: a test fails without a fault: {failed}")

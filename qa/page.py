@@ -1,4 +1,4 @@
-"""Puts the results in `docs/reliability/` into the tables of docs/reliability.md: python -m qa.page."""
+"""Writes the results in `docs/reliability/` into the tables of docs/reliability.md: python -m qa.page."""
 
 import json
 import re
@@ -10,7 +10,7 @@ RESULTS = ROOT / "docs" / "reliability"
 
 
 def table(rows):
-    """A table in Markdown of rows with the same keys."""
+    """A Markdown table of rows with the same keys."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     cells = ([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in line] for line in lines)
     return "\n".join("| " + " | ".join(line) + " |" for line in cells)

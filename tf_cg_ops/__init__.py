@@ -1,7 +1,7 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
-Importing the package registers its ops and their gradients, so that a SavedModel with them loads. If Keras is imported
-already, it also registers the layers and functions, so that a model file with them loads.
+Importing the package registers its ops and their gradients, so that you can load a SavedModel that uses them. If Keras
+is already imported, it also registers the layers and functions, so that you can load Keras files that use them.
 """
 
 import importlib as _importlib

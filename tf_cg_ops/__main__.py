@@ -1,4 +1,4 @@
-"""`python -m tf_cg_ops`: the program `tf-cg-ops`, which itself parses its arguments sooner."""
+"""`python -m tf_cg_ops` runs the program `tf-cg-ops`, which starts faster under its own name."""
 
 import sys
 

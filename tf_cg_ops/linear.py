@@ -1,4 +1,4 @@
-"""Solvers of linear systems that need no matrix: for `linear_solve` of the implicit functions, and by themselves."""
+"""Solvers for linear systems `A(x) = b` that need no matrix. They also fit `linear_solve` of the implicit functions."""
 
 from tf_cg_ops._src.linear.conjugate_gradient import cg as cg
 from tf_cg_ops._src.linear.gmres import gmres as gmres

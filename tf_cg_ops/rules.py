@@ -1,17 +1,20 @@
-"""Rules for `tf_cg_ops.override_gradients`: gradients that many people need in the place of those of an op.
+"""Ready-made rules for `tf_cg_ops.override_gradients`.
 
-Each is a function `rule(op, *dy)` that returns the gradients of `op.inputs`, or makes one. Several of them change the
-gradient for the whole model, to show which parts of an input an output depends on; such a gradient is the
-vector-Jacobian product of no function.
+A rule is a function `rule(op, *dy)` that returns the gradients of `op.inputs`. `clip` makes one; the others are rules.
+`guided` and `deconvnet` show which parts of an input an output depends on. With them a model's gradient is not a
+vector-Jacobian product any more, so do not train with them.
 """
 
+from __future__ import annotations
+
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, slices, text, tf_internal
+from tf_cg_ops._src.core.types import Axis, TensorLike
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import control_flow
@@ -24,7 +27,7 @@ _Function = TypeVar("_Function", bound=Callable[..., list[Any]])
 
 
 def _rule(function: _Function) -> _Function:
-    """Decorates a rule: it says how to pass it where somebody calls it without an op."""
+    """Decorates a rule. If it is called without an op, the error says how to pass the rule instead."""
     api = f"rules.{function.__name__}"
     advice = f"Pass the rule itself, as in tf_cg_ops.override_gradients(f, {{'Relu': tf_cg_ops.{api}}})."
 
@@ -40,12 +43,8 @@ def _rule(function: _Function) -> _Function:
 
 
 @_rule
-def built_in(op: Any, *dy: Any) -> list[Any]:
-    """The gradients that the op has without a rule: `dx = dy @ J(x)` with its Jacobian `J`.
-
-    For rules that change something about them.
-
-    Compared with TensorFlow: `tf.gradients` and tapes call the same gradient functions.
+def built_in(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Returns the gradients that the op has without a rule. Use it in a rule that changes something about them.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -58,16 +57,18 @@ def built_in(op: Any, *dy: Any) -> list[Any]:
     >>> bool(tf.reduce_all(tf.abs(dx - [2.0, 10.806046]) < 1e-5))
     True
 
+    Tapes and `tf.gradients` call the same gradient functions.
+
     Args:
       op: The op, as `tf_cg_ops.override_gradients` passes it to a rule.
       *dy: The upstream gradient of each output.
 
     Returns:
-      A list with the gradient of each input, or None for an input that has none.
+      A list with a gradient, or None, for each input.
 
     Raises:
-      NotImplementedError: The op has no gradient function, or is a call, a loop or a conditional, whose gradient is
-        more than a function of the op.
+      NotImplementedError: The op has no gradient function, or is a call, loop or conditional, whose gradient a function
+        of the op alone cannot compute.
     """
     gradient_function = None
     has_rule = op.type == "CustomGradientRule" or "_gradient_op_type" in op.node_def.attr
@@ -75,24 +76,18 @@ def built_in(op: Any, *dy: Any) -> list[Any]:
         gradient_function = tf_internal.find_gradient_function(op)
     if gradient_function is None:
         raise NotImplementedError(
-            f"rules.built_in: the op '{op.name}' has no gradient function that a rule can call; expected an op such as "
-            f"Relu or MatMul with a gradient of TensorFlow's, got one of type {op.type}. Write a rule that computes "
-            "the gradients of its inputs."
+            f"rules.built_in: op must have a gradient function that a rule can call, as Relu and MatMul have, got "
+            f"'{op.name}' ({op.type}). Write a rule that computes the gradients of its inputs."
         )
     gradients = gradient_function(op, *dy)
     return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
 
 
 @_rule
-def guided(op: Any, *dy: Any) -> list[Any]:
-    """Guided backpropagation: the gradients of the op for the positive part of the upstream gradient.
+def guided(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Guided backpropagation: passes only the positive part of the upstream gradient to the op's gradient.
 
         dx = maximum(dy, 0) @ J(x)
-
-    For a `Relu` that is `dy` where both `dy` and `x` are positive, and 0 elsewhere: the picture of a gradient then
-    shows only what raises the output.
-
-    Compared with others: a `gradient_override_map` of TensorFlow 1 for a "Relu", hooks on the ReLUs in PyTorch.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -104,15 +99,18 @@ def guided(op: Any, *dy: Any) -> list[Any]:
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -100.0])).numpy().tolist()
     [0.0, 10.0, 0.0]
 
+    `J` is the Jacobian of the op. For a `Relu`, `dx` is `dy` where both `dy` and `x` are positive, and 0 elsewhere. A
+    picture of the gradient then shows only what raises the output.
+
     Args:
       op: An op with a gradient function, such as Relu, Relu6, LeakyRelu, Elu or Selu.
       *dy: The upstream gradient of each output.
 
     Returns:
-      A list with the gradient of each input.
+      A list with a gradient, or None, for each input.
 
     Raises:
-      NotImplementedError: As `built_in`.
+      NotImplementedError: See `built_in`.
 
     Source: Springenberg, Dosovitskiy, Brox and Riedmiller, "Striving for simplicity: the all convolutional net"
     (2015), arXiv:1412.6806, section 3.4.
@@ -121,12 +119,10 @@ def guided(op: Any, *dy: Any) -> list[Any]:
 
 
 @_rule
-def deconvnet(op: Any, *dy: Any) -> list[Any]:
-    """A deconvolutional net: the positive part of the upstream gradient, for any input.
+def deconvnet(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Deconvolutional net: the gradient is the positive part of the upstream gradient, whatever the input is.
 
         dx = maximum(dy, 0)
-
-    of the first input; the others have no gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -139,11 +135,11 @@ def deconvnet(op: Any, *dy: Any) -> list[Any]:
     [1.0, 10.0, 0.0]
 
     Args:
-      op: An op with one output, of the shape of its first input.
+      op: An op with one output, which has the shape of its first input.
       *dy: The upstream gradient of the output.
 
     Returns:
-      A list with the gradient of each input.
+      A list with the gradient of the first input, and None for all others.
 
     Source: Zeiler and Fergus, "Visualizing and understanding convolutional networks" (2014), arXiv:1311.2901, section
     2.1.
@@ -152,14 +148,10 @@ def deconvnet(op: Any, *dy: Any) -> list[Any]:
 
 
 @_rule
-def pass_through(op: Any, *dy: Any) -> list[Any]:
-    """The upstream gradient as it is, such as the straight-through estimator for `Round` and `Sign`.
+def pass_through(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Passes the upstream gradient on unchanged: the straight-through estimator for `Round`, `Sign` and the like.
 
         dx = dy
-
-    of the first input; the others have no gradient.
-
-    Compared with `tf_cg_ops.grad_pass_through`: the same for an op inside of a function.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -171,12 +163,14 @@ def pass_through(op: Any, *dy: Any) -> list[Any]:
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [3.0, 30.0]
 
+    `tf_cg_ops.grad_pass_through` does the same for a function that you call yourself.
+
     Args:
-      op: An op with one output, of the shape of its first input.
+      op: An op with one output, which has the shape of its first input.
       *dy: The upstream gradient of the output.
 
     Returns:
-      A list with the gradient of each input.
+      A list with the gradient of the first input, and None for all others.
 
     Source: Bengio, Leonard and Courville, "Estimating or propagating gradients through stochastic neurons for
     conditional computation" (2013), arXiv:1308.3432.
@@ -185,10 +179,8 @@ def pass_through(op: Any, *dy: Any) -> list[Any]:
 
 
 @_rule
-def zero(op: Any, *dy: Any) -> list[Any]:
-    """No gradient passes: `dx = 0`.
-
-    Compared with `tf.stop_gradient`: the gradient is 0 and not None.
+def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Passes no gradient through the op: `dx = 0`. After `tf.stop_gradient`, in contrast, it would be None.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -205,7 +197,7 @@ def zero(op: Any, *dy: Any) -> list[Any]:
       *dy: The upstream gradient of each output.
 
     Returns:
-      A list with zeros for each input that may have a gradient, and None for the others.
+      A list with zeros for each input that can have a gradient, and None for all others.
     """
     has_zeros = [tf_internal.is_trainable(x) and x.dtype not in (tf.resource, tf.variant) for x in op.inputs]
     return [tf.zeros_like(x) if zeros else None for x, zeros in zip(op.inputs, has_zeros, strict=True)]
@@ -214,15 +206,13 @@ def zero(op: Any, *dy: Any) -> list[Any]:
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_CLIP, "Name the limit, as in tf_cg_ops.rules.clip(value=1.0), which returns the rule.")
 def clip(
-    *, value: Any = None, norm: Any = None, global_norm: Any = None, axis: int | Sequence[int] | None = None
-) -> Callable[..., list[Any]]:
-    """Makes a rule that clips the gradients of an op, as `tf_cg_ops.clip_gradient` does for the upstream gradient.
-
-    With `dz = dy @ J(x)`, the gradients that the op has without a rule, those of its inputs are one of
-
-        dx = minimum(maximum(dz, -value), value)              elementwise
-        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axis)))        each input by itself; by default over all of it
-        dx = dz * minimum(1, global_norm / sqrt(sum over all inputs of |dz|**2))
+    *,
+    value: TensorLike | None = None,
+    norm: TensorLike | None = None,
+    global_norm: TensorLike | None = None,
+    axis: Axis = None,
+) -> Callable[..., list[tf.Tensor | None]]:
+    """Makes a rule that clips the gradients of an op.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -234,21 +224,29 @@ def clip(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [-5.0, -2.5]
 
+    With `dz = dy @ J(x)`, the op's own gradient, the clipped gradient is one of
+
+        dx = minimum(maximum(dz, -value), value)              elementwise
+        dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axis)))        each input by itself; by default over all of it
+        dx = dz * minimum(1, global_norm / sqrt(sum over all inputs of |dz|**2))
+
+    `tf_cg_ops.clip_gradient` clips the upstream gradient in the same ways.
+
     Args:
-      value: The limit of each element: a number that is at least 0, or a scalar Variable or Tensor, which is read when
+      value: The limit for each element: a number that is at least 0, or a scalar Variable or Tensor, which is read when
         the gradient is computed.
-      norm: The limit of the Euclidean norm of each gradient.
-      global_norm: The limit of the Euclidean norm of the gradients of all inputs of an op together.
+      norm: The limit for the Euclidean norm of each gradient.
+      global_norm: The limit for the Euclidean norm of the gradients of all inputs of an op together.
       axis: With `norm`: the dimensions that one norm is taken over.
 
     Returns:
       A rule for ops that have a gradient function.
 
     Raises:
-      TypeError: A limit is not a real number, or `axis` not an int or a sequence of ints.
-      ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
+      TypeError: A limit is not a real number, or `axis` is not an int or a sequence of ints.
+      ValueError: The number of limits is not one, or `axis` is given without `norm`; a limit is negative, nan or not a
         scalar. When the rule is called: `axis` is out of range or names a dimension twice.
-      NotImplementedError: When the rule is called: as `built_in`.
+      NotImplementedError: When the rule is called: see `built_in`.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.

@@ -1,4 +1,4 @@
-"""The same job in other frameworks, where they are installed: each in a process of its own, with its own threads."""
+"""The same job in other frameworks, if installed: each in its own process, with its own threads."""
 
 import functools
 import importlib.util

@@ -1,6 +1,6 @@
 """Custom gradients in TensorFlow: each implementation takes `fx` and `gx` and returns a function of `x`.
 
-The functions are made before anything is timed, as a decorator at the top of a module would make them.
+The functions are made before the timing, as with a decorator at the top of a module.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ def _raw_op(fx: tf.Tensor, gx: tf.Tensor) -> Function:
 
 
 def _tfp(fx: tf.Tensor, gx: tf.Tensor) -> Function:
-    """TensorFlow Probability's, which takes an `x` of the shape of `gx` only.
+    """TensorFlow Probability's function. It only takes an `x` of the shape of `gx`.
 
-    It returns another gradient unless the upstream is uniform.
+    Its gradient is different unless the upstream is uniform.
     """
     return lambda x: tfp.math.custom_gradient(fx, gx, x if x.shape == gx.shape else tf.broadcast_to(x, gx.shape))
 
@@ -36,7 +36,7 @@ IMPLEMENTATIONS: dict[str, Callable[[tf.Tensor, tf.Tensor], Function]] = {
     EMBED: lambda fx, gx: lambda x: cg.embed_gradient(fx, gx, x),
     DECORATOR: lambda fx, gx: cg.custom_gradient(lambda x: (fx, lambda dy: dy * gx)),
     TF: lambda fx, gx: tf.custom_gradient(lambda x: (fx, lambda dy: dy * gx)),
-    # As many code bases have it.
+    # The formula in many code bases.
     FORMULA: lambda fx, gx: lambda x: fx + gx * (x - tf.stop_gradient(x)),
     TFP: _tfp,
 }

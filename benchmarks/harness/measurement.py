@@ -17,7 +17,7 @@ class Settings:
     """The time and the sizes of a run."""
 
     quick: bool = False
-    # For the samples of one case; and the number of rounds that they are spread over.
+    # The time for the samples of one case, and over how many rounds they are spread.
     seconds: float = 5.0
     most_rounds: int = 31
     fewest_rounds: int = 5
@@ -37,14 +37,14 @@ class Case:
 
     subject: str
     name: str
-    # Makes the inputs and returns the implementations by their names; a string says why one is absent.
+    # Makes the inputs and returns the implementations by name, or a string that says why one is absent.
     build: Callable[[], Samplers]
-    # Ratios are taken of these, over each of the others.
+    # The names whose ratios to each other implementation are measured.
     ours: Sequence[str] = ("cg.embed_gradient",)
     unit: str = "s"
-    # Of the largest tensor.
+    # The size of the largest tensor.
     elements: int = 1
-    # The least that must be read and written; 0 where memory does not count.
+    # The least that must be read and written; 0 if memory does not matter.
     bytes_moved: int = 0
     # Numbers that never change need few rounds.
     rounds: int | None = None
@@ -59,8 +59,8 @@ def summarize(samples: Sequence[float]) -> dict[str, float]:
 def ratio(of: Sequence[float], over: Sequence[float]) -> dict[str, float] | None:
     """The quantiles of the ratios of samples from the same round.
 
-    Pairs, since a machine that gets slower for a while does so for both samples of a round: the ratio of two medians
-    would compare the slow moments of one with the quick moments of the other. None where one of them is over zero.
+    If the machine gets slower for a while, both samples of a round do. The ratio of two medians could compare slow
+    moments of one with quick moments of the other. None if a sample is divided by zero.
     """
     pairs = list(zip(of, over, strict=True))
     return summarize([a / b for a, b in pairs]) if all(over) else None
@@ -98,7 +98,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
 
 
 def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Over each of the others; without those that are zero."""
+    """The ratios to each other implementation, except to zeros."""
     found = {other: ratio(samples[ours], samples[other]) for other in samples if other != ours}
     return {other: summary for other, summary in found.items() if summary is not None}
 

@@ -1,4 +1,4 @@
-"""The names of the implementations in the results; those of this library begin with `cg`."""
+"""The names of the implementations in the results. This library's names begin with `cg`."""
 
 EMBED = "cg.embed_gradient"
 DECORATOR = "cg.custom_gradient"
@@ -24,14 +24,14 @@ TRAFFIC = "traffic of the large operand"
 YARDSTICKS = (STREAM, READ_BOTH, TRAFFIC)
 PLAIN = "without a gradient"
 
-# Of loops.
+# Loops.
 TF_LOOP = "tf.while_loop"
 SQRT = "cg.while_loop, sqrt"
 LOG = "cg.while_loop, log"
 JAX_LOOP = "jax.lax.scan"
 JAX_CHECKPOINT = "jax.checkpoint in jax.lax.scan"
 
-# Of blocks of a network.
+# Blocks of a network.
 NO_RECOMPUTATION = "plain"
 RECOMPUTED = "cg.recompute_grad"
 JAX_BLOCKS = (
@@ -41,29 +41,29 @@ JAX_BLOCKS = (
     "jax.checkpoint, dots_saveable",
 )
 
-# Of functions that are traced in eager mode.
+# Functions that are traced in eager mode.
 OVERRIDDEN = "cg.override_gradients"
 SCAN = "cg.scan"
 SEGMENTED = "cg.while_loop"
 SAME_IN_FUNCTION = "the same in a tf.function"
 PLAIN_IN_FUNCTION = "a tf.function without it"
 
-# Of calls of NumPy.
+# Calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"
 NUMPY_CALL = "tf.numpy_function"
 
-# Of implicit functions.
+# Implicit functions.
 DENSE_SOLVER = "the Jacobian and tf.linalg.solve"
 CG_SOLVER = "cg.linear.cg"
 GMRES_SOLVER = "cg.linear.gmres"
 
-# Of the library as it is built and imported.
+# Building and importing the library.
 LIBRARY_FILE = "the file"
 WITHOUT_NVCC = "without nvcc"
 WITH_NVCC = "with nvcc"
 IMPORT = "tf_cg_ops, after TensorFlow"
 
-# Of graphs that hold no op of the library.
+# Graphs without ops of the library.
 WITH = "with tf_cg_ops imported"
 WITHOUT = "without it"
 

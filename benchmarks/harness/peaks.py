@@ -9,8 +9,8 @@ from typing import Any
 from .samplers import Sampler
 from .workers import Worker
 
-# Every large block goes back to the system at once: resident memory is in use. Without the optimisations of oneDNN,
-# whose allocator keeps freed memory.
+# Every large block goes back to the system at once, so all resident memory is in use. TensorFlow's oneDNN optimizations
+# are off because their allocator keeps freed memory.
 ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
@@ -25,14 +25,14 @@ def in_worker(function: str, **arguments: Any) -> Mapping[str, Sampler]:
 
 
 class Peak:
-    """The units by which the peak exceeds the memory resident before the call."""
+    """By how many units the peak exceeds the memory that was resident before the call."""
 
     def __init__(self, function: Callable[[], Any], unit_bytes: int) -> None:
         self._function = function
         self._unit_bytes = unit_bytes
 
     def prepare(self, seconds: float) -> None:
-        """Traces, and lets TensorFlow make what it keeps."""
+        """Traces, so that TensorFlow allocates what it keeps."""
         self._function()
 
     def sample(self) -> float:
@@ -45,7 +45,7 @@ class Peak:
 
 
 class OfFirstCall(Peak):
-    """The peak of the first call of what a function traces: no memory that an earlier call has freed can hide it.
+    """The peak of the first call after tracing, so that memory freed by an earlier call cannot hide it.
 
     For one sample only: see InFreshProcess.
     """

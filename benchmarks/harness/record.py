@@ -15,7 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-probability", "keras", "numpy", "torch", "jax", "jaxlib")
 _VARIABLES = ("TF_ENABLE", "TF_NUM", "TF_XLA", "XLA_FLAGS", "OMP_", "MALLOC_", "TF_CG_OPS")
-# The files that a run writes itself make no tree dirty.
+# Files that a run writes do not count as uncommitted changes.
 _WRITTEN = (":!benchmarks/results.json", ":!docs/performance.md", ":!docs/memory.md", ":!docs/figures")
 
 
@@ -43,7 +43,7 @@ def _environment() -> dict[str, str]:
 
 
 def _versions() -> dict[str, str | None]:
-    """The versions of what takes part; None where it is not installed."""
+    """The versions of all packages that take part; None if one is not installed."""
     installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
     return {"python": platform.python_version(), **{name: installed.get(name) for name in _DISTRIBUTIONS}}
 
@@ -60,14 +60,14 @@ def _commit() -> dict[str, Any]:
 
 
 def origin() -> dict[str, Any]:
-    """The header, without whether a run is quick."""
+    """The header, except whether the run is quick."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     parts = {"machine": _machine(), "versions": _versions(), "environment": _environment(), "commit": _commit()}
     return {"started": today, **parts}
 
 
 def write(run: dict[str, Any], path: pathlib.Path) -> None:
-    """Writes a run, so that a line changes only if its figures do."""
+    """Writes a run; a line only changes if its figures do."""
     header = [f' "{key}": {_line(value)}' for key, value in run.items() if key != "cases"]
     cases = ",\n".join(f"  {_line(case)}" for case in run["cases"])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def write(run: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def merged(run: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
-    """The run in the file, with these cases in it, each of which tells its own commit and date."""
+    """The run in the file with these cases added or replaced, each with its own commit and date."""
     before = json.loads(path.read_text())
     if before["machine"] != run["machine"]:
         raise SystemExit(f"--only: {path} is of another machine; measure all cases, or write another file")

@@ -22,7 +22,7 @@ class Timed:
     """The seconds that one call takes: the mean over as many calls as fit into the time of a sample."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        """`function` has to wait until its result is there, if its framework returns before it is."""
+        """`function` must wait for its result, even if its framework returns earlier."""
         self._function = function
         self._calls = 1
 
@@ -34,8 +34,8 @@ class Timed:
             self._calls = max(1, math.ceil(self._calls * seconds / self._run(self._calls)))
 
     def sample(self) -> float:
-        """The seconds of one call, on average, after one that is not timed."""
-        # No implementation pays for the garbage, cold caches and lost pages of another; each collects its own garbage.
+        """The mean seconds of a call, after one untimed call."""
+        # So that no implementation pays for another's garbage, cold caches and lost pages.
         gc.collect()
         self._run(1)
         return self._run(self._calls) / self._calls
@@ -49,7 +49,7 @@ class Timed:
 
 
 def in_turn(functions: Sequence[Callable[[], Any]]) -> Timed:
-    """The time of a call whose inputs take turns, so that no cache holds them."""
+    """The time of a call whose inputs take turns, so that they are not in a cache."""
     turns = itertools.cycle(functions)
     return Timed(lambda: next(turns)())
 

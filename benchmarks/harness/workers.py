@@ -1,6 +1,6 @@
 """Samplers that live in a process of their own: other frameworks, other numbers of threads, peaks of memory.
 
-A worker does nothing while it waits, so that its samples can take turns with those of other processes.
+A worker does nothing while it waits, so its samples can take turns with the samples of other processes.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from .record import ROOT
 
 
 class Worker:
-    """A process that builds samplers and takes samples when it is told to; it ends with this one."""
+    """A process that builds samplers and takes samples on request. It ends with this process."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -33,7 +33,7 @@ class Worker:
         self._answers: Iterator[str] = iter(self._process.stdout or ())
 
     def build(self, function: str, **arguments: Any) -> dict[str, "Remote"]:
-        """Calls `module:function`, which returns samplers, in the worker. They replace those built before."""
+        """Calls `module:function`, which returns samplers, in the worker. They replace earlier ones."""
         names = self.ask({"build": function, "arguments": arguments})
         return {name: Remote(self, name) for name in names}
 
@@ -59,19 +59,19 @@ class Remote:
         self._name = name
 
     def prepare(self, seconds: float) -> None:
-        """As the sampler there."""
+        """Asks the sampler in the worker."""
         self._worker.ask({"prepare": self._name, "seconds": seconds})
 
     def sample(self) -> float:
-        """As the sampler there."""
+        """Asks the sampler in the worker."""
         return self._worker.ask({"sample": self._name})
 
 
 def _serve() -> None:
-    """Answers requests until there are no more."""
+    """Answers requests until the input ends."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The output of others is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print must not look like an answer.
     samplers: dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)

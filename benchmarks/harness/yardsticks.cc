@@ -1,4 +1,4 @@
-// The limit of memory: reads arrays and writes one, with vector instructions on all cores, and does nothing else.
+// How fast memory is: reads arrays and writes one, with vector instructions on all cores, and does nothing else.
 
 #include <cstdint>
 
@@ -8,14 +8,14 @@
 
 namespace {
 
-// Elements that a thread takes at a time: much more than a page, much less than an array.
+// How many elements a thread takes at a time: much more than a page, much less than an array.
 constexpr int64_t kBlock = int64_t{1} << 17;
 
 int64_t Blocks(int64_t count) { return (count + kBlock - 1) / kBlock; }
 
 int64_t End(int64_t block, int64_t count) { return (block + 1) * kBlock < count ? (block + 1) * kBlock : count; }
 
-// out = a * b, or a * 2 where there is no b, past the caches: what is written is not read first.
+// out = a * b, or a * 2 without b. It writes past the caches, so that out is not read first.
 void MultiplyBlock(const float* a, const float* b, float* out, int64_t begin, int64_t end) {
   int64_t i = begin;
 #ifdef __AVX__
@@ -50,7 +50,7 @@ uint32_t Read(const uint32_t* a, const uint32_t* b, int64_t count) {
   return all;
 }
 
-// Multiplies into memory that is there already.
+// Multiplies into memory that is mapped already.
 void Multiply(const float* a, const float* b, float* out, int64_t count) {
 #pragma omp parallel for schedule(dynamic) if (count > kBlock)
   for (int64_t block = 0; block < Blocks(count); ++block) {

@@ -1,7 +1,7 @@
-"""The memory-limit yardsticks of yardsticks.cc, compiled for this machine when they are first used.
+"""The yardsticks for memory speed in yardsticks.cc, compiled for this machine at first use.
 
-Counts are those of 4-byte elements. `read` is the limit of a sum, and `multiply` that of a product: it writes to memory
-that is mapped already, as TensorFlow does, whose allocator keeps freed memory.
+Counts are in elements of 4 bytes. A sum cannot be faster than `read`, and a product not faster than `multiply`, which
+writes to memory that is mapped already, as TensorFlow does: its allocator keeps freed memory.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fopenmp", 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    # By its content and the processor: a folder may be shared by machines.
+    # Named by its content and the processor, because machines can share a folder.
     key = hashlib.sha256(_SOURCE.read_bytes() + record.processor().encode()).hexdigest()[:16]
     path = record.ROOT / "build" / "benchmarks" / f"yardsticks_{key}.so"
     if not path.exists():
@@ -42,19 +42,19 @@ def _pointer(array: np.ndarray | None, count: int) -> ctypes.c_void_p:
 
 
 def read(a: np.ndarray, b: np.ndarray | None = None) -> int:
-    """Reads one array, or two of the same size, once; the union of their bits shows that it did."""
+    """Reads one array, or two of the same size, once. It returns the union of their bits as proof."""
     count = a.nbytes // 4
     return _library().Read(_pointer(a, count), _pointer(b, count), ctypes.c_int64(count))
 
 
 def multiply(a: np.ndarray, b: np.ndarray | None, out: np.ndarray) -> None:
-    """Multiplies two float32 arrays, or one with a number, into `out`, which has to start at a multiple of 64 bytes."""
+    """Multiplies two float32 arrays, or one by a number, into `out`, which must start at a multiple of 64 bytes."""
     assert out.ctypes.data % 64 == 0
     _library().Multiply(_pointer(a, a.size), _pointer(b, a.size), _pointer(out, a.size), ctypes.c_int64(a.size))
 
 
 def aligned(count: int) -> np.ndarray:
-    """A float32 array that starts where a vector may be streamed to, its pages there already."""
+    """A float32 array, already mapped, that is aligned for streaming stores."""
     buffer = np.zeros(count + 16, np.float32)
     start = (-buffer.ctypes.data // 4) % 16
     array = buffer[start : start + count]

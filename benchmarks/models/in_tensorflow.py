@@ -33,7 +33,7 @@ OPS = Ops(
 
 
 def _decorated(decorate: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
-    # The value is an output of its own, which tf.custom_gradient requires.
+    # tf.custom_gradient requires a new tensor as the value.
     return decorate(lambda x: (tf.identity(unit.value(OPS, x)), lambda dy: unit.vjp(OPS, x, dy)))
 
 
@@ -44,7 +44,7 @@ def _of_values(embed: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
 
 
 def units(unit: Unit) -> dict[str, Callable[[Any], Any]]:
-    """The unit by each implementation; those that take values can multiply by a factor, and nothing else."""
+    """The unit by each implementation. Those that take values can only multiply by a factor."""
     found = {DECORATOR: _decorated(cg.custom_gradient, unit), TF: _decorated(tf.custom_gradient, unit)}
     if unit.factor is None:
         return found

@@ -48,7 +48,7 @@ def step(network: Network, dtype: type = np.float32) -> Callable[[], Any]:
     """A function that returns the loss and the gradients of the weights, kernels in PyTorch's layout."""
     weights, inputs, labels = arrays(network, dtype)
     is_image = inputs.ndim == 4
-    # PyTorch has the depth of a kernel, and of images, before height and width.
+    # In PyTorch, channels come before height and width, in kernels and images.
     moved = [w.transpose(3, 2, 0, 1) if w.ndim == 4 else w for w in weights]
     parameters = [torch.tensor(np.ascontiguousarray(w)).requires_grad_() for w in moved]
     x = torch.tensor(np.ascontiguousarray(inputs.transpose(0, 3, 1, 2) if is_image else inputs))

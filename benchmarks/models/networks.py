@@ -5,8 +5,8 @@
 - Binarised: a convolutional net with weights and activations of -1 and 1, and the straight-through estimator of
   Hubara et al., Binarized Neural Networks (2016).
 - Transformer: blocks of attention whose gradients are clipped to a norm.
-- Adversarial: features by which a second head must not tell the domain, with the gradient reversal of Ganin and
-  Lempitsky, Unsupervised Domain Adaptation by Backpropagation (2015).
+- Adversarial: features from which a second head should not be able to tell the domain, with the gradient reversal of
+  Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation (2015).
 """
 
 import dataclasses
@@ -20,32 +20,32 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Ops:
-    """The functions of a framework that the networks call; `+`, `@`, `abs` and indexing are those of its tensors."""
+    """The functions of a framework that the networks call, besides `+`, `@`, `abs` and indexing of its tensors."""
 
-    to_float: Callable[[Any, Any], Any]  # Of booleans, in the dtype of the second argument.
+    to_float: Callable[[Any, Any], Any]  # Converts booleans to the dtype of the second argument.
     sign: Callable[[Any], Any]
     square_root: Callable[[Any], Any]
     clip_above: Callable[[Any, float], Any]
     relu: Callable[[Any], Any]
     total: Callable[[Any], Any]
-    softmax: Callable[[Any], Any]  # Over the last axis, as the next two.
+    softmax: Callable[[Any], Any]  # Along the last axis, like the next two.
     log_softmax: Callable[[Any], Any]
     mean: Callable[[Any], Any]  # Keeps the axis.
     reshape: Callable[[Any, Sequence[int]], Any]
     transpose: Callable[[Any, Sequence[int]], Any]
-    convolution: Callable[[Any, Any], Any]  # With a border of zeros, which keeps the size.
-    pool: Callable[[Any], Any]  # The maximum of each two by two pixels.
+    convolution: Callable[[Any, Any], Any]  # Padded with zeros, so that the size stays.
+    pool: Callable[[Any], Any]  # The maximum of each 2 by 2 pixels.
     mean_of_pixels: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A function with a gradient of its own."""
+    """A function with a custom gradient."""
 
     value: Callable[[Ops, Any], Any]
-    # The gradient of x for x and the upstream gradient.
+    # The gradient with respect to x, from x and the upstream gradient.
     vjp: Callable[[Ops, Any, Any], Any]
-    # If that is `dy * factor`.
+    # The factor, if the gradient is `dy * factor`.
     factor: Callable[[Ops, Any], Any] | None = None
 
 

@@ -1,4 +1,4 @@
-"""The charts: few, each with one message. This library is in colour, all else in grey."""
+"""The charts: few, each with one message. This library is in colour, everything else in grey."""
 
 import math
 import pathlib
@@ -25,7 +25,7 @@ _STYLE = {
     "axes.spines.right": False,
 }
 _OURS = {"linewidth": 2.2, "marker": "o", "zorder": 3}
-# The lines of implementations; others are in another process, in another framework.
+# How implementations are drawn. Dotted lines are other frameworks, in their own process.
 _LINES: dict[str, dict[str, Any]] = {
     EMBED: {"color": _BLUE, **_OURS},
     DECORATOR: {"color": _LIGHT, **_OURS},
@@ -45,7 +45,7 @@ Cases = dict[tuple[str, str], dict[str, Any]]
 
 
 def draw(run: dict[str, Any], folder: pathlib.Path) -> None:
-    """Draws each chart whose figures the run has."""
+    """Draws each chart for which the run has figures."""
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     with plt.rc_context(_STYLE):
         for draw_one in (_headline, _sizes, _loops, _growth, _models):
@@ -53,7 +53,7 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> None:
             if figure is not None:
                 note = textwrap.fill(f"Medians. {table.origin(run)}", int(figure.get_size_inches()[0] * 17))
                 figure.text(0.01, -0.01, note, fontsize=7, color=_DARK, va="top")
-                # No version of matplotlib, no date: the same figures give the same bytes.
+                # Without the version of matplotlib and the date, the same figures give the same bytes.
                 path = folder / f"{draw_one.__name__.removeprefix('_')}.png"
                 figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.12, metadata={"Software": None})
                 plt.close(figure)
@@ -91,7 +91,7 @@ _PANELS: tuple[tuple[str, str, str, tuple[str, str, str, str] | None], ...] = (
 
 
 def _find(cases: Cases, subject: str, start: str, most: int = 10_000_000) -> dict[str, Any] | None:
-    """The first of the largest fitting cases; those beyond `most` elements would only be the same again."""
+    """The first of the largest matching cases with at most `most` elements; larger ones look the same."""
     fits = [case for (of, name), case in cases.items() if of == subject and name.startswith(start)]
     return max((case for case in fits if case["elements"] <= most), key=lambda case: case["elements"], default=None)
 
@@ -134,7 +134,7 @@ def _bars(axis: Any, title: str, case: dict[str, Any]) -> None:
 
 
 def _curves(axis: Any, lines: dict[str, dict[int, float]], unit: str) -> None:
-    """Figures by their number of something, on logarithmic axes: what is linear is a straight line of slope 1."""
+    """Figures by a number, on logarithmic axes: a linear cost is a straight line of slope 1."""
     for name, figures in lines.items():
         shown = {n: figure for n, figure in figures.items() if figure > 0}
         axis.plot(shown.keys(), shown.values(), label=name, markersize=5, **_LINES[name])
@@ -157,7 +157,7 @@ def _curve(lines: dict[str, dict[int, float]], unit: str, title: str, label: str
 
 
 def _sizes(cases: Cases) -> Any:
-    """Time by number of elements, forward and backward; the slope at the right is memory."""
+    """Time by number of elements, forward and backward. The slope at the right is the speed of memory."""
     lines: dict[str, dict[int, float]] = {}
     streams = {}
     for (subject, name), case in cases.items():
@@ -212,7 +212,7 @@ _OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096", TORCH:
 
 
 def _models(cases: Cases) -> Any:
-    """The time and the memory of a training step of each network: a column each, with the modes side by side."""
+    """The time and the memory of a training step: one column for each network, with the modes side by side."""
     by_case = table.of_models({"cases": list(cases.values())})
     networks = list(dict.fromkeys(network for network, _ in by_case))
     if not networks:

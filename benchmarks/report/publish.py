@@ -1,6 +1,6 @@
 """Puts the figures of `benchmarks/results.json` into the documentation: tables between marks, and charts.
 
-`python -m benchmarks.report.publish` does it; a test compares.
+Run `python -m benchmarks.report.publish`. A test compares the pages with the results.
 """
 
 import pathlib

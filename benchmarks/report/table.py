@@ -7,13 +7,13 @@ from ..harness import names
 from ..harness.names import DECORATOR, EMBED, KERNEL, LOG, SQRT, TF, TF_LOOP
 from .targets import evaluate
 
-# The elements from which no cache holds a tensor.
+# Tensors with this many elements do not fit into a cache.
 LARGE = 4_000_000
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float) -> str:
-    """Three digits, no exponent where that is readable."""
+    """Three digits, without an exponent where that is readable."""
     if value == 0 or 1e-3 <= abs(value) < 1e4:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     return f"{value:.2e}"
@@ -63,7 +63,7 @@ def _later_runs(run: dict[str, Any]) -> dict[str, str]:
 
 
 def targets(run: dict[str, Any]) -> str:
-    """Target, limit, figure, whether it is reached."""
+    """Each target with its limit, the measured figure, and whether it is reached."""
     body = []
     for found in evaluate(run["cases"]):
         reached = {True: "yes", False: "**no**", None: ""}[found.reached]
@@ -73,7 +73,7 @@ def targets(run: dict[str, Any]) -> str:
 
 
 def memory(run: dict[str, Any]) -> str:
-    """The bytes to move, the speed of the yardstick, and that of the kernel compared with it."""
+    """The bytes to move, the speed of the yardstick, and the speed of the kernel compared with it."""
     body = []
     for case in run["cases"]:
         found = [name for name in names.YARDSTICKS if name in case["implementations"]]
@@ -109,7 +109,7 @@ def by_length(case: dict[str, Any]) -> dict[str, dict[int, float]]:
 
 
 def growth(run: dict[str, Any]) -> str:
-    """The costs of the most uses, and the power of their number with which each has grown since the size before."""
+    """The costs of the largest size, and the power with which each has grown since the size before."""
     body = []
     columns: list[str] = []
     for case in (case for case in run["cases"] if case["subject"] == "growth"):
@@ -125,7 +125,7 @@ def growth(run: dict[str, Any]) -> str:
 
 
 def of_models(run: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """The medians of whole models: by network and mode, then by implementation, then by kind, as in a case's name."""
+    """The medians of whole models, by network and mode, then implementation, then kind (as in the case's name)."""
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for case in (case for case in run["cases"] if case["subject"] == "models"):
         kind, network, mode = case["case"].split(", ")

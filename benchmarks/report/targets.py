@@ -1,4 +1,4 @@
-"""The targets of the library: ratios and figures of one run, each with its limit."""
+"""The library's targets: ratios and figures of one run, each with a limit."""
 
 import dataclasses
 import fnmatch
@@ -10,13 +10,13 @@ from ..harness.names import DECORATOR, EMBED, KERNEL, LOG, SQRT, TF, of_length
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """In every matching case, `of` over the fastest of `over` is at most `limit`."""
+    """In every matching case, `of` divided by the fastest of `over` must be at most `limit`."""
 
     name: str
     # A pattern for the names of cases.
     case: str
     of: str
-    # Empty: the number itself.
+    # If empty, the number itself counts.
     over: tuple[str, ...]
     limit: float
 
@@ -81,7 +81,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "peak_memory": (
         Target("peak memory forward, in tensors", "forward*", EMBED, (), 0.01),
         Target("peak memory backward, in tensors", "backward, *", EMBED, (), 1.01),
-        Target("the same for dy and dx together, where dy may be reused", "backward with*", EMBED, (), 1.01),
+        Target("the same for dy and dx together, if dy can be reused", "backward with*", EMBED, (), 1.01),
     ),
     "loops": (
         Target(
@@ -116,7 +116,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """A target with the worst of its cases; without figures where the run had no such case."""
+    """A target with the worst of its cases, or without figures if the run had no such case."""
 
     target: Target
     case: str | None = None
@@ -124,7 +124,7 @@ class Evaluated:
 
     @property
     def reached(self) -> bool | None:
-        """Whether it is; None if it was not measured."""
+        """Whether the target is reached; None if it was not measured."""
         return self.measured["median"] <= self.target.limit if self.measured else None
 
 

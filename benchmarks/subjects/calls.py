@@ -48,7 +48,7 @@ def _forward(on_tape: bool) -> Samplers:
 
 
 def _both() -> Samplers:
-    """`tf.identity` is the floor: the least that a gradient on a tape costs."""
+    """`tf.identity` is the least that a gradient on a tape can cost."""
     fx, gx, x, dy = tensors([], [], [], [])
     functions = {name: make(fx, gx) for name, make in IMPLEMENTATIONS.items()} | {IDENTITY: tf.identity}
     ours = {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
@@ -64,7 +64,7 @@ def _sizes(sizes: list[int]) -> Samplers:
 
 
 def _dispatch(settings: Settings) -> list[Case]:
-    """The cost of a call without its arithmetic; PyTorch and JAX do the same job in processes of their own."""
+    """The cost of a call without its arithmetic. PyTorch and JAX do the same job in their own processes."""
     sizes = settings.pick([1, 10_000, 100_000_000], [1, 10_000])
     ours, largest = (*_OURS, RAW_OP), f"{EMBED}, {sizes[-1]:,}"
     return [
@@ -113,7 +113,7 @@ _CALLS = 100
 
 
 def _numpy(size: int) -> Samplers:
-    """The sine, which keeps its values in a range that never changes, however often it is applied."""
+    """The sine: its values stay in the same range, however often it is applied."""
     spec = tf.TensorSpec([size], tf.float32)
     functions = {
         NUMPY_VJP: cg.numpy_function(lambda x: (np.sin(x), x), spec, vjp=lambda x, dy: dy * np.cos(x)),
@@ -130,7 +130,7 @@ def _numpy(size: int) -> Samplers:
 
 
 def _numpy_calls(settings: Settings) -> list[Case]:
-    """The residuals and their token cost something; TensorFlow's bare call is the baseline."""
+    """The cost of residuals, compared with TensorFlow's plain call."""
     return [
         Case(
             "numpy_calls", f"value of {_CALLS} calls, {size:,} elements", functools.partial(_numpy, size), (NUMPY_VJP,)

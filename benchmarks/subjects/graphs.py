@@ -31,7 +31,7 @@ _USES: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     FORMULA: lambda x: tf.sin(x) + tf.cos(x) * (x - tf.stop_gradient(x)),
     TFP: lambda x: tfp.math.custom_gradient(tf.sin(x), tf.cos(x), x),
 }
-# Nothing but one op.
+# A single op.
 _ONE_OP: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     EMBED: lambda x: cg.embed_gradient(x, x, x),
     MULTIPLY: lambda x: tf.multiply(x, x),
@@ -107,7 +107,7 @@ def _measure(implementation: str, uses: int, in_loop: bool) -> dict[str, float]:
 
 
 def growth_in_worker(implementation: str, uses: int, in_loop: bool) -> dict[str, Sampler]:
-    """A sampler for each measure, in a process of its own; a small case first lets TensorFlow make what it keeps."""
+    """A sampler for each measure, in its own process. A small case first lets TensorFlow allocate what it keeps."""
     _measure(implementation, 1, in_loop)
     found = _measure(implementation, uses, in_loop)
     return {measure: Number(functools.partial(found.__getitem__, measure)) for measure in _MEASURES}
@@ -135,7 +135,7 @@ def _growth(settings: Settings) -> list[Case]:
         }
 
     places = [("a function", False, settings.pick((10, 100, 1_000, 3_000, 10_000), (2,)))]
-    if not settings.quick:  # Each figure takes a process.
+    if not settings.quick:  # Each figure needs its own process.
         places.append(("a loop", True, (1, 10, 100, 1_000)))
     return [
         Case("growth", f"{measure}, in {place}", functools.partial(build, measure, uses, in_loop), (), unit, rounds=1)

@@ -1,7 +1,7 @@
-"""The backward pass beside the limit of memory: equal shapes, sums, broadcasts and dtypes.
+"""The backward pass beside the speed of memory: equal shapes, sums, broadcasts and dtypes.
 
 `cg gradient op` is one call of the op: the kernel. The yardsticks of `yardsticks.cc` move the same bytes and do nothing
-else. "Forward and backward" is the user's view: a tape, the value, its gradient.
+else. "Forward and backward" is what a user does: a tape, the value, its gradient.
 """
 
 import functools
@@ -30,7 +30,7 @@ from ..harness.names import (
 from ..harness.samplers import Sampler, Timed, in_turn
 from ..harness.tensors import array, memory, raw_gradient, tensors
 
-# Beyond this only what is quick: the rest takes seconds, and the same multiples.
+# Above this size only the quick ones run: the others take seconds, and the ratios stay the same.
 _MANY = 10_000_000
 
 
@@ -77,7 +77,7 @@ def _summed(shape: list[int], x_shape: list[int]) -> list[int]:
 
 
 def _sum(shape: list[int], x_shape: list[int], large: int) -> Samplers:
-    """Inputs take turns where they are not much larger than the last-level cache."""
+    """A sum. Inputs take turns if they are not much larger than the last-level cache."""
     axis = _summed(shape, x_shape)
 
     def plain(dy: tf.Tensor, gx: tf.Tensor) -> tf.Tensor:
@@ -99,8 +99,8 @@ def _sum(shape: list[int], x_shape: list[int], large: int) -> Samplers:
 
 
 def _reductions(settings: Settings) -> list[Case]:
-    """To trailing dimensions (a bias), to leading ones, to a scalar, to every other one; and tiny inner dimensions."""
-    large = settings.pick(256 * 2**20, 0)  # Bytes that no cache holds.
+    """Sums to trailing dimensions (a bias), leading ones, a scalar, every other one, and with tiny inner dimensions."""
+    large = settings.pick(256 * 2**20, 0)  # More bytes than fit into a cache.
     matrices = settings.pick([[4096, 2048], [64, 1000003], [1000003, 64]], [[64, 48]])
     b, h, t, w = settings.pick([16, 64, 256, 128], [2, 8, 4, 8])
     sums = [(m, x_shape) for m in matrices for x_shape in ([m[1]], [m[0], 1], [])]
@@ -124,7 +124,7 @@ def _reductions(settings: Settings) -> list[Case]:
 
 
 def _with_small(dy_shape: list[int], gx_shape: list[int], x_shape: list[int], axis: list[int]) -> Samplers:
-    """A small operand stays in a cache, so the yardstick is the traffic of the large one."""
+    """A small operand stays in a cache, so the yardstick only moves the large one."""
     dy_tensor, gx_tensor = tensors(dy_shape, gx_shape)
     large = max(memory(dy_tensor), memory(gx_tensor), key=lambda operand: operand.size)
     out = memory(tf.zeros([large.size]))

@@ -1,4 +1,4 @@
-"""The library as it is imported and built: times, the parts of the file, and the cost for other graphs."""
+"""Importing and building the library: times, the parts of the file, and the cost for other graphs."""
 
 import atexit
 import functools
@@ -66,7 +66,7 @@ _KINDS = {"session": _session, "function": _function, "loops": _loops}
 
 
 def in_worker(kind: str, sizes: list[int], with_library: bool) -> dict[str, Sampler]:
-    """The sampler of a kind of graph, in a process with or without the library; nothing else here may import it."""
+    """The sampler of a kind of graph, in a process with or without the library. Nothing else here imports it."""
     if with_library:
         import tf_cg_ops  # noqa: F401
     return {kind: Timed(_KINDS[kind](*sizes))}
@@ -74,12 +74,12 @@ def in_worker(kind: str, sizes: list[int], with_library: bool) -> dict[str, Samp
 
 @functools.cache
 def _worker(with_library: bool) -> Worker:
-    """Each imports the library once, or never."""
+    """A process that imports the library, or one that never does."""
     return Worker()
 
 
 def _other_graphs(kind: str, sizes: list[int]) -> Samplers:
-    """The passes of the library see all graphs. Two processes take turns; one of them has imported the library."""
+    """The library's passes see all graphs. Two processes take turns, one with the library imported."""
     return {
         name: _worker(is_with).build(f"{__name__}:in_worker", kind=kind, sizes=sizes, with_library=is_with)[kind]
         for name, is_with in ((WITH, True), (WITHOUT, False))
@@ -109,7 +109,7 @@ print(time.perf_counter() - start)
 
 
 def _import_seconds(folder: str, modules: tuple[str, ...]) -> float:
-    """The time of the last of some imports, in a new process."""
+    """The time of the last import in a list of imports, in a new process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = folder
     command = [sys.executable, "-c", _IMPORT, *modules]
@@ -121,7 +121,7 @@ def _imports() -> Samplers:
     atexit.register(shutil.rmtree, folder)
     modules = {IMPORT: ("tensorflow", "tf_cg_ops"), "tensorflow": ("tensorflow",)}
     for names in modules.values():
-        _import_seconds(folder, names)  # Compiles the modules, as pip does when it installs a package.
+        _import_seconds(folder, names)  # Compiles the modules, as pip does when it installs.
     return {name: Number(functools.partial(_import_seconds, folder, names)) for name, names in modules.items()}
 
 
@@ -156,11 +156,11 @@ def _sizes(library: str) -> dict[str, int]:
 
 
 def _parts() -> Samplers:
-    """Machine code by its origin, code for GPUs, and the names of functions."""
+    """Sizes of the machine code by origin, of the code for GPUs, and of the names of functions."""
     import tf_cg_ops as cg
 
     if not shutil.which("nm") or not shutil.which("readelf"):
-        return dict.fromkeys((LIBRARY_FILE, *_CODE, *_SECTIONS), "not measured: there is no nm or no readelf")
+        return dict.fromkeys((LIBRARY_FILE, *_CODE, *_SECTIONS), "not measured: nm or readelf is missing")
     sizes = _sizes(cg.sysconfig.get_lib())
     return {part: Number(lambda size=size: size / 1000) for part, size in sizes.items()}
 
@@ -182,9 +182,9 @@ def _build_seconds(script: str, with_nvcc: bool) -> float:
 
 
 def _build(script: str) -> Samplers:
-    """Without nvcc, the build leaves the kernels for GPUs out."""
+    """The build with and without nvcc; without it there are no kernels for GPUs."""
     toolkit, _ = find_toolkit()
-    nvcc = Number(lambda: _build_seconds(script, True)) if toolkit else "not measured: there is no nvcc"
+    nvcc = Number(lambda: _build_seconds(script, True)) if toolkit else "not measured: nvcc is missing"
     return {WITHOUT_NVCC: Number(lambda: _build_seconds(script, False)), WITH_NVCC: nvcc}
 
 

@@ -53,10 +53,10 @@ def value_in_worker(kind: str, traced: bool, size: int) -> dict[str, Sampler]:
 
 
 def _peak_memory(settings: Settings) -> list[Case]:
-    """Above the inputs `fx`, `gx`, `x` and `dy`, in tensors of their size.
+    """The peak above the inputs `fx`, `gx`, `x` and `dy`, in tensors of their size.
 
-    Forward: nothing, the value is `fx`'s memory. Backward: `dx`. If `dy` is computed on the way and not used elsewhere,
-    `dx` takes its place: both together are one tensor.
+    Forward: nothing, because the value shares the memory of `fx`. Backward: `dx`. If `dy` is computed on the way and
+    not used elsewhere, `dx` reuses its memory, so both together take one tensor.
     """
     size = settings.pick(32_000_000, 2_000_000)
     kinds = [
@@ -117,7 +117,7 @@ def block_in_worker(name: str, **arguments: int) -> dict[str, Sampler]:
 
 
 def _blocks(settings: Settings) -> list[Case]:
-    """Memory and time of one training step of transformer blocks, by what each way keeps, beside JAX's policies."""
+    """Memory and time of a training step of transformer blocks, by what is kept, beside JAX's policies."""
     arguments = settings.pick(
         {"blocks": 8, "batch": 2, "length": 256, "width": 256, "heads": 4},
         {"blocks": 2, "batch": 1, "length": 8, "width": 8, "heads": 2},
@@ -145,7 +145,7 @@ def _blocks(settings: Settings) -> list[Case]:
 
 _CHECKPOINTS = {SQRT: "sqrt", LOG: "log"}
 _IN_TENSORFLOW = (*_CHECKPOINTS, TF_LOOP)
-# Of those that keep the values of all steps; JAX's keeps three a step.
+# The longest loops for implementations that keep the values of all steps. JAX's keeps three values a step.
 _LONGEST = {TF_LOOP: 4096, JAX_LOOP: 1024}
 
 
@@ -201,7 +201,7 @@ def _loop_memory(lengths: Sequence[int], size: int) -> Samplers:
 def _loop_times(jit: bool, **arguments: Any) -> Samplers:
     steps = _loop_steps(jit=jit, **arguments)
     found: dict[str, Sampler | str] = {name: Timed(gradients) for name, gradients in steps.items()}
-    # JAX compiles always.
+    # JAX always compiles.
     return found | dict(foreign.times_in("jax", "loop_times", **arguments) if jit else {})
 
 

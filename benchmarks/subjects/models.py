@@ -1,6 +1,6 @@
-"""The time and the memory of a training step of whole models, whose cost is what a user feels.
+"""The time and the memory of a training step of whole models: what a user notices.
 
-Each has one custom gradient, used once or many times. The assignments of the optimizer are left out: they are the same.
+Each has one custom gradient, used once or many times. The optimizer is left out, because it costs the same everywhere.
 """
 
 import functools
@@ -13,7 +13,7 @@ from ..models import in_tensorflow
 from ..models.networks import networks
 
 _MIB = 2**20
-# The framework beside TensorFlow in a mode: PyTorch runs each operation as it comes, JAX compiles all of them.
+# The framework that is compared in each mode: PyTorch runs operations one by one, JAX compiles them.
 _FOREIGN = {"eager": ("torch", TORCH), "XLA": ("jax", COMPILED_JAX)}
 
 

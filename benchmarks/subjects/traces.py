@@ -1,4 +1,4 @@
-"""Traces: rules that call their own function, and first calls of functions that are traced in eager mode."""
+"""Tracing: rules that call their own function, and first calls of functions that eager mode traces."""
 
 import functools
 import gc
@@ -40,7 +40,7 @@ def _series(x: tf.Tensor) -> tf.Tensor:
 
 
 def _recursive(decorate: Callable, calls: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function whose gradient calls it so many times."""
+    """A function whose gradient calls it this many times."""
 
     @decorate
     def function(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
@@ -79,7 +79,7 @@ def _block(x: tf.Tensor) -> tf.Tensor:
 
 
 _STEPS = 16
-# A constant of each loop. The library finds a loop of the same operations again.
+# Each loop gets its own constant, because the library reuses a loop with the same operations.
 _constants = itertools.count()
 
 Function = Callable[[tf.Tensor], tf.Tensor]
@@ -96,7 +96,7 @@ def _scan() -> Function:
     return lambda x: cg.scan(lambda carry, _: (_block(carry + constant), ()), x, length=_STEPS)[0]
 
 
-# What eager mode traces at the first call, and the function without it: each makes a new function.
+# Functions that eager mode traces at the first call, and the same without: each entry makes a new function.
 _TRACED: dict[str, tuple[Callable[[], Function], Callable[[], Function]]] = {
     RECOMPUTED: (lambda: cg.recompute_grad(lambda x: _block(x)), lambda: lambda x: _block(x)),
     OVERRIDDEN: (

@@ -2,8 +2,8 @@
 
     python examples/c_api/save_model.py FOLDER
 
-FOLDER gets a SavedModel, model, and a frozen graph of TensorFlow 1 with the ops in it, graph.pb. Every gradient in them
-is a custom one that differs from the derivative of its value.
+FOLDER gets a SavedModel, model, and a frozen TensorFlow 1 graph with the ops in it, graph.pb. All gradients in them are
+custom ones that differ from the true derivative.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tf_cg_ops as cg
 
 @cg.custom_gradient
 def spike(v: tf.Tensor) -> tuple[tf.Tensor, object]:
-    """One above the threshold, else zero; a smooth bump in the place of its derivative, which is zero."""
+    """One above the threshold, else zero, with a smooth bump as its derivative."""
     return tf.cast(v > 1.0, v.dtype), lambda dy: dy / (1.0 + 10.0 * tf.abs(v - 1.0)) ** 2
 
 
@@ -26,7 +26,7 @@ class Model(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([2], tf.float64)])
     def embed(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The square, with 5 and 7 as its derivative, and not 2x."""
+        """The square, with the derivative 5 and 7 instead of 2x."""
         weight = tf.constant([2.0, 3.0], tf.float64)
         return {"y": weight * cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x)}
 
@@ -37,7 +37,7 @@ class Model(tf.Module):
 
 
 def graph_of_both() -> tf.compat.v1.GraphDef:
-    """A graph with the ops in it, rather than in functions: x, and y for either."""
+    """A graph with the ops themselves instead of functions: x, and a y for each."""
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float64, [2], name="x")
         tf.identity(cg.embed_gradient(x**2, tf.constant([5.0, 7.0], tf.float64), x), name="embed")

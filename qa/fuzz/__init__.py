@@ -1,1 +1,1 @@
-"""Random input, drawn and made smaller by hypothesis: `python -m qa.fuzz`."""
+"""Random input, drawn and shrunk by hypothesis: `python -m qa.fuzz`."""

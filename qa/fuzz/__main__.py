@@ -11,7 +11,7 @@ import sys
 
 from .hunt import SUBJECTS, hunt
 
-# A hunt ends after so many examples, because TensorFlow keeps much of each trace, and hypothesis of each case.
+# A hunt ends after this many examples, because TensorFlow keeps much of each trace, and hypothesis much of each case.
 EXAMPLES_OF_A_HUNT = 2_500
 
 

@@ -1,7 +1,7 @@
-"""embed_gradient in every mode: the first order against NumPy, higher ones against the formula in float64.
+"""embed_gradient in every mode: first order against NumPy, higher orders against the formula in float64.
 
-For order one the target is h, with the upstream w; above that it is sum(w * sin(h)), and each order is the gradient of
-the order before, contracted with weights for each of fx, gx and x.
+For order one, h is differentiated with the upstream w. For higher orders it is sum(w * sin(h)), and each order is the
+gradient of the previous one, contracted with weights for each of fx, gx and x.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ from tests.support.tensors import DTYPES, GRADIENT_RTOL, random_array
 from . import shapes
 from .modes import MODES, eager, spec
 
-# Eager mode costs a fiftieth of the others, which trace.
+# Eager mode costs a fiftieth of the modes that trace.
 _MODES = ("eager",) * 20 + tuple(MODES)
 
-# Sines and products of them are rounded too coarsely in other dtypes, and are no derivatives in complex ones.
+# For higher orders: other dtypes round sines and their products too coarsely, or are complex.
 _DTYPES_OF_HIGHER_ORDERS = (tf.float64, tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    shapes: tuple  # Of fx, gx and x.
+    shapes: tuple  # The shapes of fx, gx and x.
     axis: list | None
     pairs: int = 1
     dtype: tf.DType = tf.float64
@@ -38,7 +38,7 @@ class Case:
     seed: int = 0
 
     def arrays(self):
-        """Those of fx, each gx, each x; of the upstream; and of the weights for the orders after the first."""
+        """fx, each gx and each x; the upstream gradient; and the weights for higher orders."""
         rng = np.random.default_rng(self.seed)
         fx, gx, x = self.shapes
         variables = [fx] + [gx] * self.pairs + [x] * self.pairs
@@ -51,7 +51,7 @@ def cases(draw):
     of_fx_gx_x, axis = draw(shapes.fitting_shapes())
     order = draw(st.sampled_from((1, 2, 3)))
     mode = draw(st.sampled_from(_MODES))
-    may_be_a_tensor = axis is not None and mode != "xla"  # As docs/limits.md says.
+    may_be_a_tensor = axis is not None and mode != "xla"  # See docs/limits.md, XLA.
     return Case(
         shapes=of_fx_gx_x,
         axis=axis,
@@ -67,7 +67,7 @@ def cases(draw):
 
 
 def _embed(fx, gx, x, axis, fx_gx_manually_stopped):
-    """The formula by built-in ops: fx + sum(gx * (x - stop(x)))."""
+    """The formula in built-in ops: fx + sum(gx * (x - stop(x)))."""
     if not fx_gx_manually_stopped:
         fx, gx = tf.stop_gradient(fx), [tf.stop_gradient(g) for g in gx]
     h = fx
@@ -80,7 +80,7 @@ def _embed(fx, gx, x, axis, fx_gx_manually_stopped):
 
 
 def derivatives(case, embed):
-    """A function of tensors: the value, and of each order the gradients by fx, each gx and each x."""
+    """A function of tensors: the value, and for each order the gradients with respect to fx, each gx and each x."""
 
     def run(*tensors):
         count = 1 + 2 * case.pairs
@@ -109,7 +109,7 @@ def derivatives(case, embed):
 def _by_tensorflow(case):
     def embed(fx, gx, x, fx_gx_manually_stopped, tensors):
         axis = case.axis
-        if case.axis_is_a_tensor:  # Known at run time alone.
+        if case.axis_is_a_tensor:  # Known only at run time.
             axis = tf.constant(axis, tf.int32, [len(axis)]) + tf.size(tensors[0], tf.int32) * 0
         if case.pairs == 1:
             (gx,), (x,) = gx, x
@@ -119,7 +119,7 @@ def _by_tensorflow(case):
 
 
 def expected(case):
-    """The same as arrays of float64 or complex128."""
+    """The same, as float64 or complex128 arrays."""
     arrays = [reference.widen(a) for a in case.arrays()]
     if case.order > 1:
         return eager(
@@ -132,7 +132,7 @@ def expected(case):
 
 
 def check(case, folder=None):
-    """Raises AssertionError unless value and gradients are those of the reference, in eager mode and in the case's."""
+    """Raises AssertionError unless value and gradients equal the reference, in eager mode and in the mode of the case."""
     arrays, run, right = case.arrays(), _by_tensorflow(case), expected(case)
     rtol = GRADIENT_RTOL[case.dtype] * (1 if case.order == 1 else 100)
     for mode in dict.fromkeys(("eager", case.mode)):

@@ -1,4 +1,4 @@
-"""Runs hypothesis over a subject: its cases are drawn here, and checked in a child process."""
+"""Runs hypothesis on a subject: draws cases here and checks them in a child process."""
 
 import collections
 import importlib
@@ -12,7 +12,7 @@ from .processes import DiedError, FailedError, Worker
 SUBJECTS = ("raw", "differential", "saved_models")
 
 SETTINGS = {
-    "deadline": None,  # Traces take as long as they take.
+    "deadline": None,  # Traces may take long.
     "database": None,
     "suppress_health_check": list(hypothesis.HealthCheck),
     "print_blob": False,
@@ -20,11 +20,11 @@ SETTINGS = {
 
 
 def hunt(subject, examples, seed=0, check=None, **limits):
-    """How many cases there were of each kind; and the smallest case that fails, with what is wrong, or None.
+    """How many cases of each kind there were, and the smallest case that fails with the reason, or None.
 
     A subject is a module of this folder with the strategy `cases()` and the function `check(case, folder)`, which
-    returns the kind of the case, as "row: column" of a table. With `control(case, folder)`, a process that dies there
-    too is TensorFlow's fault. Odd seeds are without the graph passes, since a process reads only once whether they are.
+    returns the kind of the case, as "row: column" of a table. If it also has `control(case, folder)` and the process dies
+    there, too, the fault is TensorFlow's. Odd seeds run without the graph passes; a process decides that only once.
     """
     module = importlib.import_module(f"{__package__}.{subject}")
     counts, failure = collections.Counter(), {}

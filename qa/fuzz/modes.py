@@ -1,4 +1,4 @@
-"""The modes in which TensorFlow runs a function of tensors: each takes arrays, and what is known of their shapes."""
+"""The modes in which TensorFlow runs a function. Each takes arrays, and how much of their shapes is known."""
 
 import tempfile
 
@@ -29,7 +29,7 @@ def xla(run, arrays, specs):
 
 
 def vectorized_map(run, arrays, specs):
-    """The second member of a batch, of which the first has other numbers."""
+    """The second member of a batch; the first has other numbers."""
     others = [a * 2 if a.dtype.kind in "fcV" else a for a in map(np.asarray, arrays)]
     batch = [tf.stack([tf.constant(other), tf.constant(a)]) for other, a in zip(others, arrays, strict=True)]
     ranked = [s if s.shape.rank is not None else spec(a, "rank") for s, a in zip(specs, arrays, strict=True)]

@@ -1,4 +1,4 @@
-"""Imported before TensorFlow by the process that children are forked from: without what only Keras would import."""
+"""The parent of forked children imports this before TensorFlow, so that packages which only Keras needs stay out."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Runs checks in a child process, because a check may end it, hang or take all memory: each is an exception here."""
+"""Runs checks in a child process, because a check can crash, hang or take all memory. Each becomes an exception here."""
 
 import contextlib
 import faulthandler
@@ -13,7 +13,7 @@ import time
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["qa.fuzz.preloaded", "tensorflow", "tf_cg_ops"]
-)  # Imported once; each child starts in a moment.
+)  # Imported once, so that each child starts quickly.
 
 
 class FailedError(AssertionError):
@@ -25,7 +25,7 @@ class DiedError(AssertionError):
 
 
 class Worker:
-    """Calls functions in a child process, which is replaced when it dies."""
+    """Calls functions in a child process, and replaces the process when it dies."""
 
     def __init__(self, environment=(), seconds=60, megabytes=1500):
         self._environment, self._seconds, self._bytes = dict(environment), seconds, megabytes << 20
@@ -40,7 +40,7 @@ class Worker:
             self._end()
 
     def run(self, function, *args):
-        """The result of `function(*args)`; all of them are pickled."""
+        """The result of `function(*args)`. Function, arguments and result are pickled."""
         if self._process is None:
             self._pipe, theirs = CONTEXT.Pipe()
             arguments = theirs, self._log.name, self._environment

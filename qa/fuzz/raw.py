@@ -51,7 +51,7 @@ def _apply(call, tensors):
 
 
 def _variable(kind, array):
-    """Of TensorFlow 1; without a value, no initializer of all variables knows it."""
+    """A TensorFlow 1 variable. Without a value, it is not among the variables that get initialized."""
     collections = [] if "without a value" in kind else None
     made = tf.compat.v1.Variable(
         lambda: tf.constant(array), dtype=array.dtype, use_resource="resource" in kind, collections=collections
@@ -60,7 +60,7 @@ def _variable(kind, array):
 
 
 def _answer(call, upstreams):
-    """The outputs and, with upstreams, the gradients; for "infer" the graph's own outputs."""
+    """The outputs and, with upstreams, the gradients. For "infer" the symbolic outputs."""
     arrays = call.arrays()
     is_given = [not each.constant and not each.variable for each in call.inputs]
 
@@ -89,12 +89,12 @@ def _answer(call, upstreams):
 
 
 def check(call, folder=None):
-    """Raises AssertionError unless the call has the right answer or is refused with an exception, as it should be."""
+    """Raises AssertionError unless the call has the right answer, or is refused as it should be."""
     verdict = judge(call)
     refused = None
     try:
         answer = _answer(call, verdict.upstreams)
-    except Exception as exception:  # Every exception is an answer to be judged.
+    except Exception as exception:  # Every exception is an answer to judge.
         refused = exception
     if refused is None:
         assert verdict.outputs is not None or verdict.is_open, f"accepted, not refused ({verdict.why}): {answer}"

@@ -1,4 +1,4 @@
-"""Random calls of the ops, by hypothesis: most of them well formed, many nearly so."""
+"""Random calls of the ops, by hypothesis: most are valid, many nearly so."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from .shapes import altered, fitting_shapes, shapes
 # Without uint16 and larger, which tf.vectorized_map cannot stack.
 NUMBERS = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8]
 
-# Shapes that no memory holds, that overflow, with many dimensions, and of nothing.
+# Shapes too large for memory, shapes that overflow, with many dimensions, and empty ones.
 ODD_SHAPES = (
     *([2**50], [2**60], [2**61], [2**62], [2**63 - 1], [2**30, 2**30], [2**62, 1], [1, 2**61]),
     *([2**62, 4], [2**63 - 1, 2], [2**32, 2**32], [-(2**63)], [-1], [-2, 3], [2, -(2**31)]),
@@ -31,10 +31,10 @@ VARIABLES = *[None] * 9, "ref", "resource", "ref without a value", "resource wit
 class Input:
     dtype: tf.DType
     shape: tuple
-    values: list | None = None  # Those of a shape tensor; others are random.
-    known: str = "shape"  # While tracing: "shape", "rank" or "nothing".
-    constant: bool = False  # In the graph.
-    variable: str | None = None  # Of a session: one of VARIABLES.
+    values: list | None = None  # For a shape tensor; other inputs are random.
+    known: str = "shape"  # What is known while tracing: "shape", "rank" or "nothing".
+    constant: bool = False  # Whether it is a constant in the graph.
+    variable: str | None = None  # In a session: one of VARIABLES.
 
     def array(self, rng):
         if self.values is not None:
@@ -76,9 +76,9 @@ def _rarely(draw, one_in):
 
 
 def _alignment(draw):
-    """Shapes by role, most of which fit, and the attributes for their alignment."""
+    """Shapes by role, which mostly fit, and the attributes for their alignment."""
     of_fx_gx_x, axis = draw(fitting_shapes())
-    if _rarely(draw, 50):  # Lengths at which the kernel's loops change.
+    if _rarely(draw, 50):  # Lengths at which the kernel takes other loops.
         n = draw(one_of(255, 257, 513, 5003))
         of_fx_gx_x, axis = draw(
             one_of((((n,), (n,), (n,)), []), (((n,), (n, 3), (3,)), None), (((3,), (3, n), (3, n)), [1]))
@@ -98,7 +98,7 @@ def _alignment(draw):
 
 
 def _dtypes(draw, count):
-    """Mostly one that the op takes, for all inputs."""
+    """One dtype for all inputs, mostly one that the op takes."""
     dtypes = [draw(one_of(*DTYPES))] * count
     if count and _rarely(draw, 10):
         dtypes[draw(st.integers(0, count - 1))] = draw(one_of(*NUMBERS))
@@ -117,7 +117,7 @@ def _embed(draw):
 
 
 def _shape_tensor(draw, shape):
-    """The shape in int32 or int64, or what is no shape."""
+    """The shape in int32 or int64, or an invalid one."""
     sizes, odd = list(shape), draw(st.integers(0, 19))
     if odd == 0:
         return Input(tf.int32, *draw(one_of(((), [1]), ((1, 2), [2, 3]))))
@@ -159,7 +159,7 @@ def _barrier(draw):
 
 
 def _rule(draw):
-    if draw(st.booleans()):  # As the rule "product" needs them.
+    if draw(st.booleans()):  # What the rule "product" needs.
         inputs, counts = [Input(tf.float32, draw(shapes))] * 3, (1, 1, 1)
     else:
         counts = draw(one_of(1, 2, 3, 0)), draw(one_of(1, 0, 2)), draw(one_of(1, 0, 2))

@@ -1,4 +1,4 @@
-"""The answer that a raw call must give, by NumPy: values for its outputs and gradients, or an exception."""
+"""What a raw call must return, by NumPy: outputs and gradients, or an exception."""
 
 import dataclasses
 import math
@@ -11,10 +11,10 @@ from tests.support import reference
 from tests.support.reference import ROLES
 from tests.support.tensors import DTYPES, random_array
 
-# Exceptions with which any call may be refused; RefusedError.also names others.
+# Any call can be refused with these exceptions. RefusedError.also has more.
 USUAL = ("ValueError", "TypeError", "InvalidArgumentError")
 
-# No machine can allocate this; other sizes of the fuzzer are small.
+# Too much for any machine; the fuzzer's other sizes are small.
 HUGE = 2**47
 
 # The functions that a rule may name, with the dtypes of their arguments and results.
@@ -27,7 +27,7 @@ RULES = {
 
 
 class RefusedError(ValueError):
-    """A call that must raise: the reason, and exceptions allowed beside the usual ones."""
+    """A call that must raise: the reason, and exceptions that are allowed besides the usual ones."""
 
     def __init__(self, why, *also):
         super().__init__(why)
@@ -36,7 +36,7 @@ class RefusedError(ValueError):
 
 @dataclasses.dataclass
 class Expected:
-    """A value. Without a scale it is forwarded, bit for bit; else it is computed, from terms of that size."""
+    """A value. Without a scale it is passed on, bit for bit; with one it is computed from terms of that size."""
 
     value: object
     dtype: tf.DType
@@ -46,11 +46,11 @@ class Expected:
 @dataclasses.dataclass
 class Verdict:
     outputs: list | None = None  # None: the call is refused.
-    upstreams: list | None = None  # One for each differentiable output, if a gradient is wanted,
-    gradients: list | None = None  # and one for each differentiable input; None among them: there is none.
+    upstreams: list | None = None  # One for each differentiable output, if a gradient is wanted.
+    gradients: list | None = None  # One for each differentiable input; None if it has no gradient.
     why: str = ""
     exceptions: tuple = USUAL
-    is_open: bool = False  # TensorFlow decides: it has not everything for all dtypes.
+    is_open: bool = False  # Up to TensorFlow, which does not have everything for all dtypes.
 
 
 def is_differentiable(array):
@@ -83,16 +83,16 @@ def judge(call):
 
 
 def _is_left_to_tensorflow(call):
-    """Whether the call is more than tf.vectorized_map can take."""
+    """Whether tf.vectorized_map may fail by itself."""
     shape = call.inputs[-1] if call.op == "CustomGradientEmbedGrad" else None
-    # docs/limits.md says that the rank of an operand has to be known; and it counts in int32.
+    # Ranks must be known (docs/limits.md), and it counts in int32.
     is_unknown = shape and not shape.constant and shape.known != "shape"
     is_far = any(size >= 2**31 for each in call.inputs for size in each.shape)
     return call.mode == "vectorized_map" and (is_unknown or is_far)
 
 
 def _is_unchecked(call):
-    """Whether TensorFlow need not look at what is wrong.
+    """Whether TensorFlow need not notice what is wrong.
 
     In a graph without gradients, ops are replaced by their values before shapes are compared at run time. XLA compares
     only shapes that it knows while it compiles.
@@ -114,7 +114,7 @@ def _shape_of(array):
         raise RefusedError("no shape tensor")
     sizes = tuple(array.tolist())
     if min(sizes, default=0) < 0 or math.prod(size or 1 for size in sizes) >= 2**63 or len(sizes) > 254:
-        raise RefusedError(f"{sizes} is no shape")
+        raise RefusedError(f"{sizes} is not a shape")
     return sizes
 
 

@@ -1,6 +1,6 @@
-"""Edits of a SavedModel: of any field of a message in its file, or of the bytes of its files.
+"""Edits any field of a message in a SavedModel, or the bytes of its files.
 
-An edit is numbers, which hypothesis draws and makes smaller; each chooses one of what there is, in turn.
+An edit consists of numbers that hypothesis draws and shrinks. Each number chooses one of the possibilities in turn.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def _our_nodes(proto):
 
 
 def _calls(proto):
-    """Where functions are named, so that they may come to call themselves."""
+    """The places that name functions, so that an edit can make a function call itself."""
     nodes = [node for function in _functions(proto) for node in function.node_def]
     return [a.func for node in nodes for _, a in sorted(node.attr.items()) if a.HasField("func")]
 
@@ -101,7 +101,7 @@ def apply_to_bytes(edit, folder):
 
 
 def _slots(message):
-    """Every field of a message that could be set, as deep as it is filled: (message, field, key or index)."""
+    """Every field that could be set, in the message and those inside it: (message, field, key or index)."""
     found, pending = [], [message]
     while pending:
         current = pending.pop()
@@ -207,7 +207,7 @@ def _replace_in(body, library):
 
 
 def _replace(node, library):
-    """Returns the call that is to be added: of a rule, as its gradient would, with results as upstream gradients."""
+    """Returns a call to add: of the rule, as its gradient would call it, with results as upstream gradients."""
     name = next((n for n in ("Tresults", "Tvalues") if n in node.attr), None)
     types = list(node.attr[name].list.type) if name else [node.attr["T"].type]
     given = [each for each in node.input if not each.startswith("^")]
@@ -217,7 +217,7 @@ def _replace(node, library):
     captured = list(node.attr["Tcaptures"].list.type)
     size = node.attr["N"].i
     node.attr.clear()
-    if not 0 <= size <= len(given):  # A list that is said to be longer than it is, or of a negative length.
+    if not 0 <= size <= len(given):  # A list that claims to be longer than it is, or to have a negative length.
         node.op, node.attr["N"].i, node.attr["T"].type = "Pack", size, types[0]
     else:
         node.op, node.input[:] = "IdentityN", [*given[: len(types)], *controls]

@@ -1,7 +1,7 @@
-"""One action on an edited SavedModel: it ends with a result or an exception.
+"""Does one thing with an edited SavedModel, which must end with a result or an exception.
 
 `inspect`, `strip`, `override` and `adopt` document their exceptions. If the process dies, `control` does the same with
-built-in ops in the places of this library's: the same failure there is one of TensorFlow.
+built-in ops instead of this library's. If it dies there, too, the failure is TensorFlow's.
 """
 
 import dataclasses
@@ -25,12 +25,11 @@ X, DY = np.array([0.5, -1.0, 2.0]), np.array([1.0, 10.0, 100.0])
 
 @tf.custom_gradient
 def foreign(x):
-    """A gradient of TensorFlow's decorator, with a variable."""
+    """A function of `tf.custom_gradient`, with a variable."""
     return x * functions.WEIGHT, lambda dy, variables: (3.0 * dy, [dy * x for _ in variables])
 
 
-# The small models that are edited. Between them they hold every op of the library, in graphs, functions, loops and
-# conditionals.
+# The small models to edit. Together they have every op of the library, in graphs, functions, loops and conditionals.
 BASES = {
     "embed": lambda x: functions.stopped(x) + functions.unstopped(x) + functions.two_inputs(x),
     "axis": lambda x: functions.along_an_axis(x) + functions.recomputed(x),
@@ -42,7 +41,7 @@ BASES = {
 
 
 def save(name, folder):
-    """A function of three numbers, also as the signature."""
+    """Saves a function of three numbers, also as the signature."""
     module = tf.Module()
     module.w = functions.WEIGHT
     spec = tf.TensorSpec([None if name in ("step", "axis") else 3], tf.float64, name="x")
@@ -51,7 +50,7 @@ def save(name, folder):
 
 
 class UndocumentedError(AssertionError):
-    """An exception that strip, override, adopt and inspect do not document, by its kind or message; or a file left over."""
+    """An exception whose type or message strip, override, adopt and inspect do not document, or a file left over."""
 
 
 def _promised(api, action):
@@ -72,7 +71,7 @@ def inspect(folder):
 
 
 def _written(name, folder, **options):
-    """The report of a function that writes a copy, which must be whole or not there."""
+    """The report of a function that writes a copy. The copy must be complete, or not exist."""
     target, before, write = folder.parent / "target", _contents(folder), getattr(cg.saved_model, name)
     is_whole = False
     try:
@@ -96,8 +95,8 @@ def load(folder):
 
 
 def signature(folder):
-    """The signature, in a vectorized_map and compiled by XLA."""
-    loaded = tf.saved_model.load(str(folder))  # Its variables live as long.
+    """Runs the signature in a vectorized_map and under XLA."""
+    loaded = tf.saved_model.load(str(folder))  # Keeps its variables alive.
 
     @tf.autograph.experimental.do_not_convert
     def call(x):
@@ -130,7 +129,7 @@ def _stop(op, *dy):
     return [None] * len(op.inputs)
 
 
-# What `check` does, and what `control` does instead: `strip` alone does nothing that TensorFlow would do, too.
+# What `check` does, and what `control` does instead. Only `strip` does nothing that TensorFlow would do, too.
 ACTIONS = {
     "inspect": (inspect, import_graph),
     "strip": (functools.partial(_written, "strip", check=False), None),
@@ -160,7 +159,7 @@ def cases(draw):
 
 
 def _edited(case, folder):
-    """The folder of the edited model, alone in its own."""
+    """The folder of the edited model, in a folder of its own."""
     original = folder / "bases" / case.base
     if not original.exists():
         save(case.base, folder / "saving")
@@ -185,7 +184,7 @@ def read(model):
 
 
 def check(case, folder):
-    """Raises an UndocumentedError, and nothing else."""
+    """Raises UndocumentedError or nothing."""
     model = _edited(case, folder)
     try:
         ACTIONS[case.action][0](model)

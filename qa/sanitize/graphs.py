@@ -30,7 +30,7 @@ def model(x):
 
 
 def in_one_graph(v2):
-    """With loops and conditionals as functions, or as nodes; and with an assignment that waits for the value."""
+    """A graph with loops and conditionals as functions or as nodes, and an assignment that waits for the value."""
     (tf1.enable_control_flow_v2 if v2 else tf1.disable_control_flow_v2)()
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [3, 4])
@@ -54,7 +54,7 @@ def save(folder):
 
 
 def loaded(session, folder):
-    """The input of a saved function and its gradient, which is made without Python."""
+    """The input of a saved function, and its gradient, made without Python."""
     signature = tf1.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
     x, y = (session.graph.get_tensor_by_name(info.name) for info in (signature.inputs["x"], signature.outputs["y"]))
     return x, tf1.gradients(y, x)[0]

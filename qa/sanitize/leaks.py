@@ -1,4 +1,4 @@
-"""Runs every kernel, the graph passes and the gradients without Python, some times each, for LeakSanitizer."""
+"""Runs every kernel, the graph passes and the gradients without Python several times, for LeakSanitizer."""
 
 import shutil
 import tempfile
@@ -22,7 +22,7 @@ def gradient(x):
 
 
 def in_a_session(folder):
-    """The passes on a session's graph, and the gradient of a saved function, which is taken in C++."""
+    """The passes on a session's graph, and the gradient of a saved function, computed in C++."""
     with tf.Graph().as_default(), tf1.Session() as session:
         session.run(gradient(tf.constant(X)))
         x, dx = loaded(session, folder)
@@ -31,7 +31,7 @@ def in_a_session(folder):
 
 
 def refused():
-    """Errors have messages to free."""
+    """Calls that fail: their messages must be freed."""
     for shape in ([4], [2, 2]):
         try:
             library.custom_gradient_embed_grad(tf.ones([3]), tf.ones([3]), tf.constant(shape), wrt="x")

@@ -17,7 +17,7 @@ class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : data_(data), left_(size) {}
 
-  // The next bytes as one number; zeros when there are no more.
+  // The next bytes as one number; zeros after the end.
   uint64_t Next(int count) {
     uint64_t number = 0;
     for (; count > 0; --count) {

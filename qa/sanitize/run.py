@@ -1,7 +1,7 @@
 """Runs the C++ side under sanitizers: python3 -m qa.sanitize.run [PARTS], or make sanitize.
 
-Every part builds its programs in a folder below build/. If it finds something, its report is printed and the exit
-status is 1.
+Every part builds its programs in a folder below build/. If it finds something, it prints the report and the exit status
+is 1.
 """
 
 import argparse
@@ -21,21 +21,21 @@ from build_ops.tensorflow import tensorflow_flags
 FOLDER = ROOT / "build" / "sanitize"
 HARNESSES = "qa/sanitize"
 
-# -O1 and frame pointers: reports name the lines. The last -O counts.
+# With -O1 and frame pointers, reports name the lines. (The last -O counts.)
 LINES = ("-O1", "-g", "-fno-omit-frame-pointer")
 FUZZER = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
-# AddressSanitizer finds null pointers by itself, and the checks for them take half of the compiler's time.
+# No checks for null pointers: AddressSanitizer finds them anyway, and the checks take half of the compile time.
 MEMORY = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
     "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,object-size",
 )
 THREADS = ("-fsanitize=thread",)
-# The op library lives beside TensorFlow, which knows of no sanitizer:
-# - Abseil's and protobuf's types have another layout where their headers see AddressSanitizer.
-# - vptr asks for type information that TensorFlow's libraries keep to themselves.
-# - With the checks for null pointers g++ rejects constant expressions in Abseil.
-# - Fortified functions of the C library go past the sanitizer's own.
+# TensorFlow in the same process is built without sanitizers, so some options must differ:
+# - Abseil's and protobuf's types have another layout if their headers see AddressSanitizer.
+# - vptr needs type information that TensorFlow's libraries do not export.
+# - With checks for null pointers, g++ rejects constant expressions in Abseil.
+# - Fortified functions of the C library bypass the sanitizer's.
 LIBRARY_FLAGS = (
     *LINES,
     *("-U_FORTIFY_SOURCE", "-U__SANITIZE_ADDRESS__"),
@@ -43,7 +43,7 @@ LIBRARY_FLAGS = (
     "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=undefined",
 )
-# For the passes alone, in a program that is linked against TensorFlow. Its headers are to look the same, too.
+# Only for the passes, in a program that is linked against TensorFlow. Its headers must look the same, too.
 PASS_FLAGS = (*LINES, "-U__SANITIZE_THREAD__", *THREADS)
 
 SHAPES = (
@@ -54,7 +54,7 @@ SHAPES = (
     "cuda/schedule.cc",
 )
 ARITHMETIC = (
-    *(source for source in SOURCES if source.startswith("cc/lib/block_kernels")),  # By far the slowest.
+    *(source for source in SOURCES if source.startswith("cc/lib/block_kernels")),  # By far the slowest, so first.
     f"{HARNESSES}/contract.cc",
     "cc/lib/alignment.cc",
     "cc/lib/contraction.cc",
@@ -85,7 +85,7 @@ TESTS = (
     "graph/test_xla",
 )
 
-# The last of what programs and pytest print about their extent.
+# How programs and pytest print how much they did.
 AMOUNT = re.compile(r"number_of_executed_units: \d+|^\d+ runs, .*$|\d+ passed.*?(?= in )", re.MULTILINE)
 
 
@@ -101,7 +101,7 @@ def build_program(name, compiler, flags, sources):
 
 @functools.cache
 def find_clang():
-    """A clang++ that has libFuzzer, of any version, or None; Debian has its runtime in a package of its own."""
+    """A clang++ of any version that has libFuzzer, or None. (Debian packages libFuzzer's runtime separately.)"""
     probe = ["-fsanitize=fuzzer,address", "-x", "c++", "-", "-o", os.devnull]
     target = 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
     for name in ("clang++", *(f"clang++-{version}" for version in range(22, 13, -1))):
@@ -114,7 +114,7 @@ def find_clang():
 
 @functools.cache
 def without_randomized_addresses():
-    """The command before a program: older sanitizers fail where the kernel spreads addresses widely."""
+    """A prefix for the command: older sanitizers fail if the kernel randomizes addresses widely."""
     probe = ["setarch", "-R", "true"]
     is_allowed = shutil.which("setarch") and subprocess.run(probe, capture_output=True, check=False).returncode == 0
     return probe[:-1] if is_allowed else []
@@ -142,7 +142,7 @@ def check_shapes(seconds, seed, tests):
     ran = f"libFuzzer on alignment, plans and GPU schedules, {seconds} s"
     clang = find_clang()
     if clang is None:
-        skipped = "skipped: there is no clang++ with libFuzzer (make install-clang)"
+        skipped = "skipped: clang++ with libFuzzer is missing (make install-clang)"
         return {"part": ran, "result": skipped, "amount": ""}
     program = build_program("fuzz_shapes", clang, FUZZER, SHAPES)
     # The largest memory that a process ever had counts, even that of a large process before it started this one: hence
@@ -176,14 +176,13 @@ def check_passes(seconds, seed, tests):
     paths = [f"-Wl,-rpath,{flag.removeprefix('-L')}" for flag in tensorflow_flags()[1] if flag.startswith("-L")]
     build_with_tensorflow(program, ["-pthread", *paths], PASSES, None, [WITH_CC], PASS_FLAGS)
     ran = f"ThreadSanitizer on the graph passes, 4 threads, {seconds} s"
-    # How TensorFlow's own functions lock is not seen, since they are not instrumented: what they read and write is left
-    # out.
+    # TensorFlow's functions are not instrumented, so the sanitizer does not see their locks. Their accesses are ignored.
     options = {"TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     return check("passes", ran, [program, seconds, 4, *sorted(graphs.iterdir())], **options)
 
 
 def build_instrumented_package():
-    """Makes a copy of the project with an instrumented op library; the real one stays unchanged."""
+    """Makes a copy of the project with an instrumented op library. The real one stays as it is."""
     copy = FOLDER / "project"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", "*.so")
     shutil.copytree(ROOT, copy, ignore=ignored, dirs_exist_ok=True)
@@ -197,9 +196,9 @@ def check_in_tensorflow(part, ran, command, package, leaks=False):
     reports = FOLDER / f"{part}-reports"
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
-    # pytest keeps what a test prints, and loses it when the process dies: hence files. Requests for more memory than
-    # there is are answered as malloc answers them, and less is kept of what was freed than tests allow memory to grow.
-    # There are always leaks, of others: they must not decide the status.
+    # Reports go to files, because pytest loses what a test printed if the process dies. As with malloc, too large a request
+    # returns null. The quarantine for freed memory is smaller than the growth that tests allow. Other libraries always
+    # leak, so leaks do not decide the exit status.
     common = f"log_path={reports}/report"
     # Libraries that must be loaded first: the sanitizer's, and the one whose exceptions it watches.
     ask = [["g++", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
@@ -215,7 +214,7 @@ def check_in_tensorflow(part, ran, command, package, leaks=False):
         PYTHONPATH=str(package),
         TF_CPP_MIN_LOG_LEVEL="3",
     )
-    # Also of processes that a test started and did not ask how they ended.
+    # These include reports of processes that a test started without checking how they ended.
     for report in sorted(reports.iterdir()):
         for finding in findings_in(report.read_text(errors="replace")):
             outcome["result"] = "FOUND"
@@ -223,15 +222,15 @@ def check_in_tensorflow(part, ran, command, package, leaks=False):
     return outcome
 
 
-# The paths of sources are relative, and others have no lines.
+# Paths of our sources are relative; frames of other libraries have no lines.
 OUR_FRAME = re.compile(r"^ +#\d+ .* (cc|cuda|qa|tests)/[\w/]+\.\w+:\d+", re.MULTILINE)
 
 
 def findings_in(report):
-    """The findings of a report about this library: faults, which end the process, and leaks with our code on the stack.
+    """What a report says about this library: faults, which end the process, and leaks with our code on the stack.
 
-    Python and TensorFlow leak thousands of times, and so do libraries that they load. To suppress these by name would
-    suppress ours as well, since a suppression looks at the whole stack, and TensorFlow is on each of ours.
+    Python, TensorFlow and the libraries that they load leak thousands of times. We cannot suppress these by name: a
+    suppression looks at the whole stack, and TensorFlow is on every one of ours, too.
     """
     if re.search("ERROR: AddressSanitizer|runtime error: ", report):
         return [report]
@@ -275,7 +274,7 @@ def main():
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+        parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     outcomes = [PARTS[part](arguments.seconds, arguments.seed, arguments.tests) for part in arguments.parts or PARTS]
     lines = ",\n".join(map(json.dumps, outcomes))
     print(lines)

@@ -26,20 +26,20 @@ def test_the_signature_is_that_of_the_contrib_function():
 
 
 def test_tensor_domain_spreads_one_derivative_over_a_row(gradient, rng):
-    """Of numbers in lists, too; the derivative is wrong on purpose, so that no other rule can give it."""
+    """Also for lists of numbers. The derivative is wrong on purpose, so that no other rule can give it."""
     x, dy = random_array(rng, [3, 4]), random_array(rng, [3])
     (dx,) = gradient(lambda x: custom_gradient([1.0, 2.0, 3.0], tf.reduce_max(x, -1), x, axis=-1), [x], dy)
     np.testing.assert_allclose(dx, np.repeat((dy * x.max(-1))[:, None], 4, axis=1))
 
 
 def test_value_and_derivative_that_are_both_zero_stay_zero_and_finite(gradient):
-    """At x = 0 both f = x**2 / 2 and its derivative x vanish: a formula that divides by one of them breaks here."""
+    """At x = 0, f = x**2 / 2 and its derivative x are zero, so a formula that divides by one of them fails."""
     (dx,) = gradient(lambda x: custom_gradient(x**2 / 2, x, x), [np.array([0.0, -0.0])], np.array([1.0, 10.0]))
     np.testing.assert_array_equal(dx, np.zeros(2))
 
 
 def test_manually_stopped_lets_the_caller_decide(gradient, rng):
-    """z reaches the value only through the unstopped fx; gx holds no path of first order."""
+    """z reaches the value only through the unstopped fx. Through gx it has no first derivative."""
     x, z, dy = random_array(rng, [4]), random_array(rng, [4]), random_array(rng, [4])
 
     def function(x, z):
@@ -113,21 +113,22 @@ def test_the_buffer_is_shared_where_fx_has_the_shape_of_the_result(rng):
 
 
 V, M = tf.ones([3]), tf.ones([3, 2])
-AXIS = (
-    "axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got axis {} for x of shape "
-    "(3, 2). Name each event dimension once."
-)
+AXIS = "axis must name dimensions of x, each at most once, with values in [-rank, rank), got axis {} for x of shape (3, 2)."
 ERRORS = {
     "shapes": (
         (V, tf.ones([4]), V),
         ValueError,
-        "the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape (3,), gx of shape (4,) "
-        "and reduce_sum(x, axis) of shape (3,). Reshape fx and gx to the shape of reduce_sum(x, axis).",
+        "fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes (3,), (4,) and (3,). Reshape fx and gx to "
+        "the shape of reduce_sum(x, axis).",
     ),
     "axis_too_large": ((V, V, M, [2]), ValueError, AXIS.format([2])),
     "axis_twice": ((V, V, M, [1, -1]), ValueError, AXIS.format([1, -1])),
     "axis_too_small": ((V, V, M, [-3]), ValueError, AXIS.format([-3])),
-    "bool": ((V, V, V, True), TypeError, "axis is a bool; "),
+    "bool": (
+        (V, V, V, True),
+        TypeError,
+        "axis must be None, an int, a sequence of ints or an integer Tensor, got True. If you mean ",
+    ),
 }
 
 
@@ -154,9 +155,8 @@ def test_shapes_that_do_not_fit_at_run_time():
         return custom_gradient(fx, gx, x, axis=-1)
 
     message = (
-        "compat.bayesflow.custom_gradient: the shapes do not broadcast together; expected sizes that are equal or 1, "
-        "got two of fx, gx and reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of "
-        "reduce_sum(x, axis).] [3] [2]"
+        "compat.bayesflow.custom_gradient: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes below "
+        "for two of them. Reshape fx and gx to the shape of reduce_sum(x, axis).] [3] [2]"
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.ones([3]), tf.ones([3]), tf.ones([2, 5]))

@@ -1,4 +1,4 @@
-"""Claims of docs/migrating.md about TFP's and TensorFlow's functions that no other test shows, compared with this library."""
+"""Claims of docs/migrating.md about TFP and TensorFlow that no other test checks, compared with this library."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def traced(request):
 
 
 def square(x):
-    """Its gradient is ten times that of the operations inside."""
+    """Its gradient is ten times the derivative of its operations."""
     return x**2, lambda dy: 20.0 * dy * x
 
 
@@ -117,7 +117,7 @@ def test_tensorflow_passes_a_gradient_of_another_shape_through(traced):
         return gradient(pass_through(lambda x: tf.reduce_sum(x)), X, traced=traced, upstream=None)[0]
 
     assert total(tf.grad_pass_through).shape == []
-    with pytest.raises(ValueError, match=r"does not keep the shape of 'x'; expected \(2,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"must return a value with the shape of 'x', \(2,\), got \(\)"):
         total(cg.grad_pass_through)
     assert gradient(lambda x: tf.grad_pass_through(tf.round)(x=x), X)[0] is None
     np.testing.assert_allclose(gradient(lambda x: cg.grad_pass_through(tf.round)(x=x), X, traced=traced)[0], DY)

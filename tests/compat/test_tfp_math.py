@@ -55,7 +55,7 @@ ROWS = [*itertools.product(SHAPES, [False, True])]
 
 @pytest.mark.parametrize(("row", "mode"), pairs(ROWS, VJP_MODES))
 def test_every_pair_of_shapes(row, mode, rng):
-    """The true product; and for a uniform dy, TFP's formula and its promise."""
+    """The true product. For a uniform dy, it is also TFP's formula, and keeps its promise."""
     (fx_shape, x_shape, kind), stopped = row
     fx, gx, x = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape))
     dy = random_array(rng, fx_shape)
@@ -75,7 +75,7 @@ def test_every_pair_of_shapes(row, mode, rng):
 
 @pytest.mark.parametrize("fx_shape", [(2, 3), ()], ids=str)
 def test_a_list_of_different_shapes(fx_shape, gradient, rng):
-    """One x of each kind in one call, below an upstream that is not uniform; and TFP's own use, a log-likelihood."""
+    """One x of each kind in one call, with a non-uniform upstream; and TFP's own use, a log-likelihood."""
     fx, dy = random_array(rng, fx_shape), random_array(rng, fx_shape)
     kinds = [((2, 3), ELEMENTWISE), ((2, 3, 4), LEADING), ((5,), MEAN), ((), MEAN), ((2, 3, 1, 2), LEADING)]
     xs = [random_array(rng, shape) for shape, _ in kinds]
@@ -98,7 +98,7 @@ def second_order(function, x, y):
 
 @pytest.mark.parametrize("fx_of", [lambda x, y: x * y, lambda x, y: tf.reduce_sum(x * y)], ids=["vector", "scalar"])
 def test_second_derivatives_are_those_of_the_formula(fx_of, rng):
-    """Below a uniform upstream, manually stopped, with a gx that depends on the other input."""
+    """For a uniform upstream, manually stopped, with a gx that depends on the other input."""
     x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
 
     def make(embed):
@@ -112,7 +112,7 @@ def test_second_derivatives_are_those_of_the_formula(fx_of, rng):
 
 @pytest.mark.parametrize(("size", "traced"), [(60_000, True), (70_000, False), (1_000_000, True)])
 def test_the_mean_over_more_elements_than_float16_counts(size, traced):
-    """1 / size is no number of float16 from 65,505 elements on."""
+    """From 65,505 elements on, float16 has no number for their size."""
 
     def run(fx, x):
         return tape_vjp(lambda x: custom_gradient(fx, tf.constant([3.0], tf.float16), x), [x], tf.ones_like(fx))[1][0]
@@ -124,7 +124,7 @@ def test_the_mean_over_more_elements_than_float16_counts(size, traced):
 
 
 def test_empty_values_give_zeros_where_tfp_gives_nan():
-    """Dimensions may be huge."""
+    """Even if a dimension is huge."""
     small, huge = tf.constant([1.0, 2.0]), tf.zeros([0, 2**40])
     for fx, x in ((tf.zeros([0]), small), (huge, huge), (tf.zeros([0]), huge), (tf.zeros([3]), huge)):
         _, (dx,) = tape_vjp(lambda x, fx=fx: custom_gradient(fx, x, x), [x], fx)
@@ -140,14 +140,14 @@ def test_the_buffer_is_shared(rng):
 def test_a_gx_of_another_shape_is_refused_as_in_tfp():
     v = tf.ones([3])
     message = (
-        "compat.tfp_math.custom_gradient: gx and x differ in shape; expected the shape of x, (3, 1), for gx, got (3,). "
-        "Broadcast gx to the shape of x, or use tf_cg_ops.embed_gradient, which broadcasts."
+        "compat.tfp_math.custom_gradient: gx must have the shape of x, (3, 1), got (3,). Broadcast gx to the shape of x, or "
+        "use tf_cg_ops.embed_gradient, which broadcasts."
     )
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         custom_gradient(v, v, tf.ones([3, 1]))
     message = (
-        "compat.tfp_math.custom_gradient: gx[1] and x[1] differ in shape; expected the shape of x[1], (3,), for gx[1], "
-        "got (2,). Broadcast gx[1] to the shape of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
+        "compat.tfp_math.custom_gradient: gx[1] must have the shape of x[1], (3,), got (2,). Broadcast gx[1] to the shape "
+        "of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
     )
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         custom_gradient(v, [v, [1.0, 2.0]], [v, v])
@@ -158,12 +158,14 @@ def test_a_gx_of_another_shape_is_refused_at_run_time():
     def run(gx, x):
         return custom_gradient(gx, gx, x)
 
-    message = "compat.tfp_math.custom_gradient: gx and x differ in shape; expected the same shape for both"
+    message = (
+        "compat.tfp_math.custom_gradient: gx must have the shape of x, got the shapes below for gx and x. Broadcast"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.ones([3, 1]), tf.ones([3]))
 
 
-# The pairs of shapes of gx and x that TFP takes: it compares two vectors of sizes, of which one may be broadcast.
+# The pairs of shapes of gx and x that TFP takes. It compares two vectors of sizes, and one of them can broadcast.
 BROADCAST_BY_TFP = [
     ((), (), (2,)),
     ((2,), (), (2,)),
@@ -186,7 +188,7 @@ def theirs():
 )
 def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, theirs, rng):
     fx, gx, x = (random_array(rng, shape) for shape in shapes)
-    dy = np.full(fx.shape, 0.7)  # TFP is right for a uniform upstream alone.
+    dy = np.full(fx.shape, 0.7)  # TFP is only right for a uniform upstream.
     _, expected = eager(lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)
     value, found = VJP_MODES[mode](lambda fx, gx, x: custom_gradient(fx, gx, x, True), [fx, gx, x], dy)
     np.testing.assert_array_equal(value, fx)

@@ -1,4 +1,4 @@
-"""Gradients by name, in iterators and of other dtypes; no answer of grad_fn is dropped or guessed."""
+"""Gradients by name, in iterators and in other dtypes: grad_fn's answer is never dropped or guessed."""
 
 import dataclasses
 import functools
@@ -61,7 +61,7 @@ def call_of_a_dict(d, x):
     return d["a"] * d["b"] * x
 
 
-# Calls with a of 7 dy, b of 5 dy and x of 3 dy, in any order of keys.
+# Calls whose gradients are 7 dy for a, 5 dy for b and 3 dy for x, in any order of keys.
 STRUCTURES = {
     "nested": lambda d, x: (call_of_a_dict(d, x), lambda dy: {"x": 3.0 * dy, "d": {"b": 5.0 * dy, "a": 7.0 * dy}}),
     "nested_in_a_tuple": lambda d, x: (call_of_a_dict(d, x), lambda dy: ({"b": 5.0 * dy, "a": 7.0 * dy}, 3.0 * dy)),
@@ -93,7 +93,7 @@ def test_keywords_of_any_name_have_gradients_by_name(gradient, answer):
 
 @pytest.mark.parametrize("keys", [("a", "b"), ("d", "e"), ("d", "k")])
 def test_the_gradient_of_the_only_dict_may_have_its_structure(gradient, keys):
-    """Also if one of its keys is the name of an argument."""
+    """Even if one of its keys is the name of an argument."""
     first, second = keys
     function = cg.custom_gradient(
         lambda d, k=None: (d[first] * d[second], lambda dy: {second: 5.0 * dy, first: 7.0 * dy})
@@ -108,7 +108,7 @@ def test_an_argument_without_tensors_may_be_missing_in_a_dict(gradient):
     np.testing.assert_allclose(dx, 7 * DY)
 
 
-def test_a_dict_of_gradients_beside_those_of_variables(gradient):
+def test_a_dict_of_gradients_beside_gradients_of_variables(gradient):
     v = tf.Variable(Y)
 
     @cg.custom_gradient
@@ -175,8 +175,8 @@ def test_a_gradient_of_floats_for_integers_is_an_error(mode):
 
 
 @pytest.mark.parametrize("constant", [2.0, np.float64(2.0), Y], ids=["float", "number", "array"])
-def test_a_constant_may_have_a_gradient_that_nobody_can_compute(gradient, constant):
-    """The same grad_fn serves Tensors, which a tf.function makes of arrays."""
+def test_a_gradient_for_a_constant_is_accepted_and_not_used(gradient, constant):
+    """So the same grad_fn works for the Tensors that a tf.function makes from arrays."""
     function = cg.custom_gradient(lambda x, k: (x * k, lambda dy: (dy * k, dy * x)))
     (dx,) = gradient(lambda x: function(x, constant), [X], DY)
     np.testing.assert_allclose(dx, DY * constant)

@@ -73,7 +73,7 @@ def test_nested_structures_of_arguments_and_results(gradient):
     np.testing.assert_allclose(dc, 3 * 751 * DY)
 
 
-def test_arguments_that_are_no_tensors(gradient):
+def test_arguments_that_are_not_tensors(gradient):
     @cg.custom_gradient
     def function(x, mode, count, nothing, callback, array):
         assert mode == "fast"
@@ -86,7 +86,7 @@ def test_arguments_that_are_no_tensors(gradient):
 
 
 def test_outputs_without_a_gradient(gradient):
-    """Integers have zeros as their upstream gradient, and None has None."""
+    """The upstream gradient of an integer is zeros, and of None it is None."""
 
     @cg.custom_gradient
     def function(x):
@@ -157,13 +157,13 @@ def test_a_rule_runs_once_for_the_file_and_once_for_each_gradient_that_is_asked_
             tape.watch(x)
             y = run(x)
         np.testing.assert_allclose(tape.gradient(y, x, output_gradients=DY), 6 * DY)
-    assert traced == [False] * 4  # Once more where the graph of the gradient is made, and not at each step.
+    assert traced == [False] * 4  # Once more when the graph of the gradient is built, not at each step.
     function(tf.constant(X))
     assert len(traced) == 4
 
 
 def test_a_result_without_an_upstream_has_zeros_of_its_shape_where_that_is_unknown():
-    """Of integers, and of a result that nothing reads."""
+    """An integer, and a result that is not used."""
     upstreams = []
 
     @cg.custom_gradient
@@ -195,7 +195,7 @@ def test_the_names_of_rules_in_a_graph_are_plain_identifiers():
 
 @cg.custom_gradient
 def with_options(x, k=2.0, training=False, name=None):
-    """Its grad_fn speaks of x alone."""
+    """Its grad_fn returns a gradient only for x."""
     return x * float(k), lambda dy: 10.0 * k * dy if training else float(k) * dy
 
 

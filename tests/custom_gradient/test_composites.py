@@ -149,8 +149,8 @@ def test_tangents_of_the_parts(mode):
 
 
 @pytest.mark.parametrize("mode", RUNS)
-def test_a_part_that_nobody_uses_does_not_hide_the_other(mode):
-    """With materialize_grads=False a whole result may have None as its upstream gradient, but a part of it may not."""
+def test_an_unused_part_does_not_hide_the_other(mode):
+    """With materialize_grads=False a whole result can have None as its upstream gradient, but a part of it cannot."""
     function = cg.custom_vjp(lambda m: (doubled(m), None), lambda r, dm: times(dm, 7.0, 5.0), materialize_grads=False)
 
     found = gradients(mode, lambda x, y: function(Masked(x, y, MASK)).values, [X, Y], DY)

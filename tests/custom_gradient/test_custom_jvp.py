@@ -1,4 +1,4 @@
-"""custom_jvp: the tangents are the rule's, and the gradients its transpose."""
+"""custom_jvp: tangents come from the rule, gradients from its transpose."""
 
 import re
 
@@ -27,7 +27,7 @@ def product(matrix, vector):
 
 @product.defjvp
 def product_jvp(primals, tangents):
-    """Ten times the part of the matrix, a hundred times that of the vector."""
+    """Ten times the part of the matrix, a hundred times the part of the vector."""
     (matrix, vector), (by_matrix, by_vector) = primals, tangents
     dy = 10 * tf.linalg.matvec(by_matrix, vector) + 100 * tf.linalg.matvec(matrix, by_vector)
     return product(matrix, vector), dy
@@ -43,18 +43,18 @@ def test_the_gradient_is_the_transpose_of_the_rule(name, rng):
 
 
 @pytest.mark.parametrize("mode", RUNS)
-def test_the_tangent_is_that_of_the_rule(mode, rng):
+def test_the_tangent_comes_from_the_rule(mode, rng):
     matrix, vector, by_matrix, by_vector = (tf.constant(random_array(rng, s)) for s in ([2, 3], [3], [2, 3], [3]))
     run = RUNS[mode](lambda *args: jvp(product, args[:2], args[2:]))
     expected = 10 * by_matrix.numpy() @ vector.numpy() + 100 * matrix.numpy() @ by_vector.numpy()
     np.testing.assert_allclose(run(matrix, vector, by_matrix, by_vector), expected, rtol=1e-13)
-    # Of one argument alone: the other has zeros.
+    # With a tangent for one argument, the other gets zeros.
     only = RUNS[mode](lambda v, t: jvp(lambda v: product(matrix, v), [v], [t]))(vector, by_vector)
     np.testing.assert_allclose(only, 100 * matrix.numpy() @ by_vector.numpy(), rtol=1e-13)
 
 
 def test_a_complex_rule(rng):
-    """The transpose has the conjugate, as TensorFlow's gradients do."""
+    """The transpose conjugates, as TensorFlow's gradients do."""
     square = cg.custom_jvp(lambda z: z**2)
     square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2 * primals[0] * tangents[0]))
     z, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
@@ -105,7 +105,7 @@ def weighted(x):
 
 @weighted.defjvp
 def weighted_jvp(primals, tangents, variables=(), variable_tangents=()):
-    """Ten times the part of x, a hundred times that of the variable."""
+    """Ten times the part of x, a hundred times the part of the variable."""
     dy = 10 * variables[0] * tangents[0] + 100 * primals[0] * variable_tangents[0]
     return weighted(*primals), dy
 
@@ -196,32 +196,29 @@ ERRORS = {
     "no_rule": (
         lambda: cg.custom_jvp(sine)(X),
         TypeError,
-        "custom_jvp: 'sine' has no tangent rule; expected one before the first call, got none. Write @sine.defjvp above "
-        "rule(primals, tangents).",
+        "custom_jvp: 'sine' has no tangent rule. Before the first call, write @sine.defjvp above rule(primals, tangents).",
     ),
     "rule_is_no_function": (
         lambda: with_rule(3),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' is not a function; expected a function or another callable, got an int. "
-        "Write @sine.defjvp above rule(primals, tangents).",
+        "custom_jvp: the tangent rule of 'sine' must be a function, got an int. Write @sine.defjvp above rule(primals, "
+        "tangents).",
     ),
     "parameters": (
         lambda: gradient(with_rule(lambda primals: primals)),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' does not take its arguments; expected parameters for primals, tangents, got "
-        "<lambda>(primals). Write rule(primals, tangents).",
+        "custom_jvp: the tangent rule of 'sine' must take (primals, tangents), got <lambda>(primals).",
     ),
     "no_pair": (
         lambda: gradient(with_rule(lambda primals, tangents: tangents[0])),
         TypeError,
-        "custom_jvp: the tangent rule of 'sine' did not return the value with its tangent; expected a pair (y, dy), got an "
-        "EagerTensor. End it with: return y, dy",
+        "custom_jvp: the tangent rule of 'sine' must return a pair (y, dy), got an EagerTensor. End it with: return y, dy",
     ),
     "structure": (
         lambda: gradient(with_rule(lambda p, t: ((p[0], p[0]), t[0]), lambda x: (x, x))),
         ValueError,
-        "custom_jvp: the tangent rule of '<lambda>' returned a tangent of another structure; expected that of the value, got "
-        "a Tensor of dtype float32. Return one tangent for each Tensor of the value.",
+        "custom_jvp: the tangent rule of '<lambda>' must return tangents in the structure of the value, got a Tensor of "
+        "dtype float32. Return one tangent for each Tensor of the value.",
     ),
     "dtype": (
         lambda: gradient(with_rule(lambda p, t: (p[0], tf.cast(t[0], tf.complex64)))),
@@ -238,15 +235,13 @@ ERRORS = {
     "shape": (
         lambda: jvp(with_rule(lambda p, t: (p[0], t[0][:1])), [X], [X]),
         ValueError,
-        "custom_jvp: the tangent rule of 'sine' returned a tangent of the wrong shape; expected (2,), got (1,). Return one of "
-        "the shape of the value.",
+        "custom_jvp: the tangent rule of 'sine' must return a tangent with the shape of the value, (2,), got (1,).",
     ),
     "variables": (
         lambda: with_rule(lambda p, t: (p, t), reads_variables)(X),
         TypeError,
-        "custom_jvp: 'reads_variables' reads variables that are not among its arguments ('Variable:0'); expected a tangent "
-        "rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
-        "variable_tangents=None).",
+        "custom_jvp: 'reads_variables' reads variables that are not among its arguments ('Variable:0'), so the tangent rule "
+        "must take them. Write rule(primals, tangents, variables=None, variable_tangents=None).",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Decorated functions as Python objects: their attributes, as arguments of others, copied, pickled, in other processes."""
+"""Decorated functions as Python objects: attributes, passing them as arguments, copies, pickles, other processes."""
 
 import copy
 import functools
@@ -125,7 +125,7 @@ class Plain(Scale):
 
 
 def test_a_bound_method_is_pickled_with_its_instance():
-    """Also if it was decorated after it was bound: the instance then has the method without the gradient."""
+    """Even if it was decorated after it was bound, so that the instance has the method without the gradient."""
     for method in (Scale(7.0).apply, cg.custom_gradient(Plain(7.0).apply)):
         assert gradient(pickle.loads(pickle.dumps(method))) == [7.0, 70.0]
 
@@ -146,7 +146,7 @@ def test_a_partial_and_a_model_in_a_functional_model(library):
     layer = library.layers.Dense(2)
     inner = library.Sequential([layer])
     inner.build((None, 2))
-    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' reads trainable variables"):
+    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' must not read trainable variables"):
         cg.recompute_grad(inner)(x)
 
 
@@ -178,7 +178,7 @@ def test_tensorflows_own_attributes_stay_with_its_function():
     assert [name for name in vars(cg.straight_through(tf.sign)) if name.startswith("_tf_")] == []
 
 
-def test_attributes_of_the_function_are_those_of_the_decorated_one():
+def test_the_decorated_function_has_the_attributes_of_the_function():
     def f(x):
         return x
 

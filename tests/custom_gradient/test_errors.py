@@ -1,4 +1,4 @@
-"""Wrong results of gradient functions: every message with its full text and in the words of what the user wrote.
+"""Wrong results of gradient functions: every message, in full and in the user's words.
 
 In eager mode, in a tf.function and in a graph of TensorFlow 1.
 """
@@ -44,7 +44,7 @@ MODES = {
 
 
 def returning(answer, reads_variable=False):
-    """Of x and y, and perhaps of the variable w, with a grad_fn that returns `answer(dy)`."""
+    """A function of x and y, and maybe the variable w, with a grad_fn that returns `answer(dy)`."""
 
     def log1pexp(x, y):
         if reads_variable:
@@ -103,8 +103,8 @@ TYPES = {
     ),
     "variables_without_gradients": (
         lambda dy: dy,
-        "did not return gradients for the variables; expected a pair (gradients of the inputs, gradients of the "
-        "variables), got {}. Return None for a variable that has no gradient.",
+        "must return a pair (gradients of the inputs, gradients of the variables), got {}. Return None for a variable that "
+        "has no gradient.",
     ),
     "dtype": (
         lambda dy: (tf.cast(dy, tf.complex64), None),
@@ -172,7 +172,7 @@ def add(x, y):
     return x + y
 
 
-UPSTREAM = "does not take its residuals and upstream gradients; expected parameters for residuals and"
+UPSTREAM = "must take the residuals and"
 ONE = "1 upstream gradient (one for each leaf of the value), got"
 
 # Functions of one argument, or of two if they say so, and the whole message.
@@ -183,23 +183,23 @@ VALUES_OF_OTHERS = {
     ),
     "grad_pass_through of another shape": (
         lambda: cg.grad_pass_through(total),
-        "grad_pass_through: 'total' does not keep the shape of 'x'; expected (2,), got (). Use custom_gradient for a "
+        "grad_pass_through: 'total' must return a value with the shape of 'x', (2,), got (). Use custom_gradient for a "
         "function that changes shapes.",
     ),
     "grad_pass_through of another number": (
         lambda: cg.grad_pass_through(add),
-        "grad_pass_through: 'add' has another number of tensors in its value than among its arguments; expected 2 (one "
-        "per input: 'x', 'y'), got 1. Use custom_gradient for it.",
+        "grad_pass_through: 'add' must return as many tensors as it has inputs, 2 ('x', 'y'), got 1. Use custom_gradient "
+        "for it.",
     ),
     "straight_through with a surrogate of more dimensions": (
         lambda: cg.straight_through(tf.sign, lambda x: tf.ones([3, 2])),
-        "straight_through: the surrogate '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). A function is "
-        "the surrogate itself: pass its derivative as derivative=.",
+        "straight_through: the surrogate '<lambda>' of 'sign' must return the shape of x, (2,), got (3, 2). If it is "
+        "the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a surrogate without a derivative": (
         lambda: cg.straight_through(tf.sign, tf.ones_like),
-        "straight_through: the surrogate 'ones_like_v2' of 'sign' must have a derivative, but TensorFlow finds none. A "
-        "function is the surrogate itself: pass its derivative as derivative=.",
+        "straight_through: the surrogate 'ones_like_v2' of 'sign' must have a derivative, but TensorFlow finds none. If "
+        "it is the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a derivative of more dimensions": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.ones([3, 2])),
@@ -210,24 +210,22 @@ VALUES_OF_OTHERS = {
 TYPES_OF_OTHERS = {
     "custom_gradient of a variable that grad_fn does not take": (
         lambda: cg.custom_gradient(lambda x: (W * x, lambda dy: dy)),
-        "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'); expected a grad_fn that "
-        "takes the keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return "
-        "(gradients of the inputs, gradients of the variables).",
+        "custom_gradient: '<lambda>' reads variables that are not among its arguments ('w:0'), so grad_fn must take the "
+        "keyword argument 'variables', got grad_fn(dy). Write grad_fn(*dys, variables=None) and return (gradients of the "
+        "inputs, gradients of the variables).",
     ),
     "custom_gradient without a pair": (
         lambda: cg.custom_gradient(keeps_x),
-        "custom_gradient: 'keeps_x' did not return its value with its gradient; expected a pair (value, grad_fn), got {}. "
-        "End it with: return value, grad_fn",
+        "custom_gradient: 'keeps_x' must return a pair (value, grad_fn), got {}. End it with: return value, grad_fn",
     ),
     "custom_gradient with too many values": (
         lambda: cg.custom_gradient(lambda x: (x, x, lambda dy: dy)),
-        "custom_gradient: '<lambda>' did not return its value with its gradient; expected a pair (value, grad_fn), got a "
-        "tuple of 3 (",
+        "custom_gradient: '<lambda>' must return a pair (value, grad_fn), got a tuple of 3 (",
     ),
     "custom_gradient with too few parameters of grad_fn": (
         lambda: cg.custom_gradient(lambda x: ((x, x), lambda dy: dy)),
-        "custom_gradient: grad_fn of '<lambda>' does not take its upstream gradients; expected parameters for 2 upstream "
-        "gradients (one for each leaf of the value), got grad_fn(dy). Write grad_fn(*dys).",
+        "custom_gradient: grad_fn of '<lambda>' must take 2 upstream gradients (one for each leaf of the value), got "
+        "grad_fn(dy). Write grad_fn(*dys).",
     ),
     "custom_gradient without an argument": (
         lambda: cg.custom_gradient(lambda x, z: (x, lambda dy: (dy, None))),
@@ -235,8 +233,7 @@ TYPES_OF_OTHERS = {
     ),
     "custom_vjp without residuals": (
         lambda: cg.custom_vjp(keeps_x, bwd),
-        "custom_vjp: 'keeps_x' did not return its value with its residuals; expected a pair (value, residuals), got {}. "
-        "End it with: return value, residuals",
+        "custom_vjp: 'keeps_x' must return a pair (value, residuals), got {}. End it with: return value, residuals",
     ),
     "custom_vjp whose backward takes no residuals": (
         lambda: cg.custom_vjp(lambda x: (x, x), lambda dy: dy),
@@ -261,9 +258,9 @@ TYPES_OF_OTHERS = {
     ),
     "custom_vjp whose backward takes no variables": (
         lambda: cg.custom_vjp(fwd_with_variable, bwd),
-        "custom_vjp: 'fwd_with_variable' reads variables that are not among its arguments ('w:0'); expected a backward "
-        "that takes the keyword argument 'variables', got backward(residuals, dy). Write backward(residuals, *dys, "
-        "variables=None) and return (gradients of the inputs, gradients of the variables).",
+        "custom_vjp: 'fwd_with_variable' reads variables that are not among its arguments ('w:0'), so backward must take "
+        "the keyword argument 'variables', got backward(residuals, dy). Write backward(residuals, *dys, variables=None) and "
+        "return (gradients of the inputs, gradients of the variables).",
     ),
     "grad_pass_through of another dtype": (
         lambda: lambda x: tf.math.real(cg.grad_pass_through(to_complex)(x)),
@@ -278,7 +275,7 @@ TYPES_OF_OTHERS = {
     "straight_through with a surrogate of nothing": (
         lambda: cg.straight_through(tf.sign, lambda x: None),
         "straight_through: the surrogate '<lambda>' of 'sign' must return a Tensor, got None. Use TensorFlow "
-        "operations. A function is the surrogate itself: pass its derivative as derivative=.",
+        "operations. If it is the derivative of a surrogate, pass it as derivative=.",
     ),
     "straight_through with a derivative of nothing": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: None),
@@ -302,7 +299,7 @@ for error, of_grad_fn, of_others in ((ValueError, VALUES, VALUES_OF_OTHERS), (Ty
 
 def can_run(case, mode):
     if mode == "tf1":
-        return "variable" not in case  # A variable of eager mode is none of a TensorFlow 1 graph.
+        return "variable" not in case  # A TensorFlow 1 graph cannot use variables of eager mode.
     return (case, mode) != ("custom_gradient without an argument", "called")  # TensorFlow itself refuses this call.
 
 
@@ -319,7 +316,7 @@ def test_messages(case, mode):
     assert message.startswith("custom_gradient") or "grad_fn" not in str(caught.value)
 
 
-# Shapes that only a run tells
+# Shapes that are only known at run time
 
 
 def run_of_unknown_shape(function, size=None, jit_compile=False):
@@ -365,7 +362,7 @@ def test_a_wrong_shape_that_shows_at_run_time_only(where, jit_compile):
     ids=["a_constant", "of_the_gradient", "of_the_input"],
 )
 def test_a_wrong_shape_where_one_shape_is_known(size, grad_fn):
-    """TensorFlow's optimizer folds an op away whose shape function says that two shapes are the same."""
+    """TensorFlow's optimizer removes an op if its shape function says that two shapes are the same."""
     function = cg.custom_gradient(lambda x: (1.0 * x, grad_fn))
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("for 'x'; expected [2], got [1]. ")):
         run_of_unknown_shape(function, size)
@@ -378,22 +375,22 @@ def test_a_right_shape_that_shows_at_run_time_only(jit_compile):
 
 
 def test_a_value_of_another_shape_that_shows_at_run_time_only():
-    message = "grad_pass_through: 'twice' does not keep the shape of 'x'; expected [2], got [4]. Use custom_gradient"
+    message = "grad_pass_through: 'twice' must return a value with the shape of 'x', [2], got [4]. Use custom_gradient"
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run_of_unknown_shape(lambda x: cg.grad_pass_through(twice)(x)[:2])
 
 
-# What is no function, exceptions of the user, and what cannot be traced
+# What is not a function, exceptions of the user, and what cannot be traced
 
 
 @pytest.mark.parametrize("decorator", ["custom_gradient", "custom_jvp", "recompute_grad", "grad_pass_through"])
-def test_a_decorated_object_that_is_no_function_is_refused_at_once(decorator):
-    with pytest.raises(TypeError, match=rf"^{decorator}: cannot decorate this value; .* got an EagerTensor\."):
+def test_a_decorated_object_that_is_not_a_function_is_refused_at_once(decorator):
+    with pytest.raises(TypeError, match=rf"^{decorator}: the argument must be a function, got an EagerTensor\."):
         getattr(cg, decorator)(tf.constant(1.0))
 
 
 @pytest.mark.parametrize(("name", "call"), [("forward", "forward(*args)"), ("backward", "backward(residuals, *dys)")])
-def test_a_pass_that_is_no_function_is_refused_at_once(name, call):
+def test_a_pass_that_is_not_a_function_is_refused_at_once(name, call):
     message = f"custom_vjp: {name} must be a function, got a float. Pass the function itself: {call}."
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         cg.custom_vjp(**{"forward": fwd, "backward": bwd, name: 3.0})
@@ -415,11 +412,8 @@ def test_saved_orders_must_be_a_positive_int(api):
             DECORATORS[api](wrong)
 
 
-def test_names_that_are_no_arguments_are_refused():
-    message = (
-        "nondiff_argnames does not name arguments of 'fwd'; expected some of ['x', 'y'], got ['nope']. Pass a list of "
-        "names."
-    )
+def test_names_that_are_not_arguments_are_refused():
+    message = "nondiff_argnames must name arguments of 'fwd', which are ['x', 'y'], got ['nope']."
     with pytest.raises(ValueError, match=re.escape(f"custom_vjp: {message}")):
         cg.custom_vjp(fwd, bwd, nondiff_argnames=["nope"])
     with pytest.raises(ValueError, match=re.escape(f"custom_jvp: {message}")):
@@ -456,29 +450,28 @@ def test_a_derivative_may_return_numbers(derivative):
 SAVED = {
     "custom_gradient": (
         lambda: cg.custom_gradient(lambda x: (2.0 * x, lambda dy: tf.constant(dy.numpy()))),
-        r"custom_gradient: the gradient of '<lambda>' is not there; expected a grad_fn that TensorFlow can trace into a "
-        r"graph, got this while tracing it: .*numpy.*\. Use TensorFlow operations in grad_fn\.",
+        r"custom_gradient: the gradient of '<lambda>' is not there, because TensorFlow could not trace grad_fn: "
+        r".*numpy.*\. Use TensorFlow operations in grad_fn\.",
     ),
     "custom_vjp": (
         lambda: cg.custom_vjp(lambda x: (2.0 * x, x), lambda x, dy: tf.constant(dy.numpy())),
-        r"custom_vjp: the gradient of '<lambda>' is not there; expected a backward that TensorFlow can trace into a graph, "
-        r"got this while tracing it: .*numpy.*\. Use TensorFlow operations in backward\.",
+        r"custom_vjp: the gradient of '<lambda>' is not there, because TensorFlow could not trace backward: "
+        r".*numpy.*\. Use TensorFlow operations in backward\.",
     ),
     "custom_vjp_count": (
         lambda: cg.custom_vjp(lambda x, y=None: (2.0 * x, x), lambda x, dy: (dy, dy, dy)),
-        r"custom_vjp: the gradient of '<lambda>' is not there; expected a backward that .* tracing it: ValueError: "
+        r"custom_vjp: the gradient of '<lambda>' is not there, because TensorFlow could not trace backward: ValueError: "
         r"custom_vjp: backward '<lambda>' of '<lambda>' returned 3 gradients; expected .*",
     ),
     "grad_pass_through": (
         lambda: cg.grad_pass_through(twice),
-        r"grad_pass_through: the gradient of 'twice' is not there; expected a function that TensorFlow can trace into a "
-        r"graph, got this while tracing it: ValueError: grad_pass_through: 'twice' does not keep the shape of 'x'; .*\. Use "
-        r"TensorFlow operations in 'twice'\.",
+        r"grad_pass_through: the gradient of 'twice' is not there, because TensorFlow could not trace 'twice': ValueError: "
+        r"grad_pass_through: 'twice' must return a value with the shape of 'x', .*\. Use TensorFlow operations in 'twice'\.",
     ),
     "straight_through": (
         lambda: cg.straight_through(lambda x: 2.0 * x, lambda x: tf.constant(x.numpy())),
-        r"straight_through: the gradient of '<lambda>' is not there; expected a surrogate that TensorFlow can trace into a "
-        r"graph, got this while tracing it: .*numpy.*\. Use TensorFlow operations in the surrogate\.",
+        r"straight_through: the gradient of '<lambda>' is not there, because TensorFlow could not trace the surrogate: "
+        r".*numpy.*\. Use TensorFlow operations in the surrogate\.",
     ),
 }
 
@@ -499,7 +492,7 @@ for name in sys.argv[2:]:
 
 
 def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
-    """A loaded model has the values, and says in the words of the user why there is no gradient."""
+    """A loaded model has the values, and says in the user's words why the gradient is missing."""
     model = tf.Module()
     for name, (make, _) in SAVED.items():
         setattr(model, name, tf.function(make(), input_signature=[tf.TensorSpec([2])]))
@@ -515,7 +508,7 @@ def test_a_grad_fn_that_cannot_be_traced_does_not_block_saving(tmp_path):
 def test_a_batched_rule_speaks_of_what_the_user_wrote():
     function = cg.custom_vjp(lambda x: (x, x), lambda x, dy: tf.constant(dy.numpy()))
 
-    @tf.function(autograph=False)  # Whose messages quote the library's source.
+    @tf.function(autograph=False)  # AutoGraph's messages quote the library's source.
     def run(x):
         def per_example(x):
             with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""Slices as gradients: they stay slices where they can, and a rule gets them as a Tensor that acts as the dense gradient.
+"""Sliced gradients stay slices where they can, and a rule gets them as a Tensor that acts like the dense gradient.
 
 Below a `tf.gather` of a large table a dense gradient costs the whole table.
 """
@@ -26,7 +26,7 @@ ROWS = TABLE[PICKS]
 
 
 def gradient(function, mode, table=TABLE, dy=DY, picks=PICKS):
-    """Of `tf.gather(function(table), picks)` by the table; without picks, of the function itself."""
+    """The gradient of `tf.gather(function(table), picks)` for the table; without picks, of the function itself."""
 
     def run(table):
         with tf.GradientTape() as tape:
@@ -313,7 +313,7 @@ def test_a_kept_upstream_is_read_after_the_gradient():
 
 
 def second_derivative(function, table, picks, dy):
-    """Of a function's gradient for dy, times the table."""
+    """A function's gradient for dy, times the table."""
     with tf.GradientTape() as outer:
         outer.watch(table)
         dx = tf.convert_to_tensor(gradient(function, "eager", table, dy, picks))
@@ -348,7 +348,7 @@ IDS = tf.constant(PICKS)
 
 @mode
 def test_the_slices_of_a_rule_stay_slices(mode):
-    """Of a variable, also for a tape around a function."""
+    """For a variable, and for a tape around a function."""
     table = tf.Variable(tf.ones([6, 2]))
     inner = (lambda: lookup(table, IDS)) if mode == "eager" else tf.function(lambda: lookup(table, IDS))
 
@@ -381,7 +381,7 @@ def test_slices_in_a_loop_a_batch_and_of_unknown_shape():
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["", "jit"])
 def test_slices_in_one_branch_of_a_conditional(jit_compile):
-    """TensorFlow makes slices of what the other branch has, and their dtypes have to agree."""
+    """TensorFlow converts the result of the other branch to slices, and their dtypes have to agree."""
 
     @tf.function(jit_compile=jit_compile)
     def run(table):

@@ -19,11 +19,11 @@ X = np.array([0.5, -1.0, 2.0])
 DY = np.array([1.0, 10.0, -3.0])
 
 
-# grad_fn is called for each gradient, in the graph at hand
+# grad_fn is called for each gradient, in the current graph
 
 
 def test_grad_fn_is_called_in_the_graph_of_the_gradient():
-    """It may depend on what Python knows then."""
+    """It can depend on the state of the program at that time."""
     graphs = []
     factor = 2.0
 
@@ -48,7 +48,7 @@ def test_grad_fn_is_called_in_the_graph_of_the_gradient():
 
 
 def test_a_grad_fn_that_the_trace_refuses_is_still_called():
-    """As one that uses collectives, which TensorFlow refuses in a graph inside of the graph of a replica."""
+    """For example one with collectives, which TensorFlow refuses in a graph inside of the graph of a replica."""
     calls = []
 
     @cg.custom_gradient
@@ -117,7 +117,7 @@ def test_a_live_rule_is_gone_with_its_graph():
 
 
 def test_the_capture_of_the_graph_at_hand_is_its_own_again():
-    """While grad_fn is called, the graph captures what stands in the forward graph; afterwards it is as it was."""
+    """While grad_fn is called, the graph captures tensors from the forward graph; afterwards it is as before."""
     graphs = []
     outside = tf.constant(DY)
 
@@ -160,7 +160,7 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
 
 @pytest.mark.parametrize("read", ["shape", "size", "rank", "zeros_like"])
 def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
-    """So a loop of a loaded model keeps no tensor either of which the rule reads the shape alone."""
+    """So a loop of a loaded model does not keep a tensor either if the rule only reads its shape."""
     captured = []
 
     @cg.custom_gradient
@@ -216,7 +216,7 @@ def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
     assert all(dtype.is_integer for dtype in captured)
 
 
-# A rule may return, as it is, a tensor that it closes over
+# A rule can return a tensor that it closes over
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Derived(Base):
 
 
 class Parameters(dict):
-    """Whose items are Tensors that TensorFlow finds."""
+    """A dict whose items are Tensors that TensorFlow finds."""
 
     @cg.custom_gradient
     def scaled(self, x):
@@ -141,7 +141,7 @@ CALLS = {
 }
 
 
-# Python 3.13 says of every partial there that a later one will bind it.
+# Python 3.13 warns for every partial there that later versions will bind it.
 @pytest.mark.filterwarnings("ignore:functools.partial will be a method descriptor:FutureWarning")
 @pytest.mark.parametrize(("call", "mode"), pairs(CALLS, MODES))
 def test_self_needs_no_gradient(call, mode):
@@ -186,7 +186,7 @@ def test_an_answer_that_may_or_may_not_have_an_entry_for_self_is_an_error(gradie
         gradient(lambda x, y: function(BASE, x, y, 2), [X, X], DY)
 
 
-def test_bound_methods_are_equal_and_hash_as_those_of_python_do():
+def test_bound_methods_are_equal_and_hash_like_methods_of_python():
     other = Base()
     assert BASE.scaled == BASE.scaled
     assert hash(BASE.scaled) == hash(BASE.scaled)

@@ -1,4 +1,4 @@
-"""Calls as other libraries have them: the error names the function that the user wants, and shows the call."""
+"""Calls in the style of other libraries: the error names the right function, and shows the right call."""
 
 import functools
 import inspect
@@ -87,8 +87,7 @@ CALLS = {
     ),
     "one_value": (
         lambda: cg.custom_gradient(X),
-        "custom_gradient: cannot decorate this value; expected a function or another callable, got an EagerTensor. "
-        f"{DECORATES}.",
+        f"custom_gradient: the argument must be a function, got an EagerTensor. {DECORATES}.",
     ),
     "decorating_with_embed_gradient": (lambda: cg.embed_gradient(f), without("embed_gradient", "gx")),
     "decorating_with_parentheses": (lambda: cg.embed_gradient(), without("embed_gradient", "fx")),
@@ -134,13 +133,12 @@ CALLS = {
     ),
     "custom_jvp_of_a_lambda_without_a_rule": (
         lambda: cg.custom_jvp(lambda x: x)(X),
-        "custom_jvp: '<lambda>' has no tangent rule; expected one before the first call, got none. Write @f.defjvp above "
-        "rule(primals, tangents).",
+        "custom_jvp: '<lambda>' has no tangent rule. Before the first call, write @f.defjvp above rule(primals, tangents).",
     ),
     "value_that_is_none": (
         lambda: cg.embed_gradient(X, None, X),
-        "embed_gradient: gx is not a dense tensor; expected a Tensor or a value that converts to one, got None. A function "
-        "without a return statement returns None.",
+        "embed_gradient: gx must be a dense Tensor or a value that converts to one, got None. A function without a return "
+        "statement returns None.",
     ),
     "custom_vjp_as_a_decorator": (
         lambda: cg.custom_vjp(f),
@@ -188,25 +186,23 @@ def scaled(scale, first, dy):
     return scale * dy
 
 
-# A functools.partial has the parameters that are left.
+# A functools.partial has the remaining parameters.
 PARTIAL = functools.partial(scaled, 3.0)
 PARTIALS = {
     "backward": (
         cg.custom_vjp(lambda x: ((x, x), None), PARTIAL),
-        "custom_vjp: backward 'scaled' of '<lambda>' does not take its residuals and upstream gradients; expected "
-        "parameters for residuals and 2 upstream gradients (one for each leaf of the value), got backward(first, dy). "
-        "Write backward(residuals, *dys).",
+        "custom_vjp: backward 'scaled' of '<lambda>' must take the residuals and 2 upstream gradients (one for each leaf "
+        "of the value), got backward(first, dy). Write backward(residuals, *dys).",
     ),
     "rule": (
         cg.override_gradients(lambda x: tf.split(x, 2), {"Split": PARTIAL}),
-        "override_gradients: the rule 'scaled' for the op split (Split) does not take the op and its upstream gradients; "
-        "expected parameters for the op and 2 upstream gradients (one for each output), got rule(first, dy). Write "
-        "rule(op, *dys).",
+        "override_gradients: the rule 'scaled' for the op split (Split) must take the op and 2 upstream gradients (one for "
+        "each output), got rule(first, dy). Write rule(op, *dys).",
     ),
     "annotated": (
         cg.custom_gradient(with_annotations),
-        "custom_gradient: grad_fn of 'with_annotations' does not take its upstream gradients; expected parameters for 1 "
-        "upstream gradient (one for each leaf of the value), got grad_fn(dy, second). Write grad_fn(*dys).",
+        "custom_gradient: grad_fn of 'with_annotations' must take 1 upstream gradient (one for each leaf of the value), "
+        "got grad_fn(dy, second). Write grad_fn(*dys).",
     ),
 }
 

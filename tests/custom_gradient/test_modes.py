@@ -1,4 +1,4 @@
-"""Decorated functions in every mode and after a reload: first and second order against numbers derived by hand."""
+"""Decorated functions in every mode and after a reload: first and second order, against numbers that we derived."""
 
 import json
 
@@ -32,7 +32,7 @@ found = {}
 for name in sys.argv[3:]:
     f = getattr(again, name)
     found[name] = {"once": eager_orders(getattr(once, name), X, DY)}
-    # XLA compiles no second derivative of a loop or a conditional that was loaded, with built-in ops alone either.
+    # XLA cannot compile a second derivative of a loaded loop or conditional, not even with built-in ops.
     run = traced_orders if name in ("while_loop", "cond", "scan", "map_fn") else jit_orders
     found[name]["again"] = run(f, X, DY)
     if name in ("with_variable", "custom_vjp", "custom_jvp", "recompute_grad"):
@@ -71,7 +71,7 @@ def tangent(function, x, t):
 @pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
 @pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
 def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
-    """Loaded, and saved again and loaded: exactly what it was before, which graph/test_modes.py compares with numbers by hand."""
+    """Loading gives exactly the same, also after saving again; graph/test_modes.py compares that with numbers."""
     model = tf.Module()
     model.weight = WEIGHT
     for name, case in CASES.items():
@@ -94,7 +94,7 @@ def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
 
 @cg.custom_gradient
 def sine(x):
-    """Its true gradient, so that every order is that of the sine."""
+    """Its true gradient, so that every order is a derivative of the sine."""
     return tf.sin(x), lambda dy: dy * tf.cos(x)
 
 
@@ -160,7 +160,7 @@ def test_three_orders_of_a_rule_with_a_loop_in_a_loop():
 
 
 def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
-    """In a graph: in eager mode TensorFlow lets no tape record there, and such a grad_fn gets None from its tape."""
+    """In a graph. In eager mode TensorFlow does not let a tape record there, so such a grad_fn gets None from it."""
     from_tape = []
 
     @cg.custom_gradient
@@ -202,7 +202,7 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_tangents_of_any_rule_in_eager_mode(name):
-    """Its Python code runs as it is; forward, forward over reverse, and reverse over forward."""
+    """Its Python code runs unchanged: forward, forward over reverse, and reverse over forward."""
     rule = RULES[name]
     function = cg.custom_gradient(lambda x: (x**3 / 3.0, lambda dy: rule(x, dy)))
     x, t = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, 10.0], tf.float64)
@@ -243,7 +243,7 @@ def test_tangents_with_slices_and_with_integer_outputs():
 @pytest.mark.core
 @pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
 def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
-    """In eager mode; graph/test_modes.py has those of graphs."""
+    """In eager mode; graph/test_modes.py has the graphs."""
     pfor, loop = (jacobian(CASES[case].function, tf.constant(X), use_pfor) for use_pfor in (True, False))
     np.testing.assert_allclose(pfor, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
     np.testing.assert_allclose(loop, pfor)
@@ -255,7 +255,7 @@ def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
     pairs(["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"], ["eager", "inside", "around"]),
 )
 def test_forward_mode_takes_the_gradient_rule(case, where):
-    """The tangent is the rule's: for elementwise functions gx * t."""
+    """The tangent is the one of the rule, gx * t for elementwise functions."""
     function = tf.function(CASES[case].function) if where == "around" else CASES[case].function
     run = tf.function(tangent) if where == "inside" else tangent
     found = run(function, tf.constant(X), tf.constant(DY))

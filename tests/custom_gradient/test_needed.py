@@ -1,4 +1,4 @@
-"""Gradients that nobody can ask for: `backward` of `custom_vjp` is told, and need not compute them."""
+"""`backward` of `custom_vjp` learns which gradients are not needed."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def product(log):
 
 
 def gradients(function, watched):
-    """By x and y, of which a tape watches some."""
+    """The gradients for x and y, of which a tape watches some."""
     sources = [tf.constant(X), tf.constant(Y)]
     with tf.GradientTape() as tape:
         tape.watch([tensor for tensor, is_watched in zip(sources, watched, strict=True) if is_watched])
@@ -52,7 +52,7 @@ def test_gradients_that_no_tape_watches_are_not_needed(watched, mode, product, l
             np.testing.assert_allclose(actual, expected)
         else:
             assert actual is None
-    # A graph is made for all: tapes around it may watch either, and so may those of a loaded model.
+    # A graph is traced for all: tapes around it can watch either, and so can tapes around a loaded model.
     assert log[-1] == ((True, True) if mode == "function" else watched)
 
 
@@ -81,7 +81,7 @@ def test_forward_mode_and_symbolic_gradients_need_all(product, log):
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_a_graph_does_not_run_what_nobody_reads(outer):
+def test_a_graph_does_not_run_unused_gradients(outer):
     """Counted by a Python function without side effects, in the gradient of one of two arguments.
 
     TensorFlow runs the whole gradient of a tf.function for a tape around it.

@@ -1,4 +1,4 @@
-"""Recursive rules: the trace ends; a saved model has three orders if they are cheap; this process has all of them."""
+"""Recursive rules: tracing ends; a saved model has three orders if they are cheap, and this process has all."""
 
 import collections
 import json
@@ -19,8 +19,8 @@ DY = np.array([1.0, 10.0, -3.0])
 
 
 NO_RULE = (
-    "custom_gradient: the graph has no gradient rule of '{name}' for a derivative of order {order}. Compute it in the "
-    "program that traced '{name}', or save it: custom_gradient(..., saved_orders={order})."
+    "custom_gradient: the graph does not have the derivative of order {order} of '{name}'. Compute it in the program "
+    "that traced '{name}', or save it: custom_gradient(..., saved_orders={order})."
 )
 
 
@@ -65,7 +65,7 @@ ORDERS = {
 
 
 def orders(function, x, count):
-    """The value and so many derivatives, each multiplied by DY."""
+    """The value and this many derivatives, each multiplied by DY."""
     if count == 0:
         return [function(x)]
 
@@ -162,7 +162,7 @@ def test_a_saved_recursive_rule_has_three_orders_in_a_fresh_process(tmp_path):
 
 
 def test_no_exception_of_recursion_is_swallowed():
-    """The rule is that of the function, and no excuse for not having one."""
+    """The function itself is its gradient function, so a missing rule would be a mistake."""
     function = recursive()["exp"]
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
     (op,) = [op for op in graph.get_operations() if op.type == "CustomGradientRule"]
@@ -219,8 +219,8 @@ def test_a_rule_asks_for_the_orders_of_the_functions_that_it_calls():
     assert counts["sigmoid"] == 1 + 2
 
 
-def test_the_budget_is_that_of_one_rule():
-    """Another use of the function has its own."""
+def test_each_outermost_rule_has_its_own_budget():
+    """Another use of the function gets a new one."""
     counts = collections.Counter()
     function = recursive(counts)["sigmoid"]
 
@@ -284,7 +284,7 @@ def test_a_saved_dear_rule_has_the_first_order_and_those_that_are_asked_for(tmp_
     assert found["two 3"] == NO_RULE.format(name="sigmoid", order=3)
 
 
-# All derivatives in this process, where rules that were not traced are called, or traced now
+# All derivatives in this process, which calls rules that were not traced, or traces them now
 
 
 def gradient(function):
@@ -344,7 +344,7 @@ DERIVATIVES = {
 @pytest.mark.parametrize(("case", "mode"), pairs(DERIVATIVES, ["eager", "traced"]))
 def test_this_process_has_derivatives_without_traced_rules(case, mode):
     differentiate, order = DERIVATIVES[case]
-    # TensorFlow takes no loops in forward mode in a graph, and none in a batch that two tapes watch.
+    # TensorFlow does not support loops in forward mode in a graph, or in a batch that two tapes watch.
     more = in_a_function if "tangent" in case or "batch" in case else in_a_loop
     for name in ("sin", "sigmoid"):
         found = differentiate(recursive(more=more)[name])
@@ -382,7 +382,7 @@ def test_derivatives_without_traced_rules_reach_variables(around, mode):
 
 
 def test_forward_mode_traces_a_rule_whose_gradient_function_uses_tapes():
-    """Forward mode stops tapes: called now, the function would return None, silently."""
+    """Forward mode stops tapes, so if it was called now, the function would silently return None."""
 
     def function(x):
         return in_a_function(tf.sin(x)), lambda dy: dy * derivative(tf.sin)(x)
@@ -399,6 +399,6 @@ def test_a_function_without_saved_orders_does_not_advise_them():
     definition = tf.function(outer).get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
     nodes = [node for f in definition.library.function for node in f.node_def if node.op == "CustomGradientRule"]
     assert [node.attr["error"].s.decode() for node in nodes] == [
-        "recompute_grad: the graph has no gradient rule of '<lambda>' for a derivative of order 2. Compute it in the "
-        "program that traced '<lambda>'."
+        "recompute_grad: the graph does not have the derivative of order 2 of '<lambda>'. Compute it in the program that "
+        "traced '<lambda>'."
     ]

@@ -1,4 +1,4 @@
-"""Variables that a function only returns, that a tape watches although they are not trainable, or that come twice."""
+"""Variables that a function only returns, that are not trainable but watched, or that are passed twice."""
 
 import types
 
@@ -56,7 +56,7 @@ DECORATORS = ["custom_gradient", "custom_vjp", "custom_jvp"]
 @pytest.mark.parametrize("takes_variables", [True, False], ids=["counted", "passed"])
 @pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
 def test_a_variable_that_is_only_returned_has_a_gradient(name, takes_variables, trainable, mode):
-    """That of the rule if it takes variables, and otherwise its upstream gradient, as in plain code."""
+    """It comes from the rule if that takes variables; otherwise it is the upstream gradient, as in plain code."""
     v = tf.Variable([3.0, 4.0], trainable=trainable)
     function = with_returned(v, takes_variables)[name]
 
@@ -182,7 +182,7 @@ class Elsewhere:
 
 
 def test_a_watched_variable_that_only_another_object_holds():
-    """In eager mode TensorFlow's C++ reads the variables of an op, and does not report those that are not trainable."""
+    """In eager mode TensorFlow's C++ reads the variables of an op, and only reports trainable ones."""
     v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
 
     def grad_fn(dy, variables=()):
@@ -198,7 +198,7 @@ def test_a_watched_variable_that_only_another_object_holds():
 
 
 class OwnVariable(keras.Variable):
-    """A subclass in a module of the user."""
+    """A subclass in a user's module."""
 
 
 VARIABLES = {

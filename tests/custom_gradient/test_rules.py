@@ -1,4 +1,4 @@
-"""Results that a gradient function may return from the graph that it is traced into."""
+"""What a gradient function can return from the graph that it is traced into."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def what_the_value_was_computed_from(x):
     return 2.0 * x, lambda dy: e
 
 
-# Each with the first and the second derivative, of sum(dx * dy), for x and dy.
+# Each with the first derivative, and the second one, of sum(dx * dy), for x and dy.
 RULES = {
     "upstream_itself": (lambda x: (2.0 * x, lambda dy: dy), lambda x, dy: (dy, 0 * x)),
     "a_constant": (lambda x: (2.0 * x, lambda dy: CONSTANT), lambda x, dy: (CONSTANT, 0 * x)),
@@ -29,8 +29,8 @@ RULES = {
 }
 
 
-# Not where the tapes are around a tf.function: TensorFlow also asks for the gradient of an upstream of zeros there, and
-# these rules have others. A graph of TensorFlow 1 holds no Tensor of eager mode.
+# Not with tapes around a tf.function, where TensorFlow also computes the gradient for an upstream of zeros, and not in a
+# graph of TensorFlow 1, which cannot hold EagerTensors.
 @pytest.mark.parametrize(("rule", "mode"), pairs(RULES, ["eager", "traced", "unknown_shape", "jit"], quick=2))
 def test_rules_may_return_tensors_that_they_did_not_compute(rule, mode):
     x, dy = np.array([2.0, 3.0]), np.array([1.0, 10.0])
@@ -74,24 +74,33 @@ def gradient_of_an_op(**attributes):
     return run(tf.ones([2]))
 
 
-def test_a_rule_by_hand():
+def test_a_rule_of_an_op_that_was_made_directly():
     np.testing.assert_array_equal(gradient_of_an_op(), [5.0, 7.0])
 
 
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"rule": "nothing"}, "expected a function named 'nothing' in it, got none"),
-        ({"differentiated_results": [1]}, r"differentiated_results names a position .* among \[0\], got \[1\]"),
-        ({"differentiated_results": [-1]}, r"differentiated_results names a position .* among \[0\], got \[-1\]"),
+        ({"rule": "nothing"}, "the graph lacks the function 'nothing', the gradient rule of this op"),
+        (
+            {"differentiated_results": [1]},
+            r"differentiated_results must hold positions from \[0\], each once, got \[1\]",
+        ),
+        (
+            {"differentiated_results": [-1]},
+            r"differentiated_results must hold positions from \[0\], each once, got \[-1\]",
+        ),
         (
             {"differentiated_results": []},
-            r"expected \(float32\) -> \(float32\), got \(float32, float32\) -> \(float32\)",
+            r"must have the signature \(float32\) -> \(float32\), got \(float32, float32\) -> \(float32\)",
         ),
-        ({"differentiated_inputs": [1]}, r"differentiated_inputs names a position .* among \[0\], got \[1\]"),
-        ({"differentiated_inputs": [0, 0]}, r"differentiated_inputs names a position .* among \[0\], got \[0, 0\]"),
-        ({"sliced_inputs": [0]}, r"expected .* -> \(float32, int64, int64\), got .* -> \(float32\)"),
-        ({"sliced_inputs": [1]}, r"sliced_inputs names a position .* among \[0\], got \[1\]"),
+        ({"differentiated_inputs": [1]}, r"differentiated_inputs must hold positions from \[0\], each once, got \[1\]"),
+        (
+            {"differentiated_inputs": [0, 0]},
+            r"differentiated_inputs must hold positions from \[0\], each once, got \[0, 0\]",
+        ),
+        ({"sliced_inputs": [0]}, r"must have the signature .* -> \(float32, int64, int64\), got .* -> \(float32\)"),
+        ({"sliced_inputs": [1]}, r"sliced_inputs must hold positions from \[0\], each once, got \[1\]"),
     ],
     ids=str,
 )
@@ -107,5 +116,5 @@ def test_the_op_of_eager_mode_has_no_gradient():
         (y,) = library.custom_gradient_rule(
             [x], [x], [], rule="product", differentiated_results=[0], differentiated_inputs=[0]
         )
-    with pytest.raises(ValueError, match="CustomGradientRule: the op was called in eager mode"):
+    with pytest.raises(ValueError, match="CustomGradientRule: in eager mode this op has no gradient"):
         tape.gradient(y, x)

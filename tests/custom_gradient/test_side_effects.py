@@ -1,4 +1,4 @@
-"""Side effects in a rule run wherever its gradient runs: once for each gradient, in their order, and never without one."""
+"""Side effects in a rule run once for each gradient, in their order, and never without a gradient."""
 
 import functools
 
@@ -135,7 +135,7 @@ def test_assertions_fail_the_gradient_and_prints_show(wrapper, capfd):
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_effects_of_a_rule_wait_for_those_of_the_rule_above(reloaded, tmp_path):
+def test_effects_of_a_rule_wait_for_effects_of_the_rule_above(reloaded, tmp_path):
     module = tf.Module()
     module.order = tf.Variable(0)
 

@@ -1,8 +1,9 @@
-"""Behaviour that TensorFlow's own tests check of its decorators, with both decorators: it is compared, and not an idea of it.
+"""Behaviour of TensorFlow's decorators that its own tests check, run with both decorators.
 
-The names in brackets are those of TensorFlow's tests.
+TensorFlow's tests have the names in brackets.
 """
 
+import ast
 import functools
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+
+from ..support.processes import run_python
 
 OURS_AND_THEIRS = pytest.mark.parametrize("api", [cg, tf], ids=["ours", "tensorflow"])
 RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
@@ -33,7 +36,7 @@ def as_list(tensor):
 @OURS_AND_THEIRS
 @pytest.mark.parametrize("run", ["eager", "traced"])
 def test_decorated_functions(api, run):
-    """Each has a factor of its own."""
+    """Each has its own factor."""
     decorate = api.custom_gradient
     several = decorate(lambda x: ((x, 2.0 * x, tf.constant(7)), lambda da, db, _: 3.0 * da + 5.0 * db))
     by_array = decorate(lambda x, k: (x * k, lambda dy: (dy * k * 6.0, None)))
@@ -58,7 +61,7 @@ def test_decorated_functions(api, run):
         assert dw is None or as_list(dw) == as_list(by_w * DY)
 
 
-# In eager mode TensorFlow's enters a variable scope, which fails after certain graphs of TensorFlow 1 in one process.
+# In eager mode TensorFlow's function enters a variable scope, which fails in a process after certain TensorFlow 1 graphs.
 @pytest.mark.parametrize(("api", "run"), [(cg, "eager"), (cg, "traced"), (tf, "traced")])
 def test_recomputed_functions(api, run):
     """[testRecomputeGradZeroSizeInput, testRecomputeGradDifferentDtypesInputs]"""
@@ -80,7 +83,7 @@ def test_a_loop_asks_for_no_gradient_of_what_it_captures_only(api):  # [testSkip
     @api.custom_gradient
     def trap(t):
         def grad_fn(dy):
-            tf.debugging.assert_equal(0, 1, "nobody should ask for this")
+            tf.debugging.assert_equal(0, 1, "this gradient is not needed")
             return dy
 
         return t, grad_fn
@@ -253,7 +256,7 @@ def test_the_handle_of_a_variable_of_a_loaded_model(read, tmp_path):
 
 
 def test_a_trace_without_a_gradient_of_a_handle():
-    """There the rule is traced, and nothing else asks for it."""
+    """There the rule is traced, and not called for anything else."""
     variable = tf.Variable([1.0, 2.0])
     same = cg.custom_gradient(lambda handle: (tf.identity(handle), lambda dy: dy))
     read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=same(variable.handle), dtype=tf.float32))
@@ -286,3 +289,69 @@ def test_gradients_of_a_handle_have_the_dtype_and_the_shape_of_its_contents():
             run(with_rule(lambda dy: tf.cast(dy, tf.int32)), variable, "read")
         with pytest.raises(ValueError, match=r"wrong shape for 'handle'; expected \(3, 2\), got \(6, 2\)"):
             run(with_rule(lambda dy: tf.concat([dy, dy], 0)), variable, "read")
+
+
+@OURS_AND_THEIRS
+def test_a_gradient_of_reversal_for_a_tensor_factor_has_the_shape_of_the_input(api):
+    """As people write it: right for a factor that is a number."""
+    function = api.custom_gradient(lambda x, factor: (tf.identity(x), lambda dy: [-dy * factor, -dy * factor]))
+    assert as_list(vjp(lambda x: function(x, 0.5), X, dy=DY)[0]) == [-0.5, -5.0, -50.0]
+    if api is tf:
+        assert as_list(vjp(lambda x: function(x, tf.constant(0.5)), X, dy=DY)[0]) == [-0.5, -5.0, -50.0]
+    else:
+        with pytest.raises(ValueError, match=r"of the wrong shape for 'factor'; expected \(\), got \(3,\)"):
+            vjp(lambda x: function(x, tf.constant(0.5)), X, dy=DY)
+
+
+@OURS_AND_THEIRS
+def test_a_gradient_of_reversal_for_a_captured_factor_is_one_too_many(api):
+    factor = tf.constant(0.5)
+    function = api.custom_gradient(lambda x: (tf.identity(x), lambda dy: [-dy * factor, -dy * factor]))
+    with pytest.raises(
+        ValueError, match=r"expected to return 1 gradients, but returned 2|returned 2 gradients; expected 1"
+    ):
+        vjp(function, X, dy=DY)
+
+
+LOAD = """
+import sys
+import tensorflow as tf, tf_cg_ops
+found = {}
+for name in sys.argv[2:]:
+    x = tf.constant([1.0, 2.0, 3.0])
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = getattr(tf.saved_model.load(sys.argv[1]), name)(x)
+        found[name] = tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    except Exception as error:
+        found[name] = type(error).__name__
+print(found)
+"""
+
+
+@OURS_AND_THEIRS
+def test_a_loaded_model_fails_in_tensorflow_only_if_the_gradient_function_reads_a_tensor_from_inside(api, tmp_path):
+    model = tf.Module()
+
+    def add(name, f):
+        def loop(x):
+            return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, f(x)), [0, x])[1]
+
+        def cond(x):
+            return tf.cond(x[0] > 0.0, lambda: f(x), lambda: x)
+
+        for kind, function in (("loop", loop), ("cond", cond)):
+            setattr(model, f"{name}_{kind}", tf.function(function, input_signature=[tf.TensorSpec([3])]))
+
+    add("x", api.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)))
+    add("nothing", api.custom_gradient(lambda x: (tf.identity(x), lambda dy: 5.0 * dy)))
+    tf.saved_model.save(model, tmp_path / "model")
+    right = {
+        "x_loop": as_list(400.0 * X**3 * DY),
+        "x_cond": as_list(20.0 * X * DY),
+        "nothing_loop": as_list(25.0 * DY),
+        "nothing_cond": as_list(5.0 * DY),
+    }
+    found = ast.literal_eval(run_python(LOAD, tmp_path / "model", *right, cwd=tmp_path).stdout.splitlines()[-1])
+    assert found == right | ({} if api is cg else {"x_loop": "TypeError", "x_cond": "AssertionError"})

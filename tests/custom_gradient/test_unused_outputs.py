@@ -1,4 +1,4 @@
-"""custom_vjp with materialize_grads=False: None for the upstream gradients of outputs that nobody used."""
+"""custom_vjp with materialize_grads=False: None for the upstream gradients of unused outputs."""
 
 import concurrent.futures
 import threading
@@ -53,7 +53,7 @@ def test_for_a_tape_in_eager_mode_or_in_a_graph(used, wrap):
     pair = Pair(materialize_grads=False)
     for _ in range(2):
         np.testing.assert_allclose(wrap(pair.gradient)(X, used), by_hand(used), rtol=1e-14)
-        assert pair.seen[-1] == [0 not in used, 1 not in used, True]  # The rule that a graph holds is traced before.
+        assert pair.seen[-1] == [0 not in used, 1 not in used, True]  # The rule for the file is traced before.
 
 
 def test_a_persistent_tape_tells_each_gradient_its_own():
@@ -110,7 +110,7 @@ def test_slices_and_second_derivatives():
     assert seen == [(True, True)]
 
 
-def test_slices_in_a_graph_are_no_zeros():
+def test_slices_in_a_graph_are_not_zeros():
     function = cg.custom_vjp(
         lambda x: ((x, 2 * x), x),
         lambda x, dy, unused: (tf.convert_to_tensor(dy) if unused is None else unused) * x**2,

@@ -1,4 +1,4 @@
-"""Captured variables: found by their handles, in one order, in every mode and of every kind."""
+"""Captured variables of every kind are found by their handles, in the same order in every mode."""
 
 import keras
 import numpy as np
@@ -86,7 +86,7 @@ def test_variables_read_in_inner_graphs(where, mode):
 
 @pytest.mark.parametrize("make", [tf.Variable, tf.constant], ids=["variable", "constant"])
 def test_second_order_by_what_only_grad_fn_reads(make, mode):
-    """It is captured from outside of the graph, where f has not captured it before."""
+    """It is captured from outside of the graph, and f has not captured it before."""
     scale = make([2.0, 3.0])
     function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
 
@@ -156,7 +156,7 @@ def test_reference_variables_of_tensorflow_1_are_refused_unless_they_are_passed(
         v = tf.compat.v1.get_variable("v", [2], initializer=tf.ones_initializer(), use_resource=False)
         x = tf.constant([1.0, 2.0])
         message = (
-            r"^custom_gradient: 'function' uses reference variables of TensorFlow 1; expected resource variables, got "
+            r"^custom_gradient: 'function' must not use reference variables of TensorFlow 1, got "
             r"'v'. Make them with use_resource=True, or pass them as arguments.$"
         )
 

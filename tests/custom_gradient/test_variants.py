@@ -79,7 +79,7 @@ def test_recompute_grad_equals_the_plain_gradient(traced):
 
 
 class CountedSine:
-    """A recomputed sine that counts how often it is traced, and computed: no third time, and no time merged with another."""
+    """A recomputed sine that counts how often it is traced and computed."""
 
     def __init__(self):
         self.traced = self.computed = 0
@@ -173,7 +173,7 @@ def test_xla_does_not_merge_the_matrix_products_of_a_recomputation(loop):
 
 
 def test_eager_recompute_grad_keeps_no_intermediate():
-    """Between the passes the tape holds the argument and the value, and none of the ten tensors between them."""
+    """Between the passes the tape keeps the argument and the value, but not the ten tensors between them."""
 
     def deep(x):
         for _ in range(10):
@@ -244,15 +244,15 @@ def test_eager_calls_leave_nothing_to_the_garbage_collector(name):
 
 
 def test_grad_pass_through_of_a_bound_method(traced):
-    """The usual use: an assignment with a gradient."""
+    """The usual use: an assignment that has a gradient."""
     z = tf.Variable([0.0, 0.0])
     (dx,) = gradients(cg.grad_pass_through(z.assign), [X], traced)
     np.testing.assert_allclose(dx, DY)
     np.testing.assert_allclose(z, X)
 
 
-def test_arguments_that_are_no_tensors_need_no_gradient(traced):
-    """A tf.function passes the name=None of tf.round, which is an argument then, but none with a gradient."""
+def test_arguments_that_are_not_tensors_need_no_gradient(traced):
+    """A tf.function passes the name=None of tf.round, which is then an argument without a gradient."""
     function = cg.grad_pass_through(tf.round)
     (dx,) = gradients(tf.function(function) if traced else lambda x: function(x, name="rounded"), [X], False)
     np.testing.assert_array_equal(dx, DY)
@@ -260,7 +260,7 @@ def test_arguments_that_are_no_tensors_need_no_gradient(traced):
 
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["", "functions_run_eagerly"])
 def test_tangents_of_a_recomputation_with_all_kinds_of_arguments(run_eagerly):
-    """Structures, a ragged tensor, a keyword, what is no tensor, and a variable."""
+    """Structures, a ragged tensor, a keyword, an argument that is not a tensor, and a variable."""
     v = tf.Variable([2.0, 3.0])
 
     @cg.recompute_grad

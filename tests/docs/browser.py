@@ -1,7 +1,7 @@
 """A headless Chromium, driven through its DevTools protocol over two pipes.
 
-Selenium would need a driver program of the browser's very version, and Playwright carries Node.js and 45 MB of its own.
-The protocol itself is JSON, each message ended by a zero byte: no package is needed for it, and no port is opened.
+Selenium would need a driver of exactly the browser's version, and Playwright brings Node.js and 45 MB. The protocol
+itself is JSON with a zero byte after each message, so it needs neither a package nor a port.
 """
 
 import json
@@ -19,7 +19,7 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 HANGS = 60
 
 _FLAGS = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-# Chromium wants its pipes at 3 and 4. Its own sandbox does not work for root.
+# Chromium expects its pipes at 3 and 4. Its sandbox does not work for root.
 _START = """
 import fcntl, os, sys
 pipes = map(int, sys.argv[1:3])
@@ -36,7 +36,7 @@ def find_chromium():
 
 
 class Browser:
-    """One process, with the events that it sent."""
+    """A browser process, and its messages that did not answer a command."""
 
     def __init__(self, program):
         requests, self._requests = os.pipe()
@@ -97,7 +97,7 @@ class Browser:
 
 
 class Tab:
-    """One page of it."""
+    """A page in the browser."""
 
     def __init__(self, browser):
         self._browser = browser
@@ -111,7 +111,7 @@ class Tab:
         return self._browser.call(method, self._session, **parameters)
 
     def open(self, address):
-        """Loads an address, and forgets earlier events."""
+        """Loads an address and forgets earlier messages."""
         self._browser.events.clear()
         result = self.call("Page.navigate", url=address)
         assert "errorText" not in result, (address, result)
@@ -120,18 +120,18 @@ class Tab:
     def resize(self, width, height=900):
         self.width = width
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        # After two frames the page has reacted to its new size, except for transitions, which are finished below.
+        # After two frames the page has reacted to its new size, except for animations.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
         self.run("document.getAnimations().filter(a => a instanceof CSSTransition).forEach(a => a.finish())")
 
     def run(self, script):
-        """The value of an expression, or what a promise gives."""
+        """The value of an expression, or of its promise."""
         result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def problems(self, origin):
-        """Errors on the console, requests that failed, and requests to anywhere else, since the page was opened."""
+        """Console errors, failed requests, and requests to other places, since the page was opened."""
         found = []
         addresses = {}
         for event in self._browser.events:

@@ -10,7 +10,7 @@ _PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", re.DOTALL)
 
 
 def python_blocks(text):
-    """Each block of Python with what it prints, or the empty text."""
+    """Each block of Python with its output, which can be empty."""
     return _PYTHON.findall(text)
 
 
@@ -40,6 +40,6 @@ def public_objects(module=cg, prefix="tf_cg_ops"):
 
 
 def _names_of(module):
-    """Its `__all__`; without one, the functions and classes that are written there."""
+    """The module's `__all__`; without one, the functions and classes defined there."""
     written = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     return getattr(module, "__all__", [name for name in written if not name.startswith("_")])

@@ -1,4 +1,4 @@
-"""The benchmarks: their arithmetic, their models, that all of them run, and that the documentation shows their results."""
+"""The benchmarks: their arithmetic, their models, that they all run, and that the pages show their results."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import measurement, record, yardsticks
-from benchmarks.harness.names import DECORATOR, EMBED, TF, TFP
+from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP, TFP
 from benchmarks.harness.samplers import Number, Timed, in_turn
 from benchmarks.models import networks
 from benchmarks.report import charts, publish, table, targets
@@ -20,7 +20,7 @@ from ..support.sources import ROOT
 from ..support.tensors import pairs
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # TensorFlow Probability warns about itself while it is imported.
+    warnings.simplefilter("ignore")  # TensorFlow Probability causes warnings at import.
     from benchmarks.__main__ import chosen_cases
     from benchmarks.models import in_tensorflow
 
@@ -31,7 +31,7 @@ def test_a_ratio_is_made_of_pairs_and_not_of_medians():
     of, over = [2.0, 2.0, 20.0, 20.0], [1.0, 1.0, 10.0, 10.0]
     assert measurement.ratio(of, over) == {"median": 2.0, "p20": 2.0, "p80": 2.0}
     assert measurement.ratio([1.0, 2.0, 9.0], [1.0, 1.0, 1.0])["median"] == 2.0
-    assert measurement.ratio([0.0, 1.0], [0.0, 1.0]) is None  # Over zero.
+    assert measurement.ratio([0.0, 1.0], [0.0, 1.0]) is None  # Divided by zero.
 
 
 class Recorder:
@@ -84,7 +84,7 @@ def test_the_yardsticks_multiply_and_read_everything(count, rng):
     np.testing.assert_array_equal(out, a * b)
     yardsticks.multiply(a, None, out)
     np.testing.assert_array_equal(out, a * 2)
-    # The union of all bits: one that is set anywhere, in either array, is seen.
+    # The union of all bits shows any bit that is set in either array.
     for place in (0, -1):
         a, b = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
         assert yardsticks.read(a, b) == 0
@@ -96,7 +96,7 @@ TARGET = targets.Target("name", "sum*", "ours", ("slow", "quick"), 1.5)
 
 
 def case(name, **medians):
-    """Where `ours` is compared with the others; the spread of a ratio is a tenth."""
+    """A case that compares `ours` with the others; the spread of a ratio is a tenth."""
     ratios = {other: medians["ours"] / median for other, median in medians.items() if other != "ours"}
     spread = lambda median: {"median": median, "p20": 0.9 * median, "p80": 1.1 * median}  # noqa: E731
     implementations = {name: {"median": median} for name, median in medians.items()}
@@ -142,7 +142,7 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
         ratios = [other for ratios in case["ratios"].values() for other in ratios.values()]
         for summary in [*case["implementations"].values(), *ratios]:
             assert 0 <= summary["p20"] <= summary["median"] <= summary["p80"], case["case"]
-    # All targets but those for sizes that a quick run does not have.
+    # All targets except for sizes that a quick run does not have.
     assert {found.target.name for found in targets.evaluate(run["cases"]) if found.reached is None} == {
         "forward, the same time for one element and for 100 million",
         "backward, 10 million",
@@ -176,7 +176,7 @@ def test_a_name_that_no_case_has_is_an_error_that_lists_them():
 
 
 @pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
-def test_the_figures_in_the_documentation_are_those_of_the_results(page):
+def test_the_documentation_shows_the_figures_of_the_results(page):
     text, run = page.read_text(), record.read()
     assert run["quick"] is False
     assert publish.fill(page, text, run) == text
@@ -184,7 +184,7 @@ def test_the_figures_in_the_documentation_are_those_of_the_results(page):
         publish.fill(page, "", run)
 
 
-def test_the_growth_is_that_of_the_page():
+def test_costs_grow_as_the_page_says():
     limits = {"trace": 1.15, "step": 1.15, "memory": 1.15, "SavedModel": 1.15, "first run": 1.45, "load": 1.45}
     cases = [case for case in record.read()["cases"] if case["subject"] == "growth" and "function" in case["case"]]
     assert {case["case"].partition(",")[0] for case in cases} == set(limits)
@@ -194,17 +194,18 @@ def test_the_growth_is_that_of_the_page():
             assert power <= limits[case["case"].partition(",")[0]], case["case"]
 
 
-def test_the_sentence_below_the_chart_of_the_readme_is_that_of_the_results():
+def test_the_figures_of_the_readme_are_true():
     cases, readme = record.read()["cases"], " ".join((ROOT / "README.md").read_text().split())
-    found = {one.target.name: one for one in targets.evaluate(cases)}
-    assert "A step of four whole models takes at most 5 % longer than with `tf.custom_gradient`." in readme
+    (memory,) = (case for case in cases if (case["subject"], case["case"]) == ("loops", "peak memory"))
+    ours, plain = (table.by_length(memory)[name][4096] for name in (SQRT, TF_LOOP))
+    assert f"of a loop of 4,096 steps needs {ours:.0f} MiB instead of {plain:,.0f}" in readme
+    assert "a training step takes at most 5 % longer than with `tf.custom_gradient`" in readme
     steps = [case for case in cases if case["subject"] == "models" and case["unit"] == "s"]
     assert len(steps) == 4 * 3
     for medians in ({n: i["median"] for n, i in case["implementations"].items()} for case in steps):
         assert max(medians[name] for name in (EMBED, DECORATOR) if name in medians) <= 1.05 * medians[TF]
-    assert "takes the same time for one element as for 100 million" in readme
-    assert found["forward, the same time for one element and for 100 million"].reached is True
-    assert "tracing a decorated function takes longer than with `tf.custom_gradient`" in readme
+    assert "tracing a decorated function takes longer" in readme
+    found = {one.target.name: one for one in targets.evaluate(cases)}
     assert found["the decorator's trace time, forward"].measured["p20"] > 1
 
 
@@ -226,8 +227,8 @@ def assert_expected(name, loss, gradients, in_layout=lambda gradient: gradient):
 
 
 @pytest.mark.parametrize(("name", "mode"), pairs(NETWORKS, in_tensorflow.MODES))
-def test_the_implementations_of_a_model_agree_but_that_of_tfp(name, mode):
-    """Its loss is the same, its gradients are others: TFP's model is trained differently."""
+def test_the_implementations_of_a_model_agree_except_tfp(name, mode):
+    """TFP's loss is the same but its gradients differ, so its model is trained differently."""
     steps = in_tensorflow.steps(NETWORKS[name], mode, np.float64)
     by_values = set() if NETWORKS[name].unit.factor is None else {EMBED, TFP}
     assert set(steps) == {TF, DECORATOR} | by_values

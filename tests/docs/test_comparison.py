@@ -1,7 +1,7 @@
 """The comparison table: one test a row, with every column that can be run.
 
-`tf.contrib` went with TensorFlow 1; its column is its formula. The column of TFP is TFP itself where it is installed
-(`make test` installs it), beside its formula.
+`tf.contrib` ended with TensorFlow 1, so its column uses its formula. The TFP column runs TFP, if it is installed (`make
+test` installs it), and its formula.
 """
 
 import ast
@@ -25,7 +25,7 @@ OURS = (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesfl
 @pytest.fixture(scope="module")
 def tfp():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns about itself while it is imported.
+        warnings.simplefilter("ignore")  # TFP causes warnings at import.
         return pytest.importorskip("tensorflow_probability")
 
 
@@ -98,7 +98,7 @@ def gradients_of_model(model):
             try:
                 _, (dx,) = tape_vjp(function, [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
                 found[name, kind] = dx.numpy().tolist()
-            except Exception as error:  # The kind of the exception is the finding.
+            except Exception as error:  # The type of the exception is the result.
                 found[name, kind] = type(error).__name__
     return found
 
@@ -125,7 +125,7 @@ def model_with_loop_and_cond():
 
 
 def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path, request):
-    # The derivative is ten times that of the square: 20 x, and 20 x**2 * 20 x in a loop of two.
+    # The derivative is ten times the square's: 20 x, and 20 x**2 * 20 x in a loop of two.
     right = {"loop": [400.0, 32000.0], "cond": [20.0, 400.0]}
     model = model_with_loop_and_cond()
     here = gradients_of_model(model)
@@ -135,7 +135,7 @@ def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path, request):
     loaded = ast.literal_eval(result.stdout.splitlines()[-1])
     for kind, exception in (("loop", "TypeError"), ("cond", "AssertionError")):
         assert here["embed", kind] == loaded["embed", kind] == loaded["contrib", kind] == right[kind]
-        # Wrong as everywhere, but there.
+        # As wrong as elsewhere, but it exists.
         assert loaded["tfp", kind] == here["tfp", kind] != right[kind]
         assert loaded["custom", kind] == exception
 

@@ -1,4 +1,4 @@
-"""The command `tf-cg-ops demo`, and that its checks can fail."""
+"""The command `tf-cg-ops demo`; its checks can fail."""
 
 import json
 import math
@@ -22,7 +22,7 @@ sys.exit(tf_cg_ops_cli.main())
 
 
 def test_the_demo_shows_its_findings_and_its_progress(tmp_path):
-    """From a folder that is not the source tree."""
+    """Runs in a folder that is not the source tree."""
     result = run_python(DEMO, cwd=tmp_path, with_extras=True)
     findings = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(findings) == 9
@@ -64,7 +64,7 @@ def test_the_quick_demo_fails_if_the_gradient_is_wrong(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("measured", "holds", "status"), [(0.3, "NO", 1), (0.1, "yes", 0)])
 def test_the_demo_fails_if_a_finding_does_not_hold(measured, holds, status, tmp_path, monkeypatch, capsys):
-    """Without its computations."""
+    """Without the demo's computations, which take long."""
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     from tf_cg_ops._src.demo import black_box, digits, plot
 
@@ -94,6 +94,6 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(demo._PACKAGES, "no_such_module", "NoSuchPackage")
     assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
-        "tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no NoSuchPackage. "
-        "Install them with: pip install 'tf_cg_ops[demo]'. Without them, tf-cg-ops demo --quick runs.\n"
+        "tf-cg-ops demo: scikit-learn, SciPy and Matplotlib must be installed, missing: NoSuchPackage. Run "
+        "pip install 'tf_cg_ops[demo]', or tf-cg-ops demo --quick, which needs none of them.\n"
     )

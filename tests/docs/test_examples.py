@@ -1,4 +1,4 @@
-"""The examples: the findings of each hold and are drawn, and each fails if a gradient is wrong.
+"""The examples: their findings hold and are drawn, and they fail if a gradient is wrong.
 
 graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py tests `c_api`.
 """
@@ -48,7 +48,7 @@ BREAKAGES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
-    """In a folder that has a copy of the file alone."""
+    """In a folder with only a copy of the file."""
     for empty in ("here", "temporary", "script"):
         (tmp_path / empty).mkdir()
     result = run_script(
@@ -68,7 +68,7 @@ def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
         assert f"{finding['measured']:.4g}" in result.stdout
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["output"]
     left = [path.name for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
-    # AutoGraph imports the code that it generates, and leaves the bytecode that Python makes of it.
+    # AutoGraph imports the code that it generates, and Python leaves its bytecode.
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
     pictures = list(output.glob("*.png"))
     assert [path.stem for path in pictures] == ([] if name == "strip_for_tflite" else [name])
@@ -77,7 +77,7 @@ def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
 
 
 def assert_is_drawn(picture):
-    """Ink in every third of the width, and more than black and white."""
+    """The picture has ink in every third of its width, and more colours than black and white."""
     pixels = matplotlib.image.imread(picture)[..., :3]
     height, width, _ = pixels.shape
     assert height >= 400

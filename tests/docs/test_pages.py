@@ -1,4 +1,4 @@
-"""The code of pages and docstrings prints what it shows, the tables of pages are right, and links lead somewhere."""
+"""The code of pages and docstrings prints what is shown, tables are right, and links work."""
 
 import doctest
 import re
@@ -24,7 +24,7 @@ SEPARATOR = "----- the next block -----\n"
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_the_code_of_a_page_prints_what_is_below_it(page, tmp_path):
-    """The blocks of one page share their names, and the files that they write, unless one asks for a fresh process."""
+    """The blocks of a page share names and files, unless a block begins with a comment that asks for a fresh process."""
     processes = []
     for block in python_blocks(page.read_text()):
         if not processes or block[0].startswith("# In a fresh process.\n"):
@@ -42,7 +42,7 @@ def code_cells(notebook):
 
 
 def printed(cell):
-    """The text that a cell prints; other outputs have no place on the page."""
+    """The text that a cell prints; the page cannot show other outputs."""
     for output in cell.outputs:
         assert (output.output_type, output.name) == ("stream", "stdout"), output
     return "".join(output.text for output in cell.outputs)
@@ -52,7 +52,7 @@ def test_the_quickstart_prints_what_is_stored_in_it():
     stored = code_cells(nbformat.read(QUICKSTART, as_version=4))
     assert [cell.execution_count for cell in stored] == list(range(1, len(stored) + 1))
     texts, expected = ("".join(map(printed, cells)) for cells in (code_cells(execute(QUICKSTART)), stored))
-    # Accuracies depend on the order in which a machine adds.
+    # Accuracies depend on the order of additions.
     accuracies, expected_accuracies = ([int(n) for n in re.findall(r"(\d+)%", text)] for text in (texts, expected))
     assert accuracies == pytest.approx(expected_accuracies, abs=3)
     plain, straight_through = accuracies
@@ -61,7 +61,7 @@ def test_the_quickstart_prints_what_is_stored_in_it():
     assert re.sub(r"\d+%", "%", texts) == re.sub(r"\d+%", "%", expected)
 
 
-# All docstrings with examples, those of the public modules included.
+# All docstrings with examples, including the public modules'.
 DOCUMENTED = public_objects() | {
     name: module for name, module in sys.modules.items() if re.fullmatch(r"tf_cg_ops(\.[a-z]\w*)*", name)
 }
@@ -98,7 +98,7 @@ def test_the_table_of_shapes_gives_the_gradient(row, rng):
     np.testing.assert_allclose(tape.gradient(h, x, output_gradients=tf.constant(dy)), expected, rtol=1e-12)
 
 
-# mkdocs checks the links of docs/ and of the README, which is its first page; nobody checks these.
+# mkdocs checks the links in docs/ and the README, its first page, but not in these.
 OTHER_PAGES = source_files("*.md", "tests/*.md", "qa/*.md", "examples/**/*.md", ".github/**/*.md")
 
 

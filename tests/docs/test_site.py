@@ -1,4 +1,4 @@
-"""The site builds without a warning, shows every public name, and is right in a browser.
+"""The site builds without warnings, shows every public name, and works in a browser.
 
 Without Chromium (`make install-chromium`) the tests in a browser are skipped.
 """
@@ -27,7 +27,7 @@ in_a_browser = pytest.mark.skipif(
     "On Debian: sudo apt-get install chromium-headless-shell",
 )
 
-# What scrolls or is cut off in the content of a page; and, where the window itself scrolls, what is wider than it.
+# What scrolls or is cut off in the content of a page. If the window itself scrolls: what is wider than it.
 LAYOUT = """(() => {
   const name = e => `<${e.tagName.toLowerCase()}${e.id ? `#${e.id}` : [...e.classList].map(c => `.${c}`).join("")}> `
     + `"${e.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)}"`
@@ -59,7 +59,7 @@ LINKS = """({
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Its folder. Warnings, such as one about a link that leads nowhere, are errors."""
+    """The folder of the built site. Warnings, such as about a dead link, are errors."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -84,7 +84,7 @@ def test_the_reference_shows_every_public_name_and_no_private_one(site):
         assert f'<span class="doc-section-title">{heading}</span>' in text
     assert '<p class="formula"><span>dx = <b>sum_to_shape_of_x</b>(dy · <b>conj</b>(gx))</span></p>' in text
     assert "<sup>nondiff" not in text
-    # A section that is not known; a table, a list of arguments and an example that are taken for paragraphs.
+    # An unknown section; a table, a list of arguments and an example that were taken for paragraphs.
     for left_over in ("<details", "|--", "Call arguments:\n", "<p>&gt;&gt;&gt;", "<blockquote>"):
         assert left_over not in text, left_over
 
@@ -112,10 +112,10 @@ def tab():
 
 
 def look_at(tab, origin, page):
-    """The faults of one page as text, its links and its anchors."""
+    """The faults of a page as text, its links and its anchors."""
     tab.open(origin + page)
     found = []
-    # It begins with the width of the page before: each layout takes a moment.
+    # Begins with the current width, because each layout takes a moment.
     for width in sorted((WIDE, NARROW), key=lambda width: width != tab.width):
         tab.resize(width)
         for problem, element in tab.run(LAYOUT):
@@ -125,14 +125,14 @@ def look_at(tab, origin, page):
 
 
 def dead_links(origin, seen, files):
-    """The links within the site that lead nowhere; `seen` has the links and anchors of all pages."""
+    """Dead links within the site. `seen` has the links and anchors of all pages."""
     found = []
     for page, of in seen.items():
         for address, text in of["links"]:
             path, _, anchor = address.partition("#")
             target = path.removeprefix(origin) or "index.html"
             if not path.startswith(origin):
-                # Others are not followed, but have to be what a browser can open from anywhere.
+                # Other links are not followed, but must work from anywhere.
                 if urllib.parse.urlsplit(address).scheme != "https":
                     found.append(f"{page}: '{text}' leads to {address}; expected a page of the site, or https")
             elif target not in files:
@@ -224,5 +224,5 @@ def test_faults_that_are_put_into_a_page_are_reported(tab, tmp_path):
         "'no https' leads to http://example.com/",
     ):
         assert any(expected in problem for problem in problems), (expected, problems)
-    # In its own box a line of code may scroll at this width.
+    # At this width a line of code can scroll in its own box.
     assert not any("400 pixels: <pre>" in problem for problem in problems)

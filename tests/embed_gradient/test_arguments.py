@@ -89,7 +89,7 @@ def test_a_variable_as_x():
         h = cg.embed_gradient(v**2, 2 * v, v)
         itself = cg.embed_gradient(v, 1.0, v)
     np.testing.assert_array_equal(tape.gradient(h, v, tf.constant([1.0, 10.0])), [2.0, 40.0])
-    v.assign([7.0, 8.0])  # The values share no memory that an assignment would change.
+    v.assign([7.0, 8.0])  # An assignment does not change the memory of the values.
     np.testing.assert_array_equal(h, [1.0, 4.0])
     np.testing.assert_array_equal(itself, [1.0, 2.0])
 
@@ -121,7 +121,7 @@ def test_numbers_and_arrays_follow_the_tensors():
     assert cg.embed_gradient([1.0, 2.0], np.float64(3.0), x).dtype == tf.float16
 
 
-def test_without_tensors_the_dtype_is_that_of_fx():
+def test_without_tensors_the_dtype_comes_from_fx():
     assert cg.embed_gradient(np.ones(2), 1, 2).dtype == tf.float64
     assert cg.embed_gradient(1.0, 2.0, np.ones([])).dtype == tf.float32
 
@@ -148,7 +148,7 @@ def test_an_axis_that_is_fed_to_a_session(axis, rng):
 
 
 def test_an_axis_of_tensors_in_a_list(rng):
-    """As in `axis=[i, -1]` with an i that is known at run time only."""
+    """As in `axis=[i, -1]` with an i that is only known at run time."""
     x, gx, dy = random_array(rng, [2, 3, 4]), random_array(rng, [2, 3, 4]), random_array(rng, [3])
 
     @tf.function
@@ -179,7 +179,7 @@ def test_reference_variables_of_tensorflow_1(function):
 
 @pytest.mark.parametrize(("axis", "batch"), [((), (0, 2**40)), (-1, (0,)), (None, ())], ids=str)
 def test_huge_dimensions_of_an_empty_tensor(axis, batch):
-    """Rightly nothing, though neither the sizes nor their products fit 32 bits."""
+    """The gradient is empty, although neither the sizes nor their products fit into 32 bits."""
     x, fx = tf.zeros((0, 2**40)), tf.zeros(batch)
 
     def run(x):

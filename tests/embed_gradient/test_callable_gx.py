@@ -1,4 +1,4 @@
-"""A callable gx: the time and number of its calls, and the derivatives of its value."""
+"""A callable gx: when and how often it is called, and the derivatives of its value."""
 
 import concurrent.futures
 import gc
@@ -46,7 +46,7 @@ def test_it_is_called_once_for_gradients_and_not_without(stopped, x, dy):
     with tf.GradientTape() as tape:
         tape.watch(other)
         h = cg.embed_gradient(tf.sin(other), gx, x, fx_gx_manually_stopped=stopped)
-    assert gx.calls == stopped  # Stopped by hand, it is called where something records.
+    assert gx.calls == stopped  # With fx_gx_manually_stopped, it is called if something records.
     assert stopped or tape.gradient(h, other, output_gradients=dy) is None
     gx.calls = 0
     with tf.GradientTape(persistent=True) as tape:
@@ -91,7 +91,7 @@ def test_a_graph_calls_it_once_while_it_is_traced(stopped, wrapped, x, dy):
             h = cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
         return tape.gradient(h, x, output_gradients=dy)
 
-    # Stopped by hand: sin(x) has a gradient of its own.
+    # With fx_gx_manually_stopped, sin(x) has its own gradient.
     expected = (1 + stopped) * dy * np.cos(x)
     if wrapped == "tf1":
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -118,7 +118,7 @@ def test_one_function_for_several_x(x, dy):
     assert gx.calls == 1
 
 
-def test_of_a_list_of_functions_only_those_of_watched_x_are_called(x, dy):
+def test_in_a_list_only_the_functions_for_a_watched_x_are_called(x, dy):
     y, z = 2.0 * x, 3.0 * x
     watched, unwatched = Counted(lambda: tf.cos(x)), Counted(lambda: tf.exp(x))
     with tf.GradientTape() as tape:
@@ -146,7 +146,7 @@ def test_callable_gx_reads_variables_when_called_and_unseen_by_tapes(x):
 
 
 def first_and_second_order(gx_of, stopped):
-    """The value, all first derivatives, and all derivatives of these, with an fx and a gx of variables of their own."""
+    """The value, all first and all second derivatives, where fx and gx depend on their own variables."""
     a, b, x = (tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3))
     sources = [a, b, x]
     with tf.GradientTape(persistent=True) as outer:
@@ -164,7 +164,7 @@ def first_and_second_order(gx_of, stopped):
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_derivatives_of_both_orders_are_those_of_the_value(stopped, graph):
+def test_first_and_second_derivatives_match_a_gx_that_is_a_value(stopped, graph):
     def of(gx_of):
         def run():
             return tf.nest.map_structure(lambda t: np.inf if t is None else t, first_and_second_order(gx_of, stopped))
@@ -242,18 +242,18 @@ def test_shapes_that_no_gx_puts_right_are_known_at_the_call():
         cg.embed_gradient(V, lambda: 1.0, tf.zeros([3, 3]))
 
 
-PAIR_UP = "gx and x do not pair up; .*, got a list of"
-DTYPES = "the dtypes differ; expected float32 for all arguments, which fx has, got float64 for"
+PAIR_UP = "gx must have one entry for each x, got a list of"
+DTYPES = "must have the dtype of fx, float32, got float64"
 BROADCAST = "the shapes must broadcast together, .*"
 
 # gx, x, the type of the error and its message.
 WRONG_ANSWERS = {
-    "nothing": (lambda: None, V, TypeError, "gx is not a dense tensor; expected a Tensor or a value that .*, got None"),
+    "nothing": (lambda: None, V, TypeError, "gx must be a dense Tensor or a value that .*, got None"),
     "a_list_for_one_x": (lambda: [V], V, ValueError, f"{PAIR_UP} 1 for gx and a single value for x"),
     "too_many": (lambda: [V, V, V], [V, V], ValueError, f"{PAIR_UP} 3 for gx and a list of 2 for x"),
-    "a_function": (lambda: lambda: V, V, TypeError, "gx is not a dense tensor; .* Pass the value of the function"),
-    "dtype": (lambda: tf.zeros([3], tf.float64), V, TypeError, f"{DTYPES} gx"),
-    "dtype_of_one": ([lambda: V, lambda: tf.zeros([3], tf.float64)], [V, V], TypeError, rf"{DTYPES} gx\[1\]"),
+    "a_function": (lambda: lambda: V, V, TypeError, "gx must be a dense Tensor .* Pass the value of the function"),
+    "dtype": (lambda: tf.zeros([3], tf.float64), V, TypeError, f"gx {DTYPES}"),
+    "dtype_of_one": ([lambda: V, lambda: tf.zeros([3], tf.float64)], [V, V], TypeError, rf"gx\[1\] {DTYPES}"),
     "shape": (lambda: tf.zeros([2]), V, tf.errors.InvalidArgumentError, rf"{BROADCAST} gx .*\[2\]"),
     "shape_of_one": (
         [lambda: V, lambda: tf.zeros([2])],
@@ -266,7 +266,7 @@ WRONG_ANSWERS = {
 
 @pytest.mark.parametrize("case", WRONG_ANSWERS)
 def test_errors_known_when_gx_is_called(case):
-    """A graph knows them while it is traced."""
+    """In a graph they are known while tracing."""
     gx, x, error, message = WRONG_ANSWERS[case]
     message = f"embed_gradient: {message}"
     with tf.GradientTape() as tape:
@@ -331,5 +331,5 @@ def test_functional_models_take_it(library):
     dy = tf.constant([[1.0, 10.0, 100.0]])
     np.testing.assert_array_equal(tape.gradient(y, x, output_gradients=dy), dy * 2.0 * x)
     assert gx.calls == 1
-    with pytest.raises(TypeError, match=r"gx is not a dense tensor; .* Pass the value of the function"):
+    with pytest.raises(TypeError, match=r"gx must be a dense Tensor .* Pass the value of the function"):
         cg.embed_gradient(inputs, lambda: lambda: inputs, inputs)

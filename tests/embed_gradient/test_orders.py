@@ -1,4 +1,4 @@
-"""Derivatives of the first three orders, in both stopping modes, against the stop-gradient formula and by hand."""
+"""Derivatives of the first three orders, in both stopping modes, against the stop-gradient formula and known numbers."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def derivatives(function, args, upstreams, traced):
             third.watch(args)
             with tf.GradientTape() as first:
                 first.watch(args)
-                # Behind an op that is not linear, so that the upstream has derivatives of its own.
+                # After a nonlinear op, so that the upstream also has derivatives.
                 value = tf.sin(function(*args))
             gradients = first.gradient(value, args, output_gradients=upstreams[0])
             orders.append(gradients)
@@ -105,7 +105,7 @@ def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, r
 
 
 def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
-    """z = x' A y with derivatives given by hand; the Hessian is [[0, A], [A', 0]].
+    """z = x' A y with known derivatives; the Hessian is [[0, A], [A', 0]].
 
     One of the two gradients carries the mixed derivative, for both orders of differentiation; a second one that did so
     too would count it twice, as the formula does.
@@ -138,7 +138,7 @@ def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
 
 
 def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
-    """As in the formula, and as the docstring says; with the alternatives that it names."""
+    """As in the formula, and with the alternatives on the page "Shapes"."""
     x = tf.constant([0.3, -1.2], tf.float64)
 
     def second(gx_of):

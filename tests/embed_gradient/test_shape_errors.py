@@ -25,7 +25,7 @@ PER_EXAMPLE = (
 )
 NAME_DIMENSIONS = "Name dimensions of x, or pass None for all of them."
 
-# Shapes of fx, gx and x, and the axis; the shape that fx should have, or None where sizes differ; and the hint.
+# Shapes of fx, gx and x, and the axis; the shape that fx should have, or None if sizes differ; and the hint.
 MISFITS = {
     "no_axis_for_a_square_x": (([3], [3, 3], [3, 3], []), [3, 3], FORGOTTEN),
     "fx_too_small": (([1, 3], [2, 3], [2, 3], []), [2, 3], CHECK_SHAPES),
@@ -131,7 +131,7 @@ print(json.dumps({case: message_at_run_time(case) for case in SHAPES}))
 
 @pytest.fixture(scope="module")
 def messages_at_run_time(tmp_path_factory):
-    """Of a process in which no pass removes the op from the graph."""
+    """The messages in a process in which no pass removes the op from the graph."""
     environment = {"PYTHONPATH": str(ROOT), "TF_CG_OPS_DISABLE_PASSES": "1"}
     result = run_python(AT_RUN_TIME, cwd=tmp_path_factory.mktemp("shapes"), environment=environment)
     return json.loads(result.stdout.splitlines()[-1])
@@ -139,13 +139,13 @@ def messages_at_run_time(tmp_path_factory):
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes_that_do_not_fit_at_run_time(case, messages_at_run_time):
-    """The op compares them, where it is left in the graph."""
+    """The op compares them if it stays in the graph."""
     assert f"\n{SHAPES[case][1]}\n" in messages_at_run_time[case]
 
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes_that_do_not_fit_at_run_time_where_a_gradient_is_taken(case):
-    """Without one there is nothing left that could compare them; with one, it is its own op that does."""
+    """Without a gradient the op is gone; with one, the gradient op compares them."""
     (fx, gx, x, axis), message = SHAPES[case]
     embed = with_unknown_shapes(lambda fx, gx, x: cg.embed_gradient(fx, gx, x, axis))
     np.testing.assert_array_equal(embed(ones(fx), ones(gx), ones(x)), ones(fx))
@@ -179,7 +179,7 @@ WRONG_AXES = [
     tf.constant([5]),
     tf.constant([-3]),
     tf.constant([1, -1]),
-    # None of these may wrap around to a dimension that there is.
+    # These must not wrap around to a dimension that exists.
     tf.constant([2**32], tf.int64),
     tf.constant([2**32 + 1], tf.uint64),
     tf.constant([2**64 - 1], tf.uint64),
@@ -193,9 +193,8 @@ def test_a_wrong_axis_that_is_known_at_run_time_only(axis):
         return cg.embed_gradient(tf.reduce_sum(x, 1), x, x, axis)
 
     message = (
-        "embed_gradient: axis does not name dimensions of x; expected distinct values in [-rank, rank) of x, got the "
-        f"axis and the shape of x that follow. Name each event dimension once.] [{' '.join(map(str, axis.numpy()))}] "
-        "[2 3]"
+        "embed_gradient: axis must name dimensions of x, each at most once, with values in [-rank, rank), got the axis and "
+        f"the shape of x that follow.] [{' '.join(map(str, axis.numpy()))}] [2 3]"
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(ones([2, 3]), axis)
@@ -206,7 +205,7 @@ def test_a_wrong_axis_at_run_time_names_the_pair():
     def run(m, v, axis):
         return cg.embed_gradient(v, [m, v], [m, v], axis)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("axis does not name dimensions of x[1];")):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape("axis must name dimensions of x[1],")):
         run(ones([2, 2]), ones([2]), tf.constant([1]))
 
 
@@ -245,9 +244,6 @@ def test_an_upstream_of_another_shape_is_refused(upstream):
     with tf.GradientTape() as tape:
         tape.watch(x)
         h = cg.embed_gradient(x, x, x)
-    message = (
-        f"embed_gradient: the upstream gradient has the wrong shape; expected (2,) (the shape of the value), got "
-        f"{tuple(upstream)}. Pass one number for each element of the value."
-    )
+    message = f"embed_gradient: the upstream gradient must have the shape of the value, (2,), got {tuple(upstream)}."
     with pytest.raises(ValueError, match=re.escape(message)):
         tape.gradient(h, x, output_gradients=ones(upstream))

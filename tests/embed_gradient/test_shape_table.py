@@ -22,7 +22,7 @@ class Row:
     x: tuple[int, ...]
     gx: tuple[int, ...]
     axis: Any
-    dx: Any  # Of dy and gx, written by hand.
+    dx: Any  # A formula of dy and gx.
 
     def __str__(self):
         return f"fx{list(self.fx)}-x{list(self.x)}-gx{list(self.gx)}-axis={self.axis}".replace(" ", "")
@@ -50,7 +50,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("row", "mode"), pairs(ROWS, VJP_MODES, quick=2))
-def test_value_and_vjp_are_those_of_the_row(row, mode, rng):
+def test_value_and_vjp_of_the_row(row, mode, rng):
     fx, gx, x, dy = (random_array(rng, shape) for shape in (row.fx, row.gx, row.x, row.fx))
     value, (dx,) = VJP_MODES[mode](lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
     np.testing.assert_array_equal(value, fx)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.core
 
 
 def gradients_behind(stopped, mode, rng):
-    """Upstream and gradients of a graph whose fx and gx come from variables of their own, a and b."""
+    """Upstream and gradients of a graph whose fx and gx depend on their own variables, a and b."""
     a, b, x, dy = (random_array(rng, [4]) for _ in range(4))
     _, gradients = mode(
         lambda a, b, x: cg.embed_gradient(tf.exp(a), tf.sin(b), x, fx_gx_manually_stopped=stopped), [a, b, x], dy
@@ -79,7 +79,7 @@ def test_a_forward_pass_adds_one_op_and_no_gradient_op():
     assert sorted(types) == ["CustomGradientEmbed", "Identity", "Placeholder"]  # Identity: the function's return.
 
 
-def test_the_eager_tape_computes_no_gradient_that_nobody_asked_for(monkeypatch):
+def test_the_eager_tape_computes_only_the_gradients_that_are_used(monkeypatch):
     from tf_cg_ops._src.core import library
 
     computed = []
@@ -100,7 +100,7 @@ def test_the_eager_tape_computes_no_gradient_that_nobody_asked_for(monkeypatch):
 
 
 def test_nothing_is_registered_by_a_call():
-    """A custom gradient is data in the graph: no call leaves an entry in TensorFlow's gradient registry."""
+    """A custom gradient is data in the graph, so calls leave nothing in TensorFlow's gradient registry."""
     from tensorflow.python.framework import ops
 
     registry = ops.gradient_registry  # Only a test may look inside.

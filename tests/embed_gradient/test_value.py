@@ -1,4 +1,4 @@
-"""The value is fx itself, to the bit and in the same memory, for all numbers in x and gx."""
+"""The value is fx, bit for bit and in the same memory, for all numbers in x and gx."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def special_values(dtype):
     if dtype.is_complex:
         parts = special_values(tf.float64 if dtype == tf.complex128 else tf.float32)
         return np.stack([parts, parts[::-1]], -1).view(dtype.as_numpy_dtype)[:, 0]
-    # Every pattern of the 16-bit types, a spread of those of float32: specials, payloads and denormals among them.
+    # Every bit pattern of the 16-bit types and a spread for float32, with specials, payloads and denormals.
     count = 2 ** (8 * dtype.size)
     patterns = np.arange(0, count, max(1, count // 65536), dtype=np.uint64)
     return patterns.astype({2: np.uint16, 4: np.uint32}[dtype.size]).view(dtype.as_numpy_dtype)
@@ -90,7 +90,7 @@ def test_traced_result_shares_the_buffer_of_fx(rng):
 
 
 def test_the_stop_gradient_formula_does_not_share_it(rng):
-    """The formula that this library replaces fails here; otherwise the tests above show nothing."""
+    """The formula that this library replaces fails here; otherwise the tests above would not show anything."""
     x = tf.constant(random_array(rng, [1000]))
     fx = tf.tanh(x)
     h = fx + (1.0 - fx**2) * (x - tf.stop_gradient(x))
@@ -103,7 +103,7 @@ EMPTY = [
     ((0,), (0,), (0,), ()),
     ((3, 0), (3, 0), (3, 0), ()),
     ((2,), (2, 0), (2, 0), -1),
-    ((0, 3), (0, 3), (3,), ()),  # A batch of none sums to zero.
+    ((0, 3), (0, 3), (3,), ()),  # The sum over an empty batch is zero.
 ]
 
 

@@ -1,4 +1,4 @@
-"""numpy_function with vjp: the gradients against those by hand, in every mode that runs Python."""
+"""numpy_function with vjp: its gradients against formulas, in every mode that runs Python."""
 
 import re
 
@@ -59,7 +59,7 @@ def test_the_adjoint_of_a_linear_system(mode, rng):
 
 
 def test_without_an_output_the_value_is_elementwise(gradient, rng):
-    """The inputs broadcast; the gradient of each has its own shape. One is complex: the vjp has the conjugate."""
+    """The inputs broadcast, and each gradient has the shape of its input. One is complex, so the vjp conjugates."""
     z, y, dy = (
         random_array(rng, [2, 3], tf.complex128),
         random_array(rng, [3]),
@@ -140,7 +140,7 @@ def jvp_of(function, args, tangents):
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode_eager")
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_tangents(where, rng):
-    """Inside of a tf.function and in eager mode `jvp` alone is called; around one TensorFlow transposes twice."""
+    """In eager mode and inside a tf.function, only `jvp` is called. Around a tf.function, TensorFlow transposes twice."""
     args, tangents = [tf.constant(a) for a in system(rng)], [tf.constant(a) for a in system(rng)]
     if where == "inside":
         result = tf.function(lambda: jvp_of(linear, args, tangents))()
@@ -202,7 +202,7 @@ def test_jacobians(is_traced, rng):
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="map_fn")
 @pytest.mark.parametrize("run", [tf.map_fn, tf.vectorized_map])
 def test_members_of_a_batch(run, rng):
-    """Each has residuals of its own."""
+    """Each member has its own residuals."""
     x, dy = random_array(rng, [4, 3]), random_array(rng, [4, 3])
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
 
@@ -217,7 +217,7 @@ def test_members_of_a_batch(run, rng):
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="while_loop")
 @pytest.mark.parametrize("where", ["inside", "around"])
 def test_in_a_loop(where, rng):
-    """Each step has residuals of its own."""
+    """Each step has its own residuals."""
     x, dy = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
     function = cg.numpy_function(sine, SPEC, vjp=lambda c, dy: c * dy)
     loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, function(x)), (0, x))[1])
@@ -261,7 +261,7 @@ def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced, rng)
     _, (dx,) = (traced if is_traced else eager)(WRAPPED[name](function), [x], dy)
     np.testing.assert_allclose(dx, dy * np.exp(np.sin(x)) * np.cos(x), rtol=1e-13)
     if name == "recompute_grad":
-        assert len(calls) == 1  # Its result is kept: it may have effects.
+        assert len(calls) == 1  # Its result is kept, because it can have side effects.
 
 
 def test_a_hundred_thousand_inputs_and_outputs(gradient, rng):
@@ -278,7 +278,7 @@ def test_a_hundred_thousand_inputs_and_outputs(gradient, rng):
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
-    """By keyword, as backward of custom_vjp does, as NumPy arrays, and as they were passed."""
+    """They come by keyword, as in custom_vjp: Tensors as arrays, other values as they were passed."""
     x, dy = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
 
     def power(x, exponents, offset=1.0):

@@ -1,4 +1,4 @@
-"""numpy_function: values and gradients that NumPy and SciPy compute, against the vector-Jacobian product by hand."""
+"""numpy_function with NumPy and SciPy: its gradients against vector-Jacobian products in NumPy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from ..support.tensors import DTYPES, pairs, random_array
 
 pytestmark = pytest.mark.core
 
-# XLA compiles no Python: see external/test_numpy_function_errors.py.
+# XLA cannot compile Python: see external/test_numpy_function_errors.py.
 WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
 
 
@@ -24,7 +24,7 @@ def mode(request):
 
 
 def lennard_jones(positions, charge):
-    """The energy of particles in [n, 3], and its gradients by their positions and by a charge."""
+    """The energy of particles in [n, 3], and its gradients with respect to the positions and a charge."""
     difference = positions[:, None] - positions[None]
     square = np.sum(difference**2, -1) + np.eye(len(positions))
     energy = charge * np.sum(np.triu(square**-3, 1))
@@ -53,8 +53,8 @@ def test_an_elementwise_function_of_scipy(mode, rng):
 
 
 @pytest.mark.parametrize("sequence", [list, tuple])
-def test_one_gradient_may_stand_in_a_sequence(sequence, gradient, rng):
-    """A sequence of one array is no gradient of shape [1, ...]."""
+def test_one_gradient_can_come_in_a_sequence(sequence, gradient, rng):
+    """A list of one array counts as one gradient, not as a gradient of shape [1, ...]."""
     x, dy = random_array(rng, [1]), random_array(rng, [1])
     (dx,) = gradient(cg.numpy_function(lambda x: (np.sin(x), sequence([np.cos(x)]))), [x], dy)
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-14)
@@ -89,7 +89,7 @@ def test_a_scalar_of_inputs_of_several_ranks(mode, rng):
 
 
 def matrix_outputs(a, b):
-    """[B, 2, 4] from [B, 2, 3] and [B, 3, 4]; one number more from [B]."""
+    """[B, 2, 4] from [B, 2, 3], [B, 3, 4] and [B]."""
     by_a = np.einsum("ik,Bjl->Bilkj", np.eye(2), b)
     by_b = np.einsum("lm,Bij->Biljm", np.eye(4), a)
     return a @ b, [by_a, by_b]
@@ -105,7 +105,7 @@ def test_a_batch_is_one_call(mode, rng):
 
 
 def test_the_gradients_of_a_batch_have_a_static_size_for_each_example():
-    """Without it the graph of the gradient would compute the size, and rank and shape of dx would be unknown."""
+    """Otherwise the gradient would compute the size in the graph, and the rank and shape of dx would be unknown."""
     function = cg.numpy_function(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
     specs = [tf.TensorSpec(shape, tf.float64) for shape in ([None, 2, 3], [None, 3, 4])]
     graph = tf.function(function, input_signature=specs).get_concrete_function().graph

@@ -1,4 +1,4 @@
-"""Calls of the function of numpy_function: their number and arguments, in Keras, and the function's lifetime."""
+"""How numpy_function calls the function: how often, with which arguments, in Keras, and how long it keeps it."""
 
 import gc
 import logging
@@ -32,7 +32,7 @@ class Counted:
 
 
 def test_value_and_gradient_are_one_call(gradient):
-    """Also of a method."""
+    """For a method, too."""
     counted = Counted()
     function = cg.numpy_function(counted.erf)
     x, dy = tf.constant([0.5, 1.0]), tf.constant([1.0, 10.0])
@@ -45,7 +45,7 @@ def test_value_and_gradient_are_one_call(gradient):
 
 
 def test_a_graph_merges_and_drops_no_call():
-    """A simulator may draw random numbers."""
+    """A simulator can draw random numbers."""
     rng, drawn = np.random.default_rng(0), []
 
     def noisy(x):
@@ -56,7 +56,7 @@ def test_a_graph_merges_and_drops_no_call():
 
     @tf.function
     def twice(x):
-        function(x)  # Nobody reads it.
+        function(x)  # The value is not used.
         return function(x), function(x)
 
     first, second = twice(tf.zeros([3], tf.float64))
@@ -97,8 +97,8 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
 
 
 @pytest.mark.parametrize("run", [eager, traced])
-def test_the_function_may_write_into_its_arguments_and_keep_its_results(run):
-    """Neither a Tensor nor an earlier result changes."""
+def test_the_function_can_overwrite_its_arguments_and_keep_its_results(run):
+    """Then no Tensor and no earlier result changes."""
     buffer = np.zeros(200)
 
     def square(x):
@@ -137,7 +137,7 @@ def test_the_function_gets_arrays_also_for_scalars(scalar, traced):
 
 
 def test_arguments_without_a_gradient_have_no_entry(gradient):
-    """Integers, bools, strings, Python objects, and what nondiff_argnames names."""
+    """Integers, bools, strings, Python objects, and the arguments in nondiff_argnames."""
     seen = {}
 
     def function(x, n, flag, text, fixed, mode="a", *, scale, callback):
@@ -173,7 +173,7 @@ def test_variables_and_structures_as_arguments(gradient):
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Of Keras.
-def test_a_keras_file_holds_no_graph(tmp_path):
+def test_a_keras_file_has_no_graph(tmp_path):
     """A training run can be stored: the weights in the file, the Python function in the code."""
 
     class Erf(keras.layers.Layer):
@@ -188,7 +188,7 @@ def test_a_keras_file_holds_no_graph(tmp_path):
 
 
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
-    """Each thread has an outermost graph of its own, by which the Python function is kept."""
+    """Each thread has its own outermost graph, and that keeps the Python function alive."""
     function = tf.function(
         lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.numpy_function(erf)(x)), (0, x))
     )
@@ -223,6 +223,6 @@ print([reference() is None for reference in references])
 
 
 def test_a_traced_function_is_freed(tmp_path):
-    """Only the Python function stays, as with tf.numpy_function."""
+    """Only the Python function is kept, as with tf.numpy_function."""
     result = run_python(LEAKS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert result.stdout.splitlines()[-1] == "[True, True, True, True]"

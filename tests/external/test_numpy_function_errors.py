@@ -24,21 +24,21 @@ SINGLE = cg.numpy_function(f)
 ZEROS, JACOBIAN = np.zeros(3), np.zeros((3, 2))
 BATCH = np.zeros((2, 3))
 ELEMENTWISE = (
-    "Without an output, value and gradients have the shape to which the inputs broadcast: for anything else pass "
+    "Without an output, value and gradients have the shape to which the inputs broadcast. For any other shape, pass "
     "output=tf.TensorSpec(shape, dtype)."
 )
 NOT_BATCHED = "The value has output.shape and a gradient output.shape + x.shape."
 BATCHED = "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
-WITH_VJP = "It has the shape of output."
-NO_GRADIENT = "expected an array, got None. Name an input that has no gradient in nondiff_argnames."
+WITH_VJP = "It has the shape output.shape."
+NO_GRADIENT = "got None. Name an input that has no gradient in nondiff_argnames."
 NONDIFF = (
-    "Integers, bools and other values without a derivative take none. Name other inputs that have no gradient in "
+    "Integers, bools and other values without a derivative have none. Name other inputs that have no gradient in "
     "nondiff_argnames."
 )
-REAL_PART = "expected float32, got complex128. Return its real part, or make the dtype of output complex."
+REAL_PART = "got complex128. Return the real part, or make the dtype of output complex."
 TWO = [SPEC, tf.TensorSpec([], tf.int32)]
 OF_TWO = (
-    "expected that of output, [TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, "
+    "the structure of output, [TensorSpec(shape=(3,), dtype=tf.float32, name=None), TensorSpec(shape=(), dtype=tf.int32, "
     "name=None)], got"
 )
 
@@ -74,7 +74,7 @@ def tangent(function):
     return accumulator.jvp(value)
 
 
-# What runs, and the message after "numpy_function: ".
+# What to run, and the message after "numpy_function: ".
 VALUES = {
     "one gradient": (
         called((ZEROS, JACOBIAN)),
@@ -84,53 +84,54 @@ VALUES = {
         called((ZEROS, [JACOBIAN] * 3)),
         f"'simulate' must return 2 gradients (one for each differentiable input: 'x', 'y'), got 3. {NONDIFF}",
     ),
-    "no gradient": (called((ZEROS, [JACOBIAN, None])), f"'simulate' returned no gradient for 'y'; {NO_GRADIENT}"),
+    "no gradient": (
+        called((ZEROS, [JACOBIAN, None])),
+        f"'simulate' must return a gradient for 'y', {NO_GRADIENT}",
+    ),
     "no gradient of one": (
         called((ZEROS, None), nondiff_argnames=["y"]),
-        f"'simulate' returned no gradient for 'x'; {NO_GRADIENT}",
+        f"'simulate' must return a gradient for 'x', {NO_GRADIENT}",
     ),
     "shape of the value": (
         called((np.zeros(2), [JACOBIAN, JACOBIAN])),
-        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {NOT_BATCHED}",
+        f"'simulate' must return a value of shape (3,), got (2,). {NOT_BATCHED}",
     ),
     "shape of a gradient": (
         called((ZEROS, [JACOBIAN, JACOBIAN.T])),
-        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (3, 2), got (2, 3). {NOT_BATCHED}",
+        f"'simulate' must return a gradient for 'y' of shape (3, 2), got (2, 3). {NOT_BATCHED}",
     ),
     "shape of a batch": (
         called((BATCH.T, [BATCH, BATCH]), batched=True),
-        f"'simulate' returned a value of the wrong shape; expected (2, 3), got (3, 2). {BATCHED}",
+        f"'simulate' must return a value of shape (2, 3), got (3, 2). {BATCHED}",
     ),
     "shape of gradients of a batch": (
         called((BATCH, [BATCH, np.zeros(3)]), batched=True),
-        f"'simulate' returned a gradient for 'y' of the wrong shape; expected (2, 3), got (3,). {BATCHED}",
+        f"'simulate' must return a gradient for 'y' of shape (2, 3), got (3,). {BATCHED}",
     ),
     "shape without an output": (
         called((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
-        f"'simulate' returned a gradient for 'x' of the wrong shape; expected (2,), got (3, 2). {ELEMENTWISE}",
+        f"'simulate' must return a gradient for 'x' of shape (2,), got (3, 2). {ELEMENTWISE}",
     ),
     "vjp: shape of the value": (
         lambda: made((np.zeros(2), None))(X, Y),
-        f"'simulate' returned a value of the wrong shape; expected (3,), got (2,). {WITH_VJP}",
+        f"'simulate' must return a value of shape (3,), got (2,). {WITH_VJP}",
     ),
     "vjp: shape of a leaf": (
         lambda: made(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
-        f"'simulate' returned a value (leaf 1 of 2) of the wrong shape; expected (), got (2,). {WITH_VJP}",
+        f"'simulate' must return a value (leaf 1 of 2) of shape (), got (2,). {WITH_VJP}",
     ),
     "vjp: shape of a batch": (
         lambda: made(batched=True)(X, Y),
-        "'simulate' returned a value of the wrong shape; expected (2, 3), got (3,). It has the shape of output, after that "
-        "of the batch.",
+        "'simulate' must return a value of shape (2, 3), got (3,). It has the shape [batch] + output.shape.",
     ),
     "vjp: shape without an output": (
         lambda: made(output=None)(X, Y),
-        "'simulate' returned a value of the wrong shape; expected (2,), got (3,). Without an output it has the shape to "
-        "which the inputs broadcast.",
+        "'simulate' must return a value of shape (2,), got (3,). Without an output, it has the shape to which the inputs "
+        "broadcast.",
     ),
     "vjp: structure": (
         lambda: made(output=TWO)(X, Y),
-        f"'simulate' returned a value of another structure; {OF_TWO} array([0., 0., 0.]). Return one array for each "
-        "TensorSpec.",
+        f"'simulate' must return a value with {OF_TWO} array([0., 0., 0.]). Return one array for each TensorSpec.",
     ),
     "vjp: number of gradients": (
         lambda: gradient(made(gradients=[np.zeros(2)])),
@@ -138,46 +139,42 @@ VALUES = {
     ),
     "vjp: no gradient": (
         lambda: gradient(made(gradients=[np.zeros(2), None])),
-        f"vjp of 'simulate' returned no gradient for 'y'; {NO_GRADIENT}",
+        f"vjp of 'simulate' must return a gradient for 'y', {NO_GRADIENT}",
     ),
     "vjp: shape of a gradient": (
         lambda: gradient(made(gradients=[np.zeros(2), np.zeros(3)])),
-        "vjp of 'simulate' returned a gradient for 'y' of the wrong shape; expected (2,), got (3,). A gradient has the "
-        "shape of its input.",
+        "vjp of 'simulate' must return a gradient for 'y' of shape (2,), got (3,). A gradient has the shape of its input.",
     ),
     "jvp: shape": (
         lambda: tangent(made(jvp=lambda *_: np.zeros(4))),
-        "jvp of 'simulate' returned a tangent of the wrong shape; expected (3,), got (4,). It has the shape of the value.",
+        "jvp of 'simulate' must return a tangent of shape (3,), got (4,). It has the shape of the value.",
     ),
     "jvp: structure": (
         lambda: tangent(made(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])),
-        f"jvp of 'simulate' returned a tangent of another structure; {OF_TWO} array([0.]). Return one array for each "
-        "TensorSpec.",
+        f"jvp of 'simulate' must return a tangent with {OF_TWO} array([0.]). Return one array for each TensorSpec.",
     ),
 }
 TYPES = {
     "complex value": (
         called((1j * ZEROS, [JACOBIAN, JACOBIAN])),
-        f"'simulate' returned a complex value; {REAL_PART}",
+        f"'simulate' must return real numbers as the value, {REAL_PART}",
     ),
     "complex gradient": (
         called((ZEROS, [1j * JACOBIAN, JACOBIAN])),
-        f"'simulate' returned a complex gradient for 'x'; {REAL_PART}",
+        f"'simulate' must return real numbers as the gradient for 'x', {REAL_PART}",
     ),
     "ragged": (
         called(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
-        "'simulate' returned a value that is not an array of numbers; expected numbers, got [[1.0], [2.0, 3.0]]. Return "
-        "NumPy arrays.",
+        "'simulate' must return an array of numbers as the value, got [[1.0], [2.0, 3.0]]. Return a NumPy array.",
     ),
     "no pair": (
         called(ZEROS),
-        "'simulate' did not return its value with its gradient; expected a pair (value, gradients), got a ndarray. End it "
-        "with: return value, gradients",
+        "'simulate' must return a pair (value, gradients), got a ndarray. End it with: return value, gradients",
     ),
     "vjp: no pair": (
         lambda: made(np.zeros(3))(X, Y),
-        "'simulate' did not return its value with its residuals; expected a pair (value, residuals), since there is a vjp, "
-        "got a ndarray. End it with: return value, residuals",
+        "'simulate' must return a pair (value, residuals), since there is a vjp, got a ndarray. End it with: return value, "
+        "residuals",
     ),
     "vjp: parameters": (
         lambda: gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=lambda residuals: None)),
@@ -202,7 +199,7 @@ TYPES = {
 @pytest.mark.parametrize("case", [*VALUES, *TYPES])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_results_are_checked(case, traced):
-    """In a graph TensorFlow makes an error of its own of it, with the text."""
+    """In a graph TensorFlow raises an error of its own with the same text."""
     run, message = (VALUES | TYPES)[case]
     error, message = TypeError if case in TYPES else ValueError, f"numpy_function: {message}"
     if traced:
@@ -220,8 +217,8 @@ def test_inputs_that_are_not_one_batch(traced):
     runs = [tf.function(wrapped), tf.function(wrapped, input_signature=unknown)] if traced else [wrapped]
     assert wrapped(X, X).shape == (2, 3)
     message = (
-        "numpy_function: the differentiable inputs of '<lambda>' are not one batch; expected the same leading dimension for "
-        "all, got shape (2,) for 'x', shape (3,) for 'y'. Broadcast them, or name an input that has no gradient in "
+        "numpy_function: with batched=True, the differentiable inputs of '<lambda>' must have the same leading dimension, "
+        "got shape (2,) for 'x', shape (3,) for 'y'. Broadcast them, or name an input that has no gradient in "
         "nondiff_argnames."
     )
     for run in runs:
@@ -234,8 +231,8 @@ def test_inputs_that_are_not_one_batch(traced):
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_forward_mode_without_a_jvp(traced):
     message = (
-        "numpy_function: 'simulate' has no tangents or second derivatives; expected a jvp, or a vjp of Tensors, got neither. "
-        "Pass jvp for forward mode, a vjp that numpy_function made for second derivatives."
+        "numpy_function: 'simulate' has no tangents and no second derivatives. Pass a jvp for forward mode, and a vjp made "
+        "with numpy_function for second derivatives."
     )
     with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
         (tf.function(tangent, autograph=False) if traced else tangent)(made())
@@ -243,8 +240,8 @@ def test_forward_mode_without_a_jvp(traced):
 
 def test_second_derivatives_in_eager_mode():
     message = (
-        "numpy_function: 'simulate' has no second derivative; expected a vjp of Tensors, got one of arrays. Pass a vjp that "
-        "numpy_function made."
+        "numpy_function: 'simulate' has no second derivatives, because its vjp computes with arrays. Pass a vjp made with "
+        "numpy_function."
     )
     for jvp in (None, lambda *_: np.zeros(3)):
         with tf.GradientTape() as tape:
@@ -252,6 +249,24 @@ def test_second_derivatives_in_eager_mode():
             dx, _ = gradient(made(jvp=jvp))
         with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
             tape.gradient(dx, X)
+
+
+def test_gradients_of_the_tangents_of_a_function_with_an_integer_output():
+    function = made(([ZEROS, 1], None), output=TWO, jvp=lambda *_: [ZEROS, 0])
+
+    @tf.function(autograph=False)
+    def derived():
+        with tf.GradientTape() as tape:
+            tape.watch([X, Y])
+            tangents = tangent(function)
+        return tape.gradient(tangents, X)
+
+    message = (
+        "numpy_function: to differentiate the tangents of 'simulate', output must not hold integers or bools. Return those "
+        "as residuals."
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        derived()
 
 
 def test_gradients_of_tensors_are_checked():
@@ -275,27 +290,30 @@ def test_gradients_of_tensors_are_checked():
 
 NO_SPEC = "output must be a tf.TensorSpec with a dtype of "
 DTYPES = "float16, bfloat16, float32, float64, complex64, complex128"
-WRITE = "Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for a function of single elements."
+WRITE = "Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for an elementwise function."
+UNLIKE_TENSORFLOW = (
+    "Unlike tf.numpy_function, it takes a function and returns one: write numpy_function(f, output)(x), and name the "
+    "options, as in batched=True."
+)
 
-# What is run, the error, and the message after "numpy_function: ".
+# What to run, the error, and the message after "numpy_function: ".
 CALLS = {
     "no_differentiable_input": (
         lambda: SINGLE(tf.constant([1, 2])),
         TypeError,
-        "'f' has no differentiable input that gives its output a shape and a dtype; expected a floating-point or complex "
-        "input or an output, got neither. Pass output=tf.TensorSpec(shape, dtype).",
+        "without an output, 'f' must get a floating-point or complex input, got none. Pass output=tf.TensorSpec(shape, "
+        "dtype).",
     ),
     "no_broadcast": (
         lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
         ValueError,
-        "the differentiable inputs of '<lambda>' do not broadcast; expected shapes that broadcast, since there is no "
-        "output, got (2,) for 'x', (3,) for 'y'. Pass output=tf.TensorSpec(shape, dtype) if it is not elementwise.",
+        "without an output, the differentiable inputs of '<lambda>' must broadcast, got (2,) for 'x', (3,) for 'y'. If it "
+        "is not elementwise, pass output=tf.TensorSpec(shape, dtype).",
     ),
     "ragged": (
         lambda: SINGLE(tf.ragged.constant([[1.0], [2.0, 3.0]])),
         TypeError,
-        "an argument of 'f' is not a dense tensor; expected a Tensor or an array for 'x', got a RaggedTensor. Convert it "
-        "before the call.",
+        "the argument 'x' of 'f' must be a Tensor or an array, got a RaggedTensor. Convert it before the call.",
     ),
     "wrong_arguments": (
         lambda: SINGLE(X, X),
@@ -305,8 +323,7 @@ CALLS = {
     "no_function": (
         lambda: cg.numpy_function(3),
         TypeError,
-        "cannot decorate this value; expected a function or another callable, got an int. Pass the function itself, then "
-        "call the result with its arguments.",
+        "the argument must be a function, got an int. Pass the function itself, then call the result with its arguments.",
     ),
     "no_spec": (lambda: cg.numpy_function(f, [3]), TypeError, f"{NO_SPEC}{DTYPES}, got [3]. {WRITE}"),
     "unknown_rank": (
@@ -325,24 +342,33 @@ CALLS = {
     "vjp": (
         lambda: cg.numpy_function(f, vjp=3),
         TypeError,
-        "vjp is not a function; expected a function or another callable, got an int. Pass the function itself: "
-        "vjp(residuals, *vectors).",
+        "vjp must be a function vjp(residuals, *dy), got an int.",
     ),
     "jvp_alone": (
         lambda: cg.numpy_function(f, jvp=len),
         ValueError,
-        "there is a jvp without a vjp; expected both, or a vjp alone, got jvp=len. A function that returns its gradients "
-        "has its tangents by them.",
+        "jvp needs a vjp, got jvp=len alone. Pass both, or leave out jvp: the gradients that a function returns also give "
+        "its tangents.",
     ),
     "batched": (
         lambda: cg.numpy_function(f, SPEC, batched=32),
         TypeError,
-        "batched is not a bool; expected True or False, got 32. Pass a Python bool.",
+        "batched must be True or False, got 32. Pass a Python bool.",
+    ),
+    "the call of tf.numpy_function": (
+        lambda: cg.numpy_function(f, [X], tf.float32),
+        TypeError,
+        f"too many positional arguments. {UNLIKE_TENSORFLOW}",
+    ),
+    "the names of tf.numpy_function": (
+        lambda: cg.numpy_function(func=f, inp=[X], Tout=tf.float32),
+        TypeError,
+        f"missing a required argument: 'f'. {UNLIKE_TENSORFLOW}",
     ),
     "nondiff": (
         lambda: cg.numpy_function(f, nondiff_argnames=["z"]),
         ValueError,
-        "nondiff_argnames does not name arguments of 'f'; expected some of ['x'], got ['z']. Pass a list of names.",
+        "nondiff_argnames must name arguments of 'f', which are ['x'], got ['z'].",
     ),
 }
 
@@ -369,9 +395,8 @@ def test_exceptions_of_the_function_come_as_they_are_in_eager_mode_and_with_thei
 
 
 UNDER_XLA = (
-    "numpy_function: 'f' is Python code, which XLA cannot compile; expected a graph without XLA, got one with "
-    "jit_compile=True. Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function "
-    "around it."
+    "numpy_function: 'f' is Python code, which XLA cannot compile. Leave jit_compile=True out of every tf.function around "
+    "it, and compile a Keras model with jit_compile=False."
 )
 FUNCTIONS = {
     "direct": SINGLE,
@@ -396,7 +421,7 @@ def test_a_keras_model_under_xla_is_told_what_to_do():
 
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Layer()])
     model.compile(loss="mse", jit_compile=True)
-    with pytest.raises(NotImplementedError, match="Compile a Keras model with jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="compile a Keras model with jit_compile=False"):
         model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
 
@@ -413,8 +438,8 @@ IN_A_GRADIENT = cg.custom_gradient(lambda x: (x, lambda dy: dy * SINGLE(x)))
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), IN_A_GRADIENT], ids=[*FUNCTIONS, "in_a_gradient"])
 def test_saving_is_refused(function, tmp_path, capfd):
     message = (
-        "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-        "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are loaded."
+        "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
+        "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
     )
     with pytest.raises(
         ValueError, match=f"^Found invalid capture b'{re.escape(message)}' when saving custom gradients\\.$"
@@ -427,11 +452,11 @@ def test_saving_is_refused(function, tmp_path, capfd):
 def test_exporting_a_keras_model_is_refused(tmp_path):
     x = keras.Input([2])
     model = keras.Model(x, SINGLE(x))
-    with pytest.raises(ValueError, match="what is saved must consist of TensorFlow operations"):
+    with pytest.raises(ValueError, match="a saved function must consist of TensorFlow operations"):
         model.export(tmp_path / "model", verbose=False)
 
 
-# TensorFlow's numbers for Python functions start anew: under the same number there are others here.
+# TensorFlow numbers Python functions from 1 in each process, so here the saved number belongs to another function.
 IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np
@@ -461,6 +486,5 @@ def test_a_graph_that_was_saved_nevertheless_calls_no_other_function(tmp_path):
     tf.saved_model.save(module_of(SINGLE), tmp_path / "model", options=options)
     result = run_python(IN_ANOTHER_PROCESS, tmp_path / "model", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert (
-        "numpy_function: 'f' is Python code, which lived in the process that made this graph; expected that process, got "
-        "another one. Build the model from its Python code here, and load its weights."
+        "numpy_function: 'f' is Python code, which only runs in the process that made this graph. Build the model from its Python code here, and load its weights."
     ) in result.stdout

@@ -22,14 +22,14 @@ SPEC = tf.TensorSpec([3], tf.float64)
 
 
 class Residuals:
-    """An object of the user's, which a weak reference can watch."""
+    """A user's object that a weak reference can watch."""
 
     def __init__(self, cosine):
         self.cosine = cosine
 
 
 class Sine:
-    """A function with its adjoint, which counts its calls and knows which residuals live."""
+    """A function with its adjoint. It counts its calls and knows which residuals are alive."""
 
     def __init__(self, **options):
         self.calls = {"f": 0, "vjp": 0, "jvp": 0}
@@ -58,7 +58,7 @@ class Sine:
             self._none_lives.notify_all()
 
     def num_living(self, wait=True):
-        """How many residuals live; a token dies in a thread of TensorFlow, perhaps a moment after the run."""
+        """How many residuals are alive. It waits, because a token can die in a TensorFlow thread just after the run."""
         gc.collect()
         with self._none_lives:
             self._none_lives.wait_for(lambda: self._living == 0, 10 if wait else 0)
@@ -83,7 +83,7 @@ def test_vjp_is_called_once_for_a_gradient_and_never_without(where):
     assert sine.num_living() == 0
 
 
-def test_vjp_is_not_called_for_a_gradient_that_nobody_reads():
+def test_vjp_is_not_called_for_a_gradient_that_is_not_used():
     sine = Sine()
 
     @tf.function
@@ -163,7 +163,7 @@ def test_in_a_loop():
 
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_a_run_that_fails(step):
-    """Before `vjp`, or in it."""
+    """The run fails before `vjp`, or in it."""
     sine = Sine()
 
     def fails(_, dy):
@@ -225,7 +225,7 @@ def test_a_run_that_is_cancelled():
 
 
 def test_threads():
-    """Some that run one graph, and some in eager mode; the main thread is busy all the time."""
+    """Some run one graph and some run eagerly, while the main thread is always busy."""
     sine = Sine()
     traced = tf.function(sine.function)
     most = []
@@ -247,7 +247,7 @@ def test_threads():
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
 def test_a_thousand_calls_leave_nothing(is_traced):
-    """Each leaves 8 MB: together they would take 8 GB."""
+    """Each call has residuals of 8 MB, so leaking them would take 8 GB."""
     function = cg.numpy_function(lambda x: (np.sin(x), np.zeros(1_000_000)), SPEC, vjp=lambda _, dy: dy)
     run = tf.function(function) if is_traced else function
     most = 0
@@ -263,7 +263,7 @@ def test_a_thousand_calls_leave_nothing(is_traced):
 
 
 def test_the_numbers_of_tokens():
-    """Those of a batch die together; a batch of none has none; a shape that is no vector is an error."""
+    """A batch of tokens dies together, an empty batch has none, and a shape that is not a vector is an error."""
     token, ids = library.custom_gradient_token(tf.constant([2, 3], tf.int64))
     numbers = ids.numpy().ravel()
     assert list(numbers) == list(range(numbers[0], numbers[0] + 6))
@@ -293,6 +293,6 @@ print("done")
 """
 
 
-def test_tokens_may_outlive_the_interpreter(tmp_path):
+def test_tokens_can_outlive_the_interpreter(tmp_path):
     result = run_python(AT_EXIT, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert result.stdout.splitlines()[-1] == "done"

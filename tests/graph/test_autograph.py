@@ -1,4 +1,4 @@
-"""AutoGraph translates what users write, and nothing of this library: a first trace costs no more for it."""
+"""AutoGraph translates the users' functions and nothing of this library, so a first trace does not cost more."""
 
 import types
 
@@ -33,7 +33,7 @@ def public_functions():
 
 
 def users_own(x):
-    """Translated, or the condition would be an error."""
+    """If it were not translated, the condition would raise an error."""
     if tf.reduce_sum(x) > 0.0:
         x = 2.0 * x
     return x
@@ -72,7 +72,7 @@ def with_rule(decorated):
     return decorated
 
 
-# What returns another function, which a tf.function calls. It is made inside of it.
+# Each runs inside a tf.function, and makes there the function that it calls.
 CALLS = {
     "custom_gradient": lambda x: cg.custom_gradient(with_grad_fn)(x),
     "custom_jvp": lambda x: with_rule(cg.custom_jvp(half_sine))(x),

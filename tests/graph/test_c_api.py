@@ -46,7 +46,7 @@ def run(program, *arguments, library=None):
     return {name: np.array(numbers.split(), float) for name, numbers in lines}
 
 
-# In a SavedModel, where the ops are in functions. test_without_python.py has many more, without C.
+# In a SavedModel, where the ops are in functions. test_without_python.py has many more cases, without C.
 SAVED = {name: CASES[name] for name in ("embed", "rule", "vjp", "jvp", "recompute", "pass_through", "unrolled")}
 SAVED_FAILURES = {name: FAILURES[name][0] for name in ("untraceable", "while_loop")}
 
@@ -103,9 +103,9 @@ def untraceable(x):
     return x * 1.0, lambda dy: dy.numpy()
 
 
-# In the graph itself, with the gradient by hand.
+# In the graph itself, with the expected gradient.
 IN_THE_GRAPH = {
-    # More than eight inputs: TensorFlow keeps the edges of such a node in another order.
+    # For more than eight inputs, TensorFlow keeps the edges of a node in another order.
     "embed_six_pairs": (
         lambda x: embed(tf.sign(x), [i + 1.0 for i in range(6)], [x * ten for ten in TENS]),
         DY * 654321,
@@ -143,7 +143,7 @@ def test_an_op_in_the_graph_itself(program, tmp_path, name):
 
 
 def test_gradient_ops_in_the_graph_itself(program, tmp_path):
-    """A gradient that Python made, differentiated once more: CustomGradientEmbedGrad, and the shape check of a rule."""
+    """Differentiates a gradient from Python again: CustomGradientEmbedGrad, and the shape check of a rule."""
 
     def gradient(x):
         y = embed(x, x**3, x**2, fx_gx_manually_stopped=True) + spike(x)
@@ -157,7 +157,7 @@ def test_gradient_ops_in_the_graph_itself(program, tmp_path):
 
 def test_a_rule_that_could_not_be_traced_in_the_graph_itself(program, tmp_path):
     found = run(program, save_graph(untraceable, tmp_path / "graph.pb"), "x", "y", X, DY)
-    assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there; " in found
+    assert "gradient: TF_AddGradients: custom_gradient: the gradient of 'untraceable' is not there, because " in found
 
 
 def test_missing_files_and_tensors_are_errors(program, tmp_path):

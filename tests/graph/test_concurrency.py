@@ -7,8 +7,8 @@ import numpy as np
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
-# Each thread does all of the work with numbers of its own; all begin together. A deadlock is killed. Graphs are optimised,
-# and XLA adds up in an order of its own: only the same way gives the same bits.
+# All threads begin together, and each does all of the work with its own numbers. A deadlock is killed. Only results of
+# the same kind have equal bits, because TensorFlow optimises graphs, and XLA adds in another order.
 THREADS = """
 import concurrent.futures, hashlib, sys, tempfile, threading
 import numpy as np
@@ -80,11 +80,11 @@ def results(tmp_path, *arguments):
 
 
 def test_the_same_bits_from_many_threads(tmp_path):
-    """With 16 threads of each kind as with one."""
+    """16 threads of each kind find the same as one."""
     assert results(tmp_path, 16, 16, 6) == results(tmp_path, 1, 1, 6)
 
 
-# For functions that keep traces, a new one of x, which all threads share. Its value is W sin(x), with its derivatives.
+# For functions that keep traces: makes a function of x that all threads share, with the value W sin(x).
 FIRST_CALLS = """
 import concurrent.futures, json, sys, threading
 import numpy as np
@@ -167,7 +167,7 @@ def run(number):
     try:
         return work(number)
     except BaseException:
-        ready.abort()  # Nobody waits for this thread.
+        ready.abort()  # The other threads stop waiting for this one.
         raise
 
 with concurrent.futures.ThreadPoolExecutor(threads) as pool:

@@ -1,4 +1,4 @@
-"""Embedded gradients in loops, branches, data pipelines and translated Python, against derivatives by hand."""
+"""Embedded gradients in loops, branches, data pipelines and translated Python, compared with exact derivatives."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from ..support.pointwise import CONTROLS, DY, POINTWISE, Jet, X
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
-# Each loop or branch around two functions, in a mode that changes in turn.
+# Each loop or branch around two functions, with the modes in turn.
 IN_TURN = itertools.cycle(["traced", "around_traced", "tf1"])
 CASES = [(name, control, next(IN_TURN)) for name in ("given", "custom_gradient") for control in CONTROLS]
 CASES += [("run_time_axis", control, "unknown_shape") for control in ("while_loop", "cond", "map_fn")]
@@ -86,7 +86,7 @@ def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_pa
 @pytest.mark.parametrize("control", ["cond", "while_loop", "map_fn", "cond_in_a_loop", "loop_in_a_cond"])
 @pytest.mark.parametrize("name", ["given", "custom_gradient"])
 def test_control_flow_of_tensorflow_1(name, control, control_flow):
-    """Switch, Merge, Enter and Exit have the first order everywhere, and the second in a conditional."""
+    """First derivatives through Switch, Merge, Enter and Exit work everywhere, second ones in a conditional."""
     with tf.Graph().as_default() as graph:
         x, dy = (tf.compat.v1.placeholder(tf.float64, a.shape) for a in (X, DY))
         value = CONTROLS[control].around(POINTWISE[name].function)(x)
@@ -100,7 +100,7 @@ def test_control_flow_of_tensorflow_1(name, control, control_flow):
 
 @pytest.mark.parametrize("name", ["given", "run_time_axis", "custom_gradient"])
 def test_a_loop_over_a_dataset_inside_of_a_function(name):
-    """AutoGraph turns a training loop into a reduction of the dataset by a graph that holds the tape."""
+    """AutoGraph turns a training loop into a reduction of the dataset, by a graph with the tape."""
     case = POINTWISE[name]
     factors = np.array([2.0, -0.5, 3.0])
 
@@ -121,7 +121,7 @@ def test_a_loop_over_a_dataset_inside_of_a_function(name):
 
 @pytest.mark.parametrize("decorator", [tf.custom_gradient, cg.custom_gradient])
 def test_python_inside_of_a_decorated_function_is_translated_only_on_request(decorator):
-    """As with tf.custom_gradient, whose functions AutoGraph leaves alone."""
+    """Like tf.custom_gradient, whose functions AutoGraph does not translate."""
 
     def absolute(x):
         if tf.reduce_sum(x) > 0:  # noqa: SIM108

@@ -1,4 +1,4 @@
-"""`examples/multi_worker.py` under TensorFlow's strategies: each trains to the weights of a NumPy computation by hand."""
+"""`examples/multi_worker.py` under TensorFlow's strategies: each reaches the weights that NumPy computes."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from ..support.processes import run_script
 from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
-# In float64 the strategies differ in the order of sums: units of 1e-16 in each of 40 steps. All weights are near 1.
+# The strategies add in different orders: units of 1e-16 in each of 40 steps. All weights are near 1.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
 
 STRATEGIES = {
@@ -40,8 +40,8 @@ def load_example(name):
     return module
 
 
-def train_by_hand(start, custom=("sign", "round", "spike")):
-    """Weights, losses of the epochs, and the smallest distance of any number to a jump; `custom` names what learns."""
+def train_with_numpy(start, custom=("sign", "round", "spike")):
+    """The weights, the losses of the epochs, and the smallest distance to a jump. `custom` names what learns."""
     example, weights, batches = start
     weights = dict(weights)
     losses, distances = [], []
@@ -98,18 +98,18 @@ def assert_results(path, weights, losses):
 
 
 def cells(strategy):
-    """The cells of the table of modes that a strategy fills."""
+    """The cells in the table of modes that a strategy fills."""
     mode = "traced" if strategy == "single" else strategy
     return [pytest.mark.mode_table(feature=f, mode=mode) for f in ("embed_gradient", "custom_gradient")]
 
 
 @pytest.mark.parametrize("strategy", [pytest.param(strategy, marks=cells(strategy)) for strategy in STRATEGIES])
-def test_every_strategy_trains_to_the_weights_by_hand(strategy, start, tmp_path):
-    weights, losses, distance = train_by_hand(start)
-    assert distance > 1e-7  # Or rounding could decide where a sign, a rounded weight or a spike is.
+def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
+    weights, losses, distance = train_with_numpy(start)
+    assert distance > 1e-7  # Otherwise, rounding could decide where a sign, a rounded weight or a spike is.
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
-    script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With nothing beside it.
+    script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
     result = run_script(script, *arguments, cwd=tmp_path)
     assert_results(output, weights, losses)
     first, *epochs, last = result.stdout.splitlines()
@@ -119,14 +119,14 @@ def test_every_strategy_trains_to_the_weights_by_hand(strategy, start, tmp_path)
 
 
 def test_each_custom_gradient_matters(start):
-    weights, losses, _ = train_by_hand(start)
+    weights, losses, _ = train_with_numpy(start)
     assert losses[-1] < 0.2 * losses[0]
     for custom in (["round", "spike"], ["sign", "spike"], ["sign", "round"]):
-        without, _, _ = train_by_hand(start, custom)
+        without, _, _ = train_with_numpy(start, custom)
         assert max(np.abs(weights[name] - without[name]).max() for name in weights) > 0.05
 
 
-# The example's way to run a cluster, on programs that are quick.
+# Runs a cluster like the example, with quick programs.
 
 TELL_PID = (
     "import json, os, signal, sys; task = json.loads(os.environ['TF_CONFIG'])['task']; print('pid', os.getpid())\n"
@@ -134,7 +134,7 @@ TELL_PID = (
 
 
 def run_cluster(code, jobs, capsys, servers=(), time_limit=20.0):
-    """The exit status, what was shown, and the process ids of all tasks, which are gone."""
+    """The exit status, the output, and the process ids of all tasks, which have ended."""
     example = load_example("multi_worker")
     status = example.run_cluster([sys.executable, "-c", TELL_PID + code], jobs, servers, time_limit)
     shown = capsys.readouterr()

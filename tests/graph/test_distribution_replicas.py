@@ -1,6 +1,6 @@
-"""Variables of a strategy, mirrored or on parameter servers, in the functions of the library; and Keras under one.
+"""Variables of a strategy (mirrored or on parameter servers) in functions of the library, and Keras under a strategy.
 
-Each script runs in a process of its own, since logical devices are made before TensorFlow starts.
+Each script runs in its own process, because logical devices are made before TensorFlow starts.
 """
 
 import json
@@ -25,10 +25,10 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 call = lambda run: run()
 """
 
-# Servers within the process; tests/graph/test_distribution.py has them in processes of their own.
+# Servers in the same process. tests/graph/test_distribution.py has them in other processes.
 PARAMETER_SERVER = """
 held = [socket.socket() for _ in range(2)]
-for s in held:  # Bound until the process ends: nobody else is given the port, and a server may listen.
+for s in held:  # Bound until the process ends, so that no other process gets the port. A server can still listen.
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(("127.0.0.1", 0))
 addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in held]
@@ -105,7 +105,7 @@ print(json.dumps(found))
 
 
 def by_hand(replica):
-    """The gradients by x, a and b of each case."""
+    """The gradients by x, a and b in each case."""
     x, a, b, dy = (
         np.array([1.0, 2.0]) * (replica + 1),
         np.array([2.0, 3.0]),

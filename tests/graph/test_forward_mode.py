@@ -1,4 +1,4 @@
-"""Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, against NumPy."""
+"""Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, compared with NumPy."""
 
 import json
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def jvp(function, x, tangent):
 
 
 def in_a_loop(function):
-    """Once, by a body that TensorFlow differentiates as a graph."""
+    """A loop of one step, whose body TensorFlow differentiates as a graph."""
 
     def run(x):
         value = tf.zeros_like(function(x))
@@ -48,7 +48,7 @@ class Row:
     x: tuple[int, ...]
     gx: tuple[int, ...]
     axis: Any
-    tangent: Any  # Of the value: of gx and the tangent of x, by hand.
+    tangent: Any  # The expected tangent of the value, from gx and the tangent of x.
 
     def __str__(self):
         return f"fx{list(self.fx)}-x{list(self.x)}-gx{list(self.gx)}-axis={self.axis}".replace(" ", "")
@@ -61,7 +61,7 @@ ROWS = [
     Row((3, 5), (3, 5), (5,), (), lambda gx, t: gx * t),
     Row((), (5,), (5,), (), lambda gx, t: np.sum(gx * t)),
     Row((), (2, 3), (2, 3), None, lambda gx, t: np.sum(gx * t)),
-    # Two axes in one process, for a square x: TensorFlow keeps its function for a tangent by the op's attributes.
+    # Two axes in one process for a square x, because TensorFlow caches tangent functions by the op's attributes.
     Row((3,), (3, 3), (3, 3), 0, lambda gx, t: np.sum(gx * t, 0)),
     Row((3,), (3, 3), (3, 3), 1, lambda gx, t: np.sum(gx * t, 1)),
     Row((3,), (3, 4), (3,), -1, lambda gx, t: gx * np.sum(t, 1)),
@@ -80,7 +80,7 @@ def test_tangents_are_those_of_the_row(row, where, rng):
 
 
 def test_more_shapes_than_tensorflow_keeps_functions_for(rng):
-    """After some shapes it makes one function for all, of which the shapes are not known while tracing."""
+    """After some shapes, TensorFlow makes one function for all shapes, which are then unknown while tracing."""
     for size in range(1, 45):
         gx, t = random_array(rng, [3, size]), random_array(rng, [3, size])
         actual = jvp(lambda x, gx=gx: cg.embed_gradient(np.zeros(3), gx, x, axis=-1), tf.zeros_like(t), tf.constant(t))
@@ -89,7 +89,7 @@ def test_more_shapes_than_tensorflow_keeps_functions_for(rng):
 
 @pytest.mark.parametrize("where", WHERE)
 def test_tangents_of_all_inputs_that_have_a_gradient_add_up(where, rng):
-    """With fx used as given its tangent flows, too; that of gx does not, at any point."""
+    """If fx is used as given, its tangent flows, too. The tangent of gx never does."""
     a, y, g1, g2, ta, ty, tg = (random_array(rng, [4]) for _ in range(7))
 
     def function(inputs):
@@ -107,7 +107,7 @@ def test_tangents_of_all_inputs_that_have_a_gradient_add_up(where, rng):
 
 
 def test_tangents_agree_with_gradients_for_every_dtype(dtype, rng):
-    """sum(conj(dy) * jvp) == sum(conj(vjp) * t); TensorFlow's tangent of a holomorphic function is its derivative."""
+    """sum(conj(dy) * jvp) == sum(conj(vjp) * t). TensorFlow's tangent of a holomorphic function is its derivative."""
     gx, x, t = (random_array(rng, [3, 4], dtype) for _ in range(3))
     dy = random_array(rng, [3], dtype)
 
@@ -125,7 +125,7 @@ def test_tangents_agree_with_gradients_for_every_dtype(dtype, rng):
     dx = tape.gradient(value, x, output_gradients=tf.constant(dy))
     left = np.sum(np.conj(widen(dy)) * by_hand)
     assert_gradient_close(np.sum(np.conj(widen(dx.numpy())) * widen(t)), left, dtype, scale=20.0)
-    if dtype.is_complex:  # The same convention as that of TensorFlow's own operations.
+    if dtype.is_complex:  # TensorFlow's own operations have the same convention.
         product = jvp(lambda x: tf.reduce_sum(gx * x, -1), x, tf.constant(t))
         assert_gradient_close(tangent, product, dtype, scale=10.0)
 
@@ -145,7 +145,7 @@ def vjp(function, x, dy):
 
 
 def second_order(order, case, where):
-    """Elementwise, so that each order of differentiation gives the curvature times dy times the tangent."""
+    """An elementwise function: each order of differentiation gives the curvature times dy times the tangent."""
     tangent = tf.constant(2.0 - X)
     function = tf.function(case.function) if where == "around" else case.function
 
@@ -155,8 +155,8 @@ def second_order(order, case, where):
     return (tf.function(run) if where == "inside" else run)(tf.constant(X)), case.curvature(X) * DY * (2.0 - X)
 
 
-# In eager mode, an accumulator inside of another one gets no tangent of a recomputation: a test below shows it.
-# (graph/test_modes.py has forward over reverse mode, inside of a function and in eager mode, for all functions.)
+# In eager mode, an accumulator inside another one gets no tangent from a recomputation, as a test below shows.
+# (graph/test_modes.py has forward over reverse mode for all functions, in eager mode and inside a function.)
 SECOND_ORDERS = [
     *[
         ("forward over reverse", name, "around")
@@ -176,7 +176,7 @@ def test_second_order(order, name, where):
 
 
 def test_a_recomputation_has_no_second_tangent_in_eager_mode():
-    """The inner accumulator says None, and the outer one is right."""
+    """The inner accumulator returns None, and the outer one is right."""
     function = cg.recompute_grad(lambda x: tf.sin(x) * x)
     x, t = tf.constant(X), tf.constant(DY)
     with tf.autodiff.ForwardAccumulator(x, t) as outer:

@@ -1,4 +1,4 @@
-"""Graphs whose gradient rules read variables are frozen, as other graphs are."""
+"""Graphs with gradient rules that read variables can be frozen like other graphs."""
 
 import json
 
@@ -11,7 +11,7 @@ import tf_cg_ops as cg
 from ..support.modes import vjp
 from ..support.processes import run_python
 
-# Freezing takes functions away from TensorFlow that it then misses: hence in processes of their own.
+# In processes of their own, because freezing removes functions that TensorFlow then misses.
 KINDS = """
 import json, sys
 import tensorflow as tf
@@ -90,7 +90,7 @@ for name, f in kinds.items():
 print(json.dumps(found))
 """
 
-# Only the library: none of the functions, and no variable.
+# Only the library is left: no functions, no variables.
 RUN = """
 import json, pathlib, sys
 import numpy as np

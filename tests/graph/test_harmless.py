@@ -1,4 +1,4 @@
-"""Importing the library changes nothing for graphs that hold none of its ops, and no graph fails because of it."""
+"""Importing the library does not change graphs without its ops, and does not make any graph fail."""
 
 import json
 
@@ -26,7 +26,7 @@ class WithDropout(tf.Module):
 
 
 class WithLoop(tf.Module):
-    """TensorFlow may return zeros for its gradient without Python."""
+    """Without Python, TensorFlow can return zeros for its gradient."""
 
     @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([3])])
     def f(self, a, b):
@@ -65,7 +65,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["with_passes", "without_passes"])
 def fetched(request, tmp_path_factory):
-    """For each model what the loader of TensorFlow 1 fetches of it, in a graph that has its gradient, too."""
+    """For each model, what a TensorFlow 1 session fetches, in a graph that also has the gradient."""
     folder = tmp_path_factory.mktemp("harmless")
     models = {type(model).__name__: model for model in (BuiltIn(), WithDropout(), WithLoop())}
     for name, model in models.items():
@@ -76,7 +76,7 @@ def fetched(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", [BuiltIn, WithDropout, WithLoop])
-def test_a_gradient_that_nobody_fetches_fails_no_other_fetch(fetched, model):
+def test_a_gradient_that_is_not_fetched_fails_no_other_fetch(fetched, model):
     assert fetched[model.__name__]["doubled"] == [2.0, 4.0, 6.0]
     assert not isinstance(fetched[model.__name__]["value"], str)
 
@@ -94,7 +94,7 @@ def test_a_gradient_that_is_lost_in_a_loop_fails_where_it_is_fetched(fetched, re
 
 
 def test_results_of_which_one_waits_for_a_switch():
-    """Both or none arrive at a Merge: the second must not where the first does not."""
+    """If the first input of a Merge does not arrive, the second must not arrive, either."""
 
     @cg.custom_gradient
     def pair(x, z):
@@ -110,7 +110,7 @@ def test_results_of_which_one_waits_for_a_switch():
             assert session.run(merged, {x: [1.0, 2.0, 3.0], z: [7.0, 8.0, 9.0]}).tolist() == [14.0, 16.0, 18.0]
 
 
-def test_no_function_is_copied_where_none_of_our_ops_is():
+def test_no_function_is_copied_in_a_graph_without_our_ops():
     with tf1.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float64, [3])
         traced = tf.function(lambda x: tf.cond(x[0] > 0.0, lambda: tf.sin(x), lambda: x))

@@ -37,10 +37,9 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     minor = ".".join(tf.__version__.split(".")[:2])
     distribution, full = _build_info.TENSORFLOW_DISTRIBUTION, _build_info.TENSORFLOW_VERSION
     assert run_python(IMPORT_UNDER_ANOTHER_VERSION, cwd=tmp_path).stdout == (
-        f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled against "
-        f"{distribution} {full}), got TensorFlow 2.99.1. Install {distribution} {minor}, or rebuild tf_cg_ops in its "
-        "source folder against another of 2.18 to 2.21 with: pip install --force-reinstall "
-        "--no-deps .\n"
+        f"tf_cg_ops: the op library needs TensorFlow {minor} (it was compiled against {distribution} {full}), got "
+        f"TensorFlow 2.99.1. Install {distribution} {minor}, or rebuild tf_cg_ops against another version from 2.18 to "
+        "2.21, in its source folder, with: pip install --force-reinstall --no-deps .\n"
     )
 
 
@@ -51,10 +50,9 @@ def test_another_patch_version_of_tensorflow_is_accepted(tmp_path):
 
 
 NOT_BUILT = {
-    "a package": "tf_cg_ops: the op library is missing: there is no {}. Build it against the installed TensorFlow with: pip "
-    "install .\n",
-    "a source folder": "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: "
-    "there is no {}. Run Python from another folder, or build in place with: pip install -e .\n",
+    "a package": "tf_cg_ops: the op library is missing ({}). Build it against the installed TensorFlow with: pip install .\n",
+    "a source folder": "tf_cg_ops: Python imports the source folder, which is not built ({} is missing), instead of the "
+    "installed package. Run Python from another folder, or build in place with: pip install -e .\n",
 }
 
 

@@ -1,8 +1,8 @@
-"""Gradients without Python in malformed files: right or an error, and never the end of the process.
+"""Gradients without Python in malformed files are right or raise an error, and never end the process.
 
-TensorFlow is asked for the gradient of a function by the SymbolicGradient node that tf.gradients would make, each time
-after another change of the function. Numbers of inputs and outputs that fit into no memory are left out, and so are
-functions that call themselves: TensorFlow differentiates them without end.
+Each case changes a function and lets TensorFlow compute its gradient, with the SymbolicGradient node that tf.gradients
+would make. Numbers of inputs and outputs that do not fit into memory are left out, and so are functions that call
+themselves, because TensorFlow would differentiate them without end.
 """
 
 import json
@@ -135,7 +135,7 @@ print(json.dumps(ANSWERS))
 
 
 def small_model():
-    """A GraphDef with the functions alone."""
+    """A GraphDef with only the functions."""
 
     @cg.custom_gradient
     def spike(x):
@@ -171,5 +171,5 @@ def test_a_changed_node_gives_an_error_or_the_right_gradient(tmp_path):
             np.testing.assert_allclose(answer, by_hand(), err_msg=name)
     errors = [name for name, answer in found.items() if isinstance(answer, str)]
     assert not [name for name in errors if name.startswith("_output_shapes")]
-    # Of what is differentiated, the rule among it.
+    # In all functions that are differentiated, including the rule.
     assert any(name.startswith("device: ") and "custom_gradient_rule_of_spike" in name for name in errors)

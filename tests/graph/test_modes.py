@@ -1,4 +1,4 @@
-"""Every public function in every mode of TensorFlow: value, first and second order against numbers by hand.
+"""Every public function in every mode of TensorFlow: value, first and second derivatives, compared with formulas.
 
 Tests that pass here fill the table in docs/modes.md.
 """
@@ -15,7 +15,7 @@ X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
 ALL_MODES = {**MODES, **GRAPH_MODES}
 
-# One function for each column of the table, or two that differ much, in every mode.
+# One function for each column of the table, or two that differ a lot, in every mode.
 IN_EVERY_MODE = [
     "embed_gradient",
     "embed_gradient, unstopped",
@@ -30,11 +30,11 @@ IN_EVERY_MODE = [
     "straight_through",
 ]
 
-# Pairs at which TensorFlow fails with built-in ops alone; a test below shows it.
+# TensorFlow fails for these pairs even with built-in ops only, as a test below shows.
 LEFT_OUT = [("cond", mode) for mode in ("vectorized_map", "jacobians", "forward_mode")]
 
-# Not with a variable of eager mode in a TensorFlow 1 graph (custom_gradient/test_variables.py has one of that graph), and
-# not with a clipped gradient, which is no linear function of the upstream, in modes that suppose that it is.
+# Left out: an eager variable in a TensorFlow 1 graph (custom_gradient/test_variables.py has a variable of that graph), and
+# a clipped gradient in modes that rely on gradients being linear in the upstream.
 IMPOSSIBLE = [
     *LEFT_OUT,
     ("with_variable", "tf1"),
@@ -44,10 +44,10 @@ IMPOSSIBLE = [
 
 
 def pairs_to_test():
-    """All pairs; the core is the modes without control flow, and every mode for two functions.
+    """All pairs. The core tests are the modes without control flow, and every mode for two functions.
 
-    The functions that are not in IN_EVERY_MODE differ from these within a mode only: XLA and two modes in turn are quick,
-    and the others slow.
+    A function that is not in IN_EVERY_MODE behaves like one that is. For it, XLA and two other modes (in turn) are quick
+    tests, and all other modes are slow ones.
     """
     modes, others = list(ALL_MODES), [name for name in FUNCTIONS if name not in IN_EVERY_MODE]
     found = []
@@ -65,7 +65,7 @@ def pairs_to_test():
 
 def by_hand(case):
     value, dx, second = case.by_hand(X, DY)
-    if second is None:  # By central differences of the first order, of which the formula is above.
+    if second is None:  # By central differences of the first derivative, whose formula is above.
         step = 1e-6
         differences = [
             np.sum(DY * (case.by_hand(X + s, DY)[1] - case.by_hand(X - s, DY)[1])) for s in step * np.eye(len(X))
@@ -80,7 +80,7 @@ def test_orders_are_those_by_hand(function, mode):
     actual = ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
     expected = by_hand(FUNCTIONS[function])
     if function == "scan":
-        # The inner derivatives of the rule are again by the rule; only first order is derived there.
+        # The rule also gives its own inner derivatives, and only the first order is computed there.
         actual, expected = actual[:2], expected[:2]
     assert_orders(actual, expected)
 

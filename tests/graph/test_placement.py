@@ -1,4 +1,4 @@
-"""Devices that the ops may run on, and the inputs that TensorFlow keeps on the host for them."""
+"""The devices that the ops can run on, and the inputs that TensorFlow keeps on the host for them."""
 
 import pytest
 import tensorflow as tf
@@ -10,7 +10,7 @@ from ..support.modes import vjp
 from ..support.processes import run_python
 from ..support.tensors import DTYPES
 
-# The inputs that a kernel reads on the host; the others stay on the device.
+# The inputs that a kernel reads on the host. All others stay on the device.
 ON_THE_HOST = {
     "CustomGradientEmbed": [],
     "CustomGradientEmbedGrad": ["shape"],
@@ -71,7 +71,7 @@ for function in (in_the_rule, recomputed):
 
 @pytest.mark.parametrize("keep", ["0", "1"])
 def test_a_rule_may_read_variables_of_several_devices(keep, tmp_path):
-    """Also where the op stays in the graph, which TensorFlow then has to place."""
+    """Also if the op stays in the graph, so that TensorFlow must place it."""
     result = run_python(VARIABLES_OF_TWO_DEVICES, cwd=tmp_path, environment={"TF_CG_OPS_DISABLE_PASSES": keep})
     assert result.stdout == "5.0 6.0\n30.0 6.0\n"
 

@@ -1,4 +1,4 @@
-"""Inference pays nothing: ops that only a gradient reads run 0 times without a gradient, and once with one."""
+"""Ops that only a gradient reads do not run in inference, and run once if a gradient is computed."""
 
 import json
 
@@ -45,7 +45,7 @@ def in_a_loop(function, x):
 
 
 def carried_for_gx(function, x):
-    """A loop carries what nothing but gx reads."""
+    """A loop carries a value that only gx reads."""
 
     def body(i, v, slope):
         return i + 1, cg.embed_gradient(fx=function(v), gx=slope, x=v), counted(slope + 1)
@@ -58,8 +58,8 @@ def gx_from_outside(function, x):
     return tf.cond(x[0] > 0, lambda: cg.embed_gradient(fx=function(x), gx=slope, x=x), lambda: x)
 
 
-# The graph around a function, and how often something is computed for gradients: without the pass, and where one is
-# taken (no gradient flows into fx).
+# The graph around a function, and how often something is computed for gradients: without the pass, and if a gradient is
+# computed (no gradient flows into fx).
 AROUND = {
     "alone": (lambda function, x: function(x), 1, 1),
     "cond": (lambda function, x: tf.cond(x[0] > 0, lambda: function(x), lambda: x), 1, 1),
@@ -101,7 +101,7 @@ def run_traced(name, around):
     return bits(value)[0].hex(), COUNTS["gx"]
 
 
-# In a process without the pass: the variable is read once.
+# In a process without the pass, the variable is read once.
 WITHOUT_THE_PASS = """
 import json, pathlib, sys
 import tensorflow as tf
@@ -123,7 +123,7 @@ def without_the_pass(tmp_path_factory):
 
 
 def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
-    """The longer path is read first; there the op stays."""
+    """The longer path is read first, and there the op stays."""
     called = calling(embedded)
     longer = in_functions(called, 64)
     start_counting()
@@ -137,7 +137,7 @@ def test_gx_is_computed_once_for_a_gradient_and_never_for_a_value(name, around, 
     wrapped, (_, times_without, times) = around_function(name, around), AROUND[around]
     value, count = run_traced(name, around)
     assert count == 0
-    # Without the pass it is computed, and the value has the same bits.
+    # Without the pass it is computed, and the value is the same, bit for bit.
     assert without_the_pass[f"{name} {around}"] == [value, times_without]
     gradients = []
     for gradient in (tf.function(derivative(wrapped)), derivative(tf.function(wrapped))):
@@ -154,7 +154,7 @@ def test_no_op_is_left(name, around, tmp_path):
 
 
 def test_without_the_pass_the_ops_are_there(without_the_pass):
-    """So the test above can fail."""
+    """Shows that the test above can fail."""
     assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(without_the_pass["ops"])
 
 
@@ -181,7 +181,7 @@ for _ in range(2):
 
 
 def test_a_variable_that_is_no_truth_value_counts_as_not_set(tmp_path):
-    """It is said once, and no graph fails."""
+    """There is one warning, and no graph fails."""
     environment = {DISABLE: "perhaps", "TF_CPP_MIN_LOG_LEVEL": "1"}
     result = run_python(NO_TRUTH_VALUE, cwd=tmp_path, environment=environment)
     assert result.stdout == "1.0\n1.0\n"
@@ -209,7 +209,7 @@ print(json.dumps(answers))
 
 
 def test_loops_and_conditionals_that_stay_functions(tmp_path):
-    """As they do for the executor of one thread."""
+    """As for the single-threaded executor."""
     arounds = ["cond", "switch_case", "while_loop", "cond_in_a_loop"]
     for disable, column in [("0", None), ("1", 1)]:
         environment = {"PYTHONPATH": str(ROOT), DISABLE: disable}
@@ -219,8 +219,8 @@ def test_loops_and_conditionals_that_stay_functions(tmp_path):
             np.testing.assert_allclose(value, AROUND[around][0](tf.sin, tf.constant(X)), rtol=1e-15)
 
 
-# In the control flow of TensorFlow 1, ops stay whose gradient-only inputs alone wait for a Switch or a Merge, as a constant
-# in a branch does.
+# In TensorFlow 1 control flow, an op stays if only its gradient inputs wait for a Switch or a Merge, as a constant in a
+# branch does.
 STAYS_IN_TENSORFLOW_1 = {("embed_gradient", "carried_for_gx"), ("embed_gradient", "gx_from_outside")}
 STAYS_IN_TENSORFLOW_1 |= {("two_results", "cond"), ("two_results", "while_loop")}
 
@@ -313,7 +313,7 @@ SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("c
 
 
 def test_a_saved_model_in_a_fresh_process(tmp_path):
-    """For each saved model what it returned, in each way to run it, and how often Python was called."""
+    """For each saved model and each way to run it, what it returned, and how often Python was called."""
     run_python(SAVE, tmp_path / "models", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     result = run_python(RELOAD, json.dumps(X.tolist()), tmp_path / "models", cwd=tmp_path)
     reloaded = json.loads(result.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Malformed graphs: each runs or is an error, and none ends the process or runs for ever."""
+"""Malformed graphs run or raise an error. None ends the process or runs for ever."""
 
 import json
 
@@ -130,7 +130,7 @@ def more_functional_branches_than_a_stack_holds():
 @case
 def a_branch_that_is_not_valid():
     graph = branches(base(), 1)
-    graph.library.function[0].node_def[0].input[0] = "nobody:h:0"
+    graph.library.function[0].node_def[0].input[0] = "missing:h:0"
     return graph
 
 @case
@@ -162,7 +162,7 @@ print(json.dumps(answers))
 """
 
 X = [1.0, 2.0]
-# The graphs that run, with their results; all others are errors.
+# The graphs that run, with their results. All others raise errors.
 VALUES = {
     "many_functional_branches": X,
     "a_branch_that_names_itself": X,
@@ -173,7 +173,7 @@ VALUES = {
 
 @pytest.mark.parametrize("disable", ["0", "1"], ids=["with_the_pass", "without"])
 def test_graphs_that_are_not_traced_from_python(disable, tmp_path):
-    """In the second process TensorFlow is alone with the graphs: what it returns there is what they mean."""
+    """The second process runs the graphs without the library, and what it returns there is right."""
     result = run_python(RUN, cwd=tmp_path, environment={"TF_CG_OPS_DISABLE_PASSES": disable})
     answers = json.loads(result.stdout.splitlines()[-1])
     assert {name: answer for name, answer in answers.items() if not isinstance(answer, str)} == VALUES

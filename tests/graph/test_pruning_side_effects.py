@@ -26,7 +26,7 @@ def embedded(x):
 
 
 def run(fetch, config=None):
-    """Runs the fetch, a function of a placeholder, in a session, and returns its value and the ops that ran."""
+    """Runs the fetch, a function of a placeholder, in a session. Returns its value and the ops that ran."""
     with tf1.Graph().as_default(), tf1.Session(config=config) as session:
         x = tf1.placeholder(tf.float64, [3])
         fetches = fetch(x)
@@ -80,7 +80,7 @@ EFFECTS = [
 
 @pytest.mark.parametrize("function", EFFECTS)
 def test_effects_before_a_value_come_before_what_reads_it(function, control_flow):
-    """In a session only data and control dependencies say what runs, and in which order."""
+    """In a session, data and control dependencies alone decide what runs, and in which order."""
 
     def read(x):
         return effect(function(x), "reader")
@@ -92,7 +92,7 @@ def test_effects_before_a_value_come_before_what_reads_it(function, control_flow
     for fetch in (read, wait):
         _, ops = run(fetch)
         assert ORDER == ["effect", "reader"]
-        # The op stays where the effect is in a branch or loop; TensorFlow drops it where nobody reads its output.
+        # The op stays if the effect is in a branch or loop. TensorFlow drops it if its output is not read.
         assert bool(OURS & ops) == (fetch is read and function in (in_a_branch_behind_gx, in_a_loop_behind_gx))
     run(function)
     assert ORDER == ["effect"]
@@ -142,11 +142,12 @@ def test_gx_computed_from_a_variable_is_pruned():
 
 
 def test_a_reference_is_read_before_it_is_assigned():
-    """A reader of the variable of TensorFlow 1 itself might see the later value."""
+    """An op that reads a TensorFlow 1 variable directly could see the later value."""
 
     def fetch(x):
         variable = tf1.Variable(X, use_resource=False)
-        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])  # Not what it reads by itself.
+        # Passes the reference itself, not a read of it.
+        h = library.custom_gradient_embed(variable.op.outputs[0], [counted(x)], [x])
         with tf1.control_dependencies([h]):
             assigned = tf1.assign_add(variable, X)
         with tf1.control_dependencies([assigned]):
@@ -166,7 +167,7 @@ def test_names_in_a_session_may_be_fed_and_fetched():
         h = cg.embed_gradient(fx=tf.sin(x), gx=gx, x=x)
         tf.identity(h * 2.0, "z")
         assert h.op.type == "CustomGradientEmbed"
-        # gx is not needed, as it has no value.
+        # gx is a placeholder without a value, so no op can need it.
         np.testing.assert_array_equal(session.run("z:0", {"x:0": X}), 2 * np.sin(X))
         np.testing.assert_array_equal(session.run("z:0", {h.name: X}), 2 * X)
         np.testing.assert_array_equal(session.run(["z:0", "gx:0"], {"x:0": X, "gx:0": X})[1], X)
@@ -174,7 +175,7 @@ def test_names_in_a_session_may_be_fed_and_fetched():
         handle = session.partial_run_setup([h.name, "z:0"], ["x:0"])
         np.testing.assert_array_equal(session.partial_run(handle, h.name, {"x:0": X}), np.sin(X))
         np.testing.assert_array_equal(session.partial_run(handle, "z:0"), 2 * np.sin(X))
-        # The session's graph is as it was, and grows.
+        # The session's graph has not changed, and can grow.
         dx = tf.gradients(graph.get_tensor_by_name("z:0"), x)
         np.testing.assert_array_equal(session.run(dx, {x: X, gx: X})[0], 2 * X)
 
@@ -196,7 +197,7 @@ def placed_when_pruned():
 @pytest.mark.parametrize("function", [embedded, tf.function(embedded)], ids=["graph", "function"])
 def test_sessions_of_other_kinds(function, config):
     value, ops = run(function, config())
-    # A graph that is placed when it was pruned is not pruned again.
+    # A graph that was placed after pruning is not pruned again.
     assert COUNTS["gx"] == (1 if function is embedded and config is placed_when_pruned else 0)
     assert not OURS & ops
     np.testing.assert_allclose(value, np.sin(X), rtol=1e-15)
@@ -234,13 +235,13 @@ with tf1.Graph().as_default(), tf1.Session() as session:
 
 
 def test_a_loop_of_tensorflow_1_that_hands_on_a_constant_ends(tmp_path):
-    """The op stays in a loop whose value reads nothing that changes: it would run for ever."""
+    """The op stays in a loop whose value reads nothing that changes, because otherwise the loop would run for ever."""
     assert run_python(LOOP, cwd=tmp_path).stdout == "3 [1.0, 2.0, 3.0]\n"
 
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_value_behind_a_gate_stays_behind_it(taken):
-    """A Merge takes what arrives: the value must not where gx does not."""
+    """A Merge takes the input that arrives. If gx does not arrive, the value must not arrive, either."""
 
     def fetch(x):
         other, slope = tf.raw_ops.Switch(data=x, pred=tf.equal(x[0] > 0, taken))
@@ -298,16 +299,16 @@ def test_an_assignment_to_a_reference_stays(function):
 
 
 def wait(x):
-    """x, late, through an operation without side effects."""
+    """Returns x late, through an operation without side effects."""
     late = tf.numpy_function(lambda x: (threading.Event().wait(0.2), x)[1], [x], x.dtype, stateful=False)
     return tf.ensure_shape(late, x.shape)
 
 
 @every_function
 def test_an_assignment_that_waits_for_the_value_comes_after_what_it_waited_for(function):
-    """Another reader of the variable would see the later value."""
+    """Another op that reads the variable would see the later value."""
     config = tf1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True  # It takes what is late away.
+    config.graph_options.rewrite_options.disable_meta_optimizer = True  # The optimizer would remove the late operation.
     with tf1.Graph().as_default(), tf1.Session(config=config) as session:
         x = tf1.placeholder(tf.float64, [3])
         variable = tf1.Variable(X, use_resource=True)
@@ -326,11 +327,11 @@ def test_an_assignment_that_waits_for_the_value_comes_after_what_it_waited_for(f
 
 @pytest.mark.parametrize("both", [False, True])
 def test_a_value_stays_behind_a_merge_that_may_get_nothing(both):
-    """Its Switches have predicates of their own, and both may be shut; then another value has to arrive."""
+    """Its Switches have different predicates. If both block, another value must arrive."""
     with tf1.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float64, [3])
         first, second = (tf.raw_ops.Switch(data=x, pred=tf.reduce_sum(x) > bound) for bound in (9.0, 8.0))
-        if both:  # The branches of one predicate: one of them runs.
+        if both:  # The branches of one predicate. One of them runs.
             second = tf.raw_ops.Switch(data=x, pred=first.output_true.op.inputs[1])
             slope = tf.raw_ops.Merge(inputs=[first.output_true, second.output_false]).output
         else:
@@ -342,7 +343,7 @@ def test_a_value_stays_behind_a_merge_that_may_get_nothing(both):
 
 
 def test_each_of_many_gradients_after_many_effects(tmp_path):
-    """Each value would wait for each effect: there are too many to make them all wait, and then ops stay."""
+    """Each value would have to wait for each effect. If there are too many, the ops stay."""
 
     def function(x):
         slope = tf.add_n([tf.random.uniform([3], dtype=tf.float64) for _ in range(350)])
@@ -354,7 +355,7 @@ def test_each_of_many_gradients_after_many_effects(tmp_path):
 
 
 def test_pruning_is_independent_of_the_length_of_a_chain():
-    """All of it comes after one effect, as after a pipeline of TensorFlow 1."""
+    """Everything comes after one effect, as after a TensorFlow 1 pipeline."""
     with tf1.Graph().as_default() as graph:
         start = tf.random.uniform([3], dtype=tf.float64)
         cg.embed_gradient(fx=start, gx=start, x=start, name="op_0")

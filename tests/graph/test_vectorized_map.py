@@ -1,4 +1,4 @@
-"""tf.vectorized_map and jacobians of embed_gradient without a fallback, each against a Python loop."""
+"""tf.vectorized_map and jacobians of embed_gradient without a fallback, compared with a Python loop."""
 
 import re
 
@@ -15,7 +15,7 @@ from ..support.tensors import random_array
 
 N = 3
 
-# fx, gx (each one shape for each x), x and axis, as in the table of embed_gradient.
+# The shapes of fx, gx and x, and the axis, as in the table of embed_gradient. gx has one shape for each x.
 SHAPES = {
     "elementwise": ([4], [[4]], [[4]], ()),
     "scalars": ([], [[]], [[]], ()),
@@ -41,7 +41,7 @@ SHAPES = {
 
 
 def value_and_gradients(stopped, axis, pairs, tensors, dy):
-    """The value, and first and second order by everything that has a gradient."""
+    """The value, and first and second derivatives by everything that has a gradient."""
     with tf.GradientTape() as outer:
         outer.watch([*tensors, dy])
         with tf.GradientTape() as inner:
@@ -59,12 +59,12 @@ def embed(stopped, axis, pairs, tensors):
 
 
 def mixes(count):
-    """All inputs stacked, each alone, and all but each."""
+    """All inputs are stacked, or only one of them, or all except one."""
     alone = [tuple(i == k for i in range(count)) for k in range(count)]
     return [(True,) * count, *alone, *[tuple(not stacked for stacked in mix) for mix in alone]]
 
 
-# Few of the mixes for a shape that differs from another one in little.
+# For a shape that is similar to another one, only a few of the mixes.
 MIXES = [
     (name, mix)
     for name, (_, gx, x, _) in SHAPES.items()
@@ -77,7 +77,7 @@ MIXES = [
     ("name", "is_stacked"), [pytest.param(*m, id=f"{m[0]}-{''.join('01'[s] for s in m[1])}") for m in MIXES]
 )
 def test_vectorized_map_equals_a_loop(name, is_stacked, rng):
-    """Gradients inside of the batch; and with the tape around it, which sums over what is not stacked."""
+    """Gradients inside the batch; and with the tape around it, which sums over inputs that are not stacked."""
     fx, gx, x, axis = SHAPES[name]
     stopped, pairs = sum(is_stacked) % 2 == 0, len(x)
     values = [
@@ -121,7 +121,7 @@ def loops_in(concrete_function):
     return [node.name for node in nodes if "While" in node.op]
 
 
-# fx, gx, x and axis of the jacobians below.
+# fx, gx, x and axis for the jacobians below.
 JACOBIANS = {
     "elementwise": ([3], [3], [3], ()),
     "scalar_gx": ([3], [], [3], ()),
@@ -132,7 +132,7 @@ JACOBIANS = {
 
 
 def dense_jacobian(fx_shape, gx, x_shape, axis):
-    """One vector-Jacobian product for each element of the value."""
+    """Computes a vector-Jacobian product for each element of the value."""
     basis = np.eye(int(np.prod(fx_shape))).reshape(-1, *fx_shape)
     return np.stack([reference.vjp(dy, gx, x_shape, axis) for dy in basis]).reshape(*fx_shape, *x_shape)
 
@@ -173,7 +173,7 @@ def test_sizes_that_are_unknown_while_tracing(rng):
 
 
 def test_a_rank_that_is_unknown_while_tracing():
-    """Its own message without a fallback; a loop with one."""
+    """Without a fallback, our own message. With one, a loop."""
 
     def run(fallback):
         @tf.function(input_signature=[tf.TensorSpec(None)])
@@ -185,7 +185,7 @@ def test_a_rank_that_is_unknown_while_tracing():
         return traced(tf.ones([4]))
 
     message = (
-        "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and Jacobians need it. "
+        "embed_gradient: tf.vectorized_map and Jacobians need to know the rank of fx, gx and x while tracing. "
         "Set it with tf.ensure_shape, or allow the fallback to a while loop."
     )
     with pytest.raises(Exception, match=re.escape(message)):
@@ -207,7 +207,7 @@ def test_a_checked_shape_in_a_batch(rng):
             tape.watch([x, w])
             y = tf.vectorized_map(lambda x: product(x, w), x, fallback_to_while_loop=False)
         gradients = tape.gradient(y, [x, w], output_gradients=tf.sin(y))
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]  # Slices of x, as with built-in ops.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]  # Slices of x, as for built-in ops.
 
     dy = np.sin(x * w)
     dx, dw = run(x, w)
@@ -217,10 +217,10 @@ def test_a_checked_shape_in_a_batch(rng):
 
 @pytest.mark.parametrize("count", [1, N])
 def test_a_gradient_op_of_which_only_the_shape_is_stacked(count, rng):
-    """As where it was computed from what differs: all members have the same shape, and so the same gradient."""
+    """As if it were computed from stacked inputs: all members have the same shape, and so the same gradient."""
     gx, x = random_array(rng, [3, 4]), random_array(rng, [4])
 
-    # TensorFlow does not convert a batch if it knows while tracing that there is one member.
+    # TensorFlow does not convert a batch if it knows while tracing that the batch has one member.
     @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.int32)])
     def run(shapes):
         return tf.vectorized_map(
@@ -234,7 +234,7 @@ def test_a_gradient_op_of_which_only_the_shape_is_stacked(count, rng):
 
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_a_result_that_is_the_same_for_all_members_has_its_gradient_for_each(is_outside, rng):
-    """The second result reads nothing of the member, but the rule gives its upstream a part of the gradient."""
+    """The second result does not depend on the member, but the rule uses its upstream for a part of the gradient."""
     x, dy, dz = random_array(rng, [N]), random_array(rng, [N]), random_array(rng, [N])
 
     @cg.custom_gradient
@@ -265,7 +265,7 @@ def test_a_result_that_is_the_same_for_all_members_has_its_gradient_for_each(is_
 @pytest.mark.parametrize("axis", [(), (-1,), None])
 @pytest.mark.parametrize("size", [3, 1])
 def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(size, axis):
-    """A function of all of x: by the axis; or without one, where gx has no more elements than x."""
+    """A function of all of x: with an axis, or without one if gx has no more elements than x."""
 
     def gradient(x, gx, dy):
         return vjp(lambda: cg.embed_gradient(tf.reduce_sum(x), gx, x, axis), x, dy)[1]
@@ -287,7 +287,7 @@ def test_a_scalar_with_sizes_that_show_at_run_time_is_what_it_is_in_eager_mode(s
 
 
 def test_recomputation_under_vectorized_map_has_the_right_gradient(rng):
-    """Through a barrier, some inputs of which are the same for all members."""
+    """Through a barrier, with some inputs that are the same for all members."""
     xs, dys, w = rng.normal(size=[2, 3]), rng.normal(size=[2, 3]), rng.normal(size=[3])
 
     def gradients(elements):
@@ -311,7 +311,7 @@ def with_a_loop_in_its_rule(x):
 
 
 def test_a_rule_with_a_loop_is_vectorized_without_a_word(rng, monkeypatch):
-    """TensorFlow looks for the bodies of a loop in the graph of its op alone, logs what it misses, and falls back."""
+    """TensorFlow looks for loop bodies only in the graph of the op, logs the ones that it misses, and falls back."""
     xs, dys = rng.normal(size=[4, 3]), rng.normal(size=[4, 3])
 
     said = []

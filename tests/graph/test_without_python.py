@@ -1,7 +1,7 @@
-"""Gradients in a process that has opened the op library and nothing else: no Python of the package, no Python gradients.
+"""Gradients in a process that has only loaded the op library, without the Python package and its gradients.
 
 The functions of tests/support/without_python.py are saved, loaded by the loader of TensorFlow 1, and differentiated by
-tf.gradients, which leaves functions to TensorFlow's C++.
+tf.gradients, which uses TensorFlow's C++ code for functions.
 """
 
 import json
@@ -48,7 +48,7 @@ ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """For each case the outputs and gradients, or the text of the error; from one process."""
+    """The outputs and gradients of each case, or the text of its error, all from one process."""
     folder = tmp_path_factory.mktemp("without_python")
     MODULE.saved = {name: case.save() for name, case in ALL.items()}
     tf.saved_model.save(MODULE, folder / "model", signatures=MODULE.saved)
@@ -80,7 +80,7 @@ def test_errors_without_a_custom_gradient_are_those_of_tensorflow(answers, name)
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_known_limitation_is_as_the_documentation_has_it(answers, name):
-    """If it fails, TensorFlow has become better: tell so in the page on limits."""
+    """If this fails, TensorFlow has improved: update the page on limits."""
     found, expected = answers[name], LIMITS[name][1]
     if isinstance(expected, str):
         assert isinstance(found, str), f"numbers instead of an error: {found}"

@@ -1,4 +1,4 @@
-"""XLA beyond the modes `jit` and `jit_unknown_dims`, in which all shapes and dtypes are tested."""
+"""XLA, in addition to the modes `jit` and `jit_unknown_dims`, which test all shapes and dtypes."""
 
 import re
 
@@ -18,7 +18,7 @@ def jit(function):
 
 
 def test_a_hessian(rng):
-    """h = fx + gx * (x - stop(x)) with gx = x * w and fx = sin(x) unstopped: its Hessian is 2 w - sin(x), diagonal."""
+    """h = fx + gx * (x - stop(x)) with unstopped gx = x * w and fx = sin(x). Its Hessian is diagonal, 2 w - sin(x)."""
     x, w = (random_array(rng, [4]) for _ in range(2))
 
     @jit
@@ -36,7 +36,7 @@ def test_a_hessian(rng):
 
 @pytest.mark.parametrize(("dtype", "wrt"), pairs(DTYPES, ["fx", "gx", "x"]))
 def test_the_kernel_equals_that_of_the_cpu(dtype, wrt, rng):
-    """Over two dimensions that are summed up and one that is broadcast, to each of the three operands."""
+    """Sums over two dimensions and broadcasts one, to each of the three operands."""
     shapes = {"fx": [3, 4, 2, 5], "gx": [3, 4, 2, 5], "x": [4, 1, 1]}
     lhs, rhs = (tf.constant(random_array(rng, shape, dtype)) for role, shape in shapes.items() if role != wrt)
 
@@ -51,8 +51,8 @@ def test_the_kernel_equals_that_of_the_cpu(dtype, wrt, rng):
 def test_an_axis_that_is_not_constant():
     x = tf.ones([2, 3])
     message = (
-        "embed_gradient: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
-        "sequence of ints under jit_compile=True, got "
+        "embed_gradient: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for one "
+        "axis, got "
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         jit(lambda x, axis: cg.embed_gradient(x[:, 0], x[:, 0], x, axis))(x, tf.constant([1]))
@@ -78,7 +78,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("case", MISFITS)
 def test_shapes_that_do_not_fit_when_xla_compiles(case):
-    """They are unknown while tracing, so that the kernel for XLA is what refuses them."""
+    """They are unknown while tracing, so the XLA kernel must refuse them."""
     function, message = MISFITS[case]
     run = tf.function(function, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None)], jit_compile=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
@@ -90,7 +90,7 @@ def test_a_shape_that_depends_on_numbers_is_refused():
     def run(x, n):
         return library.custom_gradient_embed_grad(x, x, n[None], wrt="x")
 
-    np.testing.assert_array_equal(run(tf.ones([3]), tf.constant(3)), tf.ones([3]))  # XLA compiles for each n.
+    np.testing.assert_array_equal(run(tf.ones([3]), tf.constant(3)), tf.ones([3]))  # XLA compiles again for each n.
     with pytest.raises(tf.errors.InvalidArgumentError, match="CustomGradientEmbedGrad: "):
         run(tf.ones([3]), tf.constant(7))
 
@@ -107,7 +107,7 @@ def test_empty_tensors():
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
 def test_narrow_products_are_summed_up_in_float32(rng, dtype):
-    """In 16 bits a sum of this many positive numbers stays far below what it is."""
+    """In 16 bits, a sum of this many positive numbers stops far below the right result."""
     dy, gx = (rng.uniform(0.1, 0.9, [5, 20_000]).astype(dtype.as_numpy_dtype) for _ in range(2))
     shape = tf.constant([5, 1], tf.int64)
     result = jit(lambda dy, gx: library.custom_gradient_embed_grad(dy, gx, shape, wrt="x"))(dy, gx)
@@ -118,7 +118,7 @@ def test_narrow_products_are_summed_up_in_float32(rng, dtype):
 
 @pytest.mark.parametrize("rank", [255, 300])
 def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
-    """TensorFlow would end the process."""
+    """Otherwise TensorFlow would end the process."""
     v = tf.ones([3])
 
     def gradient(shape):
@@ -137,7 +137,7 @@ def test_a_shape_of_more_dimensions_than_a_tensor_may_have(rank):
 
 
 def test_a_barrier_on_every_dtype():
-    """Value and gradient of a recomputation, for everything that it forwards and waits for."""
+    """The value and the gradient of a recomputation, for everything that it forwards and waits for."""
     dtypes = [*DTYPES, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64, tf.bool]
     values = [tf.cast([0, 1, 2], dtype) for dtype in dtypes]
     outputs = jit(lambda *v: library.custom_gradient_barrier(list(v), [tf.zeros([0]), *v]))(*values)
@@ -147,7 +147,7 @@ def test_a_barrier_on_every_dtype():
 
 
 def test_sizes_that_xla_knows_by_a_bound_only(rng):
-    """Results of tf.boolean_mask, elementwise and summed over."""
+    """Results of tf.boolean_mask, elementwise and summed."""
 
     @tf.function(jit_compile=True)
     def run(x, w):
@@ -162,13 +162,13 @@ def test_sizes_that_xla_knows_by_a_bound_only(rng):
     x = tf.constant([1.0, -2.0, 3.0, -4.0, 5.0])
     total, (dx, dw) = run(x, tf.constant(2.0))
     np.testing.assert_allclose(total, 1 + 27 + 125 + 18.0, rtol=1e-6)
-    # By the embedded derivatives: h brings 10 x times its upstream x, and the product with `chosen` brings h.
+    # From the embedded derivatives: h contributes 10 x times its upstream x, and the product with `chosen` contributes h.
     np.testing.assert_allclose(dx, [11.0, 0.0, 99.0, 0.0, 275.0], rtol=1e-6)
     np.testing.assert_allclose(dw, 7 * 9.0, rtol=1e-6)
 
 
 def huge_gradient(*shapes, out):
-    """The gradient by gx for operands that XLA makes itself; it reads their shapes when it compiles."""
+    """The gradient by gx for operands that XLA makes itself. XLA reads their shapes when it compiles."""
 
     @jit
     def run(fx_shape, x_shape, out_shape):
@@ -179,13 +179,13 @@ def huge_gradient(*shapes, out):
 
 
 def test_more_products_than_can_be_counted_are_an_error():
-    """As a shape of TensorFlow they would abort the process."""
+    """As a TensorFlow shape they would abort the process."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes must broadcast to at most"):
         huge_gradient([2**32], [2**32], out=[1, 1])
 
 
 def test_no_products_of_huge_dimensions_are_zero():
-    """Nor may they become such a shape, whose sizes TensorFlow multiplies from the left."""
+    """They must not become such a shape, either. TensorFlow multiplies its sizes from the left."""
     out = huge_gradient([2**40], [2**40, 0], out=[1, 1, 1])
     np.testing.assert_array_equal(out, np.zeros([1, 1, 1]))
 
@@ -199,8 +199,8 @@ def test_no_products_of_huge_dimensions_are_zero():
     ],
     ids=str,
 )
-def test_a_shape_to_check_that_is_none_is_refused(shape, match):
-    """Of a rank that is not known before XLA compiles; where the shape function knows it, that refuses."""
+def test_a_malformed_shape_to_check_is_refused(shape, match):
+    """The rank is unknown until XLA compiles. If the shape function knows it, the shape function refuses."""
 
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
     def run(x, start):

@@ -1,4 +1,4 @@
-"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that no file holds."""
+"""Arguments beside KerasTensors in a call: containers, Variables, arrays, and objects that cannot be saved."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ X, DY = np.array([[1.0, 2.0]], np.float32), np.array([[1.0, 10.0]], np.float32)
 @register
 @cg.custom_gradient
 def weighted(x, options=None, scale=1.0):
-    """The sum of what is in `options`, with gradients that are wrong on purpose."""
+    """The sum of the values in `options`, with gradients that are wrong on purpose."""
     parts = tf.nest.flatten(options)
     total = tf.add_n([tf.cast(tf.convert_to_tensor(part), tf.float32) + 0.0 * x for part in parts])
 
@@ -68,7 +68,7 @@ def test_gradients_of_what_a_model_keeps_in_a_list(library):
             super().__init__()
             self.parts = [library.Input([2])]
 
-    [x] = parts = Holder().parts  # Keras makes a list of its own of it.
+    [x] = parts = Holder().parts  # Keras turns it into a list of its own.
     np.testing.assert_allclose(gradient_of(library.Model(x, weighted(x, parts)))[1], 110 * DY)
     clipped = cg.clip_gradient(collections.OrderedDict(a=x), value=2.0)["a"]
     np.testing.assert_allclose(gradient_of(library.Model(x, clipped))[1], np.clip(DY, -2, 2))
@@ -81,7 +81,7 @@ class Box:
 
 def test_a_gradient_is_not_lost_behind_a_closure_or_in_an_object(library):
     x = library.Input([2])
-    message = "computes with KerasTensors, which are not among its arguments, and its gradient would be"
+    message = "computes with KerasTensors that are not among its arguments, so its gradient would be lost"
     with pytest.raises(TypeError, match=rf"^custom_gradient: '<lambda>' {message}"):
         cg.custom_gradient(lambda: (x * 2.0, lambda dy: []))()
     with pytest.raises(TypeError, match=rf"^custom_gradient: '<lambda>' {message}"):
@@ -153,9 +153,8 @@ def test_arguments_that_cannot_be_serialized_are_refused_at_saving(name, library
     with pytest.raises(TypeError) as error:
         model.save(tmp_path / "model.keras")
     assert str(error.value) == (
-        "tf_cg_ops: an argument of 'ignoring' would not come back from a file as what it is; expected numbers, strings, "
-        f"dense Tensors, arrays, and lists, tuples and dictionaries of them, got {kind}. Pass it in the call() of a "
-        "keras.layers.Layer."
+        "tf_cg_ops: the arguments of 'ignoring' in a saved model must be numbers, strings, dense Tensors, arrays, or lists, "
+        f"tuples and dicts of them, got {kind}. Pass it in the call() of a keras.layers.Layer."
     )
 
 

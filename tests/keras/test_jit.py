@@ -1,4 +1,4 @@
-"""Keras models with embedded gradients under XLA: asked for, by Keras's own choice, and by TensorFlow's clusters."""
+"""Keras models under XLA: with jit_compile, by Keras's own choice, and by TensorFlow's auto-clustering."""
 
 import logging
 import re
@@ -23,7 +23,7 @@ def test_training_is_that_by_hand_and_says_nothing(jit_compile, caplog, capfd):
         history = model.fit(x, y, epochs=8, batch_size=16, shuffle=False, verbose=0)
     kernel, scale, losses = train_by_hand(0.2, 8, 16)
     actual_kernel, actual_scale = model.get_weights()
-    # In float32 against float64, after 32 steps.
+    # float32 against float64, after 32 steps.
     np.testing.assert_allclose(actual_kernel, kernel, rtol=1e-5)
     np.testing.assert_allclose(actual_scale, scale, rtol=1e-5)
     np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Numbers in layers, the factor of a reversal for example, that change without a new trace, for both Kerases."""
+"""Factors and limits of layers change without a new trace, for Keras 3 and tf_keras."""
 
 import keras
 import numpy as np
@@ -65,7 +65,7 @@ def test_a_factor_may_come_with_each_call(library, tmp_path):
 
 
 def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
-    """A Tensor cannot; and the file of such a layer says nothing about the number of another."""
+    """A Tensor is not saved, and a file without a number leaves the number of the layer that loads it."""
     layers = layers_of(library)
     assigned = layers.GradientScale(tf.Variable(3.0, trainable=False))
     weight, store, empty = layers.GradientScale(2.0), {}, {}
@@ -82,7 +82,7 @@ def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
 
 
 def test_a_schedule_in_training(library):
-    """A callback sets the factor; one step of gradient descent an epoch, by hand beside it."""
+    """A callback sets the factor, checked against NumPy with one step of gradient descent per epoch."""
     layers = layers_of(library)
     reversal = layers.GradientReversal(0.0)
     dense = library.layers.Dense(1, use_bias=False, kernel_initializer="ones")
@@ -122,7 +122,7 @@ def test_a_model_with_a_variable_is_saved_and_loaded(name, library, tmp_path):
 
 
 def test_limits_are_not_rounded_to_16_bits(library):
-    """With a scaled loss they may exceed the range of float16."""
+    """With a scaled loss they can exceed the range of float16."""
     layers = layers_of(library)
     x, dy = tf.zeros([2], tf.float16), tf.constant([6e4, 6e4], tf.float16)
     variables = [tf.Variable(5e4 * 2**0.5, trainable=False)]
@@ -155,7 +155,7 @@ def test_a_factor_for_each_element(library, tmp_path):
 
 def test_assigned_numbers_are_checked(library):
     layers = layers_of(library)
-    with pytest.raises(TypeError, match=r"^layers\.GradientReversal: factor is not a real number; .* got True\."):
+    with pytest.raises(TypeError, match=r"^layers\.GradientReversal: factor must be a real number, .* got True\."):
         layers.GradientReversal().factor = True
     with pytest.raises(ValueError, match=r"^layers\.GradientClip: norm is negative; .* got -1\.0\."):
         layers.GradientClip(norm=1.0).limit = -1.0
@@ -165,6 +165,6 @@ def test_trainable_variables_are_refused(library):
     with pytest.raises(ValueError) as error:  # noqa: PT011 It is compared in full.
         layers_of(library).GradientReversal(tf.Variable(1.0))
     assert str(error.value) == (
-        "layers.GradientReversal: factor has no gradient, and would count among what is trained; expected a number or a "
-        "Variable that is not trainable, got one that is. Make it with trainable=False."
+        "layers.GradientReversal: factor must be a number or a Variable that is not trainable, got a trainable one, which "
+        "would have no gradient. Make it with trainable=False."
     )

@@ -36,7 +36,7 @@ def test_layers_called_by_themselves_and_in_functions(name, library):
     layer = make(layers_of(library))
     assert_close(value_and_gradient(layer), value, gradient)
     assert_close(value_and_gradient(tf.function(layer)), value, gradient)
-    if name != "watch":  # XLA compiles no check.
+    if name != "watch":  # XLA cannot compile the check.
         assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
 
 
@@ -233,8 +233,8 @@ WRONG = {
     "two inputs": (
         lambda m: m.EmbedGradient()([tf.ones([2]), tf.ones([2])]),
         ValueError,
-        "layers.EmbedGradient: the inputs must be a list [fx, gx, x], got a list of 2. Pass several x, and the gx of each, "
-        "as lists inside of that list.",
+        "layers.EmbedGradient: the inputs must be a list [fx, gx, x], got a list of 2. For several x, write "
+        "[fx, [gx1, gx2], [x1, x2]].",
     ),
     "three arguments": (
         lambda m: m.EmbedGradient()(tf.ones([2]), tf.ones([2]), tf.ones([2])),
@@ -244,10 +244,9 @@ WRONG = {
     "an axis that is none": (
         lambda m: m.EmbedGradient(axis=1.5),
         TypeError,
-        "layers.EmbedGradient: axis does not name dimensions; expected None, an int, a sequence of ints or an integer "
-        "Tensor, got 1.5.",
+        "layers.EmbedGradient: axis must be None, an int, a sequence of ints or an integer Tensor, got 1.5.",
     ),
-    "a flag that is no bool": (
+    "a flag that is not a bool": (
         lambda m: m.EmbedGradient(fx_gx_manually_stopped="no"),
         TypeError,
         "layers.EmbedGradient: fx_gx_manually_stopped must be True or False, got 'no'. Pass a Python bool.",
@@ -267,43 +266,44 @@ WRONG = {
     "no limit": (
         lambda m: m.GradientClip(),
         ValueError,
-        "layers.GradientClip: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
+        "layers.GradientClip: pass exactly one of value, norm and global_norm, got none. To apply two limits, nest two "
+        "calls.",
     ),
-    "a factor that is no number": (
+    "a factor that is not a number": (
         lambda m: m.GradientReversal("0.5"),
         TypeError,
-        "layers.GradientReversal: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
+        "layers.GradientReversal: factor must be a real number, or a Variable or Tensor of real numbers, got "
         "'0.5'. Convert it before the call.",
     ),
-    "a factor for scaling that is no number": (
+    "a factor for scaling that is not a number": (
         lambda m: m.GradientScale("0.5"),
         TypeError,
-        "layers.GradientScale: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, "
+        "layers.GradientScale: factor must be a real number, or a Variable or Tensor of real numbers, "
         "got '0.5'. Convert it before the call.",
     ),
     "nothing to watch for": (
         lambda m: m.WatchGradient(name="hidden"),
         ValueError,
-        "layers.WatchGradient: say what to do with the gradient of 'hidden': pass check_numerics=True, print=True or a "
+        "layers.WatchGradient: choose what to do with the gradient of 'hidden': pass check_numerics=True, print=True, or a "
         "function as call.",
     ),
     "a function that changes shapes": (
         lambda m: m.StraightThrough(lambda x: x[:1])(tf.ones([3])),
         ValueError,
-        "layers.StraightThrough: '<lambda>' does not keep the shape of x; expected (3,), got (1,). ",
+        "layers.StraightThrough: '<lambda>' must return the shape of x, (3,), got (1,). ",
     ),
     "a Tensor of a graph in a configuration": (
         with_tensor_of_a_graph,
         ValueError,
-        "layers.GradientReversal: factor has no value to be saved; expected a number or a Variable, got a Tensor of a "
-        "graph. Pass the Tensor with each call, or hold its value in a Variable.",
+        "layers.GradientReversal: factor must be a number or a Variable to be saved, got a Tensor of a graph. Pass "
+        "the Tensor with each call, or assign its value to a Variable.",
     ),
 }
 
 
 def test_the_embedding_layer_in_a_model_says_what_it_takes():
-    """tf_keras has no shapes before the call, which says the same."""
-    message = r"layers\.EmbedGradient: the inputs must be a list \[fx, gx, x\], got no list\."
+    """In tf_keras the call raises the same error, because there are no shapes before."""
+    message = r"layers\.EmbedGradient: the inputs must be a list \[fx, gx, x\], got a single input\."
     with pytest.raises(TypeError, match=message):
         cg.layers.EmbedGradient()(keras.Input([3]))
 

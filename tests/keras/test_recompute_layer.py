@@ -1,4 +1,4 @@
-"""The layer Recompute: its values, gradients, state and losses are those of the layer in it, of either Keras."""
+"""The layer Recompute has the values, gradients, state and losses of the layer inside, in either Keras."""
 
 import gc
 import weakref
@@ -50,7 +50,7 @@ def noisy(library):
 
 
 def convolution(library):
-    """In float64: over so few numbers the normalization amplifies rounding."""
+    """In float64, because a normalization over so few numbers amplifies rounding."""
     layers = [library.layers.Conv1D(4, 3, dtype="float64"), library.layers.BatchNormalization(dtype="float64")]
     return library.Sequential(layers)
 
@@ -144,7 +144,7 @@ def test_a_state_that_is_given_and_returned(library):
 
 def both(library):
     class Both(library.layers.Layer):
-        """Of structures."""
+        """Takes and returns structures."""
 
         def call(self, inputs, other=None, training=None):
             value = inputs["a"] * tf.sin(inputs["b"][0])
@@ -252,7 +252,7 @@ def test_a_layer_and_its_traces_are_freed(library):
 
 
 def test_intermediate_values_are_not_kept(library):
-    """Between the passes the tape holds the input, the value and the weights, and none of the tensors between them."""
+    """Between the passes the tape holds only the input, the value and the weights."""
 
     def kept_by(layer):
         x = tf.ones([1237, 3])
@@ -287,10 +287,12 @@ def test_a_value_that_is_no_layer(library):
 
 def test_keep_refuses_other_values_and_missing_names(library):
     Recompute = layers_of(library).Recompute
-    with pytest.raises(TypeError, match=r"layers\.Recompute: keep holds no names; expected a list of names .*, got 5"):
+    with pytest.raises(TypeError, match=r"layers\.Recompute: keep must be a list of names .*, got 5"):
         Recompute(library.layers.Dense(1), keep=5)
     layer = Recompute(library.layers.Dense(1, name="scored"), keep=["scores"])
-    with pytest.raises(ValueError, match=r"layers\.Recompute: keep names 'scores', but 'scored' has no such value"):
+    with pytest.raises(
+        ValueError, match=r"layers\.Recompute: the names in keep must be given .* in 'scored', .* got 'scores'"
+    ):
         value_and_gradients(layer, X)
 
 

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow and Keras, decorated or not, as arguments of layers: a file finds them again, or Keras refuses to save them."""
+"""Functions of TensorFlow and Keras as arguments of layers can be loaded again, or saving them is an error."""
 
 import inspect
 import re
@@ -71,8 +71,8 @@ def test_a_decorated_function_that_no_name_leads_to_is_refused_when_it_is_saved(
     make, inside = REFUSED[name]
     model = library.Sequential([library.layers.Activation(make())])
     message = (
-        f"{'recompute_grad' if name == 'a function of Keras' else name}: Keras cannot save this decorated {inside}, because it would not find the function again. Call "
-        f"{inside} in a function of your own, decorate that, and register it with "
+        f"{'recompute_grad' if name == 'a function of Keras' else name}: Keras could not find this decorated {inside} "
+        f"again to load it. Call {inside} in a function of your own, decorate that, and register it with "
         "@keras.saving.register_keras_serializable() on top."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -118,7 +118,7 @@ def test_the_layer_finds_every_argument_of_keras_again(library, tmp_path):
 
 
 def test_every_operation_of_keras_has_a_public_name():
-    """Otherwise it would be saved and not found again."""
+    """Otherwise it could be saved but not loaded."""
     for module in (keras.ops, keras.activations, tf_keras.activations):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and not name.startswith("_"):

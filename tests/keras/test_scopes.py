@@ -1,4 +1,4 @@
-"""`grad_fn` runs in the scopes of Keras that the function ran in, for a gradient taken anywhere."""
+"""`grad_fn` runs in the Keras scopes of the forward pass, wherever you compute the gradient."""
 
 import importlib
 import threading
@@ -15,7 +15,7 @@ DY = np.array([[1.0, 10.0]], np.float32)
 
 
 def layers_of(library, seen):
-    """A layer whose gradient reads a variable that was passed, and one around it that asks for the gradient."""
+    """A layer whose gradient reads a variable that was passed, and one around it that computes the gradient."""
 
     @cg.custom_gradient
     def scaled(x, w):

@@ -146,7 +146,7 @@ def test_a_keras_cell_trains_as_in_a_plain_loop(mode, checkpoint):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_variable_that_is_read_and_assigned(mode):
-    """The gradient goes to the variable at each read, and through no assignment: as in the plain loop."""
+    """As in a plain loop, each read of the variable has a gradient, and assignments have none."""
     results = []
     for scan in (python_loop, cg.scan):
         v, count = tf.Variable([1.0, 2.0]), tf.Variable(0)
@@ -214,7 +214,7 @@ def test_a_hash_table():
     def with_lookup(c, key):
         return c + x * table.lookup(key), None
 
-    with pytest.raises(NotImplementedError, match=r"scan: 'with_lookup' has a stateful op .* LookupTableFind"):
+    with pytest.raises(NotImplementedError, match=r"scan: stateful ops of 'with_lookup' .* LookupTableFind"):
         cg.scan(with_lookup, 0.0, keys)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
@@ -233,6 +233,6 @@ def test_an_op_that_cannot_be_computed_again():
     def step(carry, x):
         return carry + in_python(x), None
 
-    with pytest.raises(NotImplementedError, match=r"scan: 'step' has a stateful op in a loop .* EagerPyFunc"):
+    with pytest.raises(NotImplementedError, match=r"scan: stateful ops of 'step' in a loop .* EagerPyFunc"):
         cg.scan(step, 0.0, tf.ones([5]))
     assert cg.scan(step, tf.zeros([]), tf.ones([5]), checkpoint=None)[0] == 10.0

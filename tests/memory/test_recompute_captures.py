@@ -1,4 +1,4 @@
-"""recompute_grad of functions that read Tensors beside their arguments: these have gradients, as in the plain function."""
+"""recompute_grad of functions that close over Tensors, which have gradients as in the plain function."""
 
 import functools
 
@@ -113,7 +113,7 @@ def test_a_global_tensor_has_a_gradient(mode):
 
 
 def test_a_function_that_is_called_under_a_tape():
-    """Its gradient is asked for after it was traced."""
+    """The gradient is computed after the tf.function was traced."""
     run = tf.function(lambda x, w: cg.recompute_grad(closure(w))(x))
     _, (dx, dw) = vjp(lambda: run(X, W), [X, W], DY)
     np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)

@@ -42,8 +42,8 @@ def gradient(function, x=X):
 def test_a_stateful_op_in_a_loop_or_branch(case, mode):
     function, op_type = STATEFUL[case]
     message = (
-        "recompute_grad: '<lambda>' has a stateful op in a loop or branch that the gradient cannot compute again; "
-        f"expected random ops and reads of variables .*, got '.*' of type {op_type}. Run it before the loop"
+        "recompute_grad: stateful ops of '<lambda>' in a loop or branch must be random ops or reads of variables .*, "
+        f"got '.*' of type {op_type}. Run it before the loop"
     )
     with pytest.raises(NotImplementedError, match=message):
         MODES[mode](lambda: gradient(function))()
@@ -54,7 +54,9 @@ def test_a_stateful_op_with_a_gradient(mode):
     def function(x):
         return tf.ensure_shape(tf.py_function(tf.sin, [x], tf.float32), [2])
 
-    message = "recompute_grad: 'function' has a stateful op with a gradient, .* got 'EagerPyFunc' of type EagerPyFunc"
+    message = (
+        "recompute_grad: stateful ops of 'function' must not have gradients, .* got 'EagerPyFunc' of type EagerPyFunc"
+    )
     with pytest.raises(NotImplementedError, match=message):
         MODES[mode](lambda: gradient(function))()
 

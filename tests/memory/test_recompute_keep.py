@@ -44,7 +44,7 @@ def test_kept_values_are_not_computed_again(kind, mode):
     _, dx = MODES[mode](run)(X)
     inner = np.exp(2.0 * X)
     np.testing.assert_allclose(dx, DY * (np.cos(inner) * 2.0 * inner * X + np.sin(inner)), rtol=1e-4)
-    # The derivative of the exponential is computed from its value: a name after the op keeps that of the op no more.
+    # The derivative of the exponential is computed from its value, which a name after the op does not keep.
     assert len(counted) == (2 if kind in ("names", "nothing") else 1)
 
 
@@ -123,9 +123,21 @@ def test_a_name_changes_nothing_elsewhere():
 @pytest.mark.parametrize(
     ("call", "exception", "message"),
     [
-        (lambda: cg.checkpoint_name("a", X), TypeError, "checkpoint_name: name is no string; .* got an EagerTensor"),
-        (lambda: cg.recompute_grad(tf.sin, keep="a"), TypeError, "recompute_grad: keep holds no names; .* got 'a'"),
-        (lambda: cg.recompute_grad(tf.sin, keep=[1]), TypeError, r"recompute_grad: keep holds no names; .* got \[1\]"),
+        (
+            lambda: cg.checkpoint_name("a", X),
+            TypeError,
+            "checkpoint_name: name must be a string .*, got an EagerTensor",
+        ),
+        (
+            lambda: cg.recompute_grad(tf.sin, keep="a"),
+            TypeError,
+            "recompute_grad: keep must be a list of names .*, got 'a'",
+        ),
+        (
+            lambda: cg.recompute_grad(tf.sin, keep=[1]),
+            TypeError,
+            r"recompute_grad: keep must be a list of names .*, got \[1\]",
+        ),
     ],
 )
 def test_wrong_names(call, exception, message):
@@ -142,6 +154,6 @@ def test_a_name_that_the_function_does_not_give(mode):
             tape.watch(x)
             return tape.gradient(function(x), x)
 
-    message = "keep names 'missing', but '<lambda>' has no such value; expected names .* 'there', got 'missing'"
+    message = "names in keep must be given .* in '<lambda>', .* got 'missing'. The names given there: 'there'."
     with pytest.raises(ValueError, match=message):
         MODES[mode](run)(X)

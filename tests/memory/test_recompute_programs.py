@@ -1,4 +1,4 @@
-"""recompute_grad of random programs of stateless and stateful ops: everything is as without it.
+"""recompute_grad of random programs of stateless and stateful ops: the results are the same as without it.
 
 `TF_CG_OPS_PROGRAMS=10000` tries more of them.
 """
@@ -61,7 +61,7 @@ EFFECTS = [
     lambda x: x + W.assign_add(0.1 * tf.ones([3], tf.float64)),
     tf.function(lambda x: x * GENERATOR.uniform([3], dtype=tf.float64)),
 ]
-# Of the steps with effects, a loop or branch may hold none whose results it uses.
+# Without the steps with effects: a loop or branch must not use their results.
 INNER = strategies.lists(strategies.sampled_from(STATELESS + READS), min_size=1, max_size=2)
 
 

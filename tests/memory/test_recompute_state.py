@@ -1,4 +1,4 @@
-"""recompute_grad of functions with state: its gradient is that of the computation that ran."""
+"""recompute_grad of functions with state: the backward pass uses the state of the forward pass."""
 
 import keras
 import numpy as np

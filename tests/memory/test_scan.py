@@ -1,4 +1,4 @@
-"""scan: its values and gradients are those of the loop in float64 NumPy, in every mode and for every segmentation."""
+"""scan gives the values and gradients of the loop in float64 NumPy, in every mode and for every segmentation."""
 
 import collections
 import contextlib
@@ -238,7 +238,7 @@ def test_forward_mode_in_a_function(checkpoint, works):
 
 @pytest.mark.mode_table(feature="cg.scan", mode="vectorized_map")
 def test_vectorized_map():
-    """The gradient without segments, of which TensorFlow takes long to vectorize it: that of while_loop is tested with them."""
+    """Without segments, whose gradient TensorFlow takes long to vectorize: while_loop is tested with them."""
     xs = tf.constant(XS[:4])
 
     def value(arguments):
@@ -439,47 +439,55 @@ def keep(carry, x):
 
 ONES = tf.ones([3])
 ERRORS = {
-    "f": ((3, 0.0, ONES), TypeError, "f cannot be called; expected a function .* got .*int"),
+    "f": ((3, 0.0, ONES), TypeError, "f must be a function .*, got an int"),
     "not a pair": (
         (lambda c, x: c, 0.0, ONES),
         TypeError,
-        r"'<lambda>' did not return its carry .*; tf\.scan's function returns the carry alone\)",
+        r"'<lambda>' must return a pair \(carry, y\), got a SymbolicTensor\. .* in tf\.scan the function returns the carry alone",
     ),
-    "init": ((keep, {"a": object()}, ONES), TypeError, r"init\['a'\] is no Tensor"),
+    "init": (
+        (keep, {"a": object()}, ONES),
+        TypeError,
+        r"init\['a'\] must be a Tensor, an array or a number, got an object",
+    ),
     "tensor array": (
         (keep, [0.0, tf.TensorArray(tf.float32, 3)], ONES),
         TypeError,
-        r"init\[1\] is no Tensor; .* TensorArray",
+        r"init\[1\] must be a Tensor, an array or a number, got a TensorArray",
     ),
-    "keras tensors": ((keep, 0.0, keras.Input([3])), TypeError, "xs holds KerasTensors, .* Call scan in the call"),
+    "keras tensors": (
+        (keep, 0.0, keras.Input([3])),
+        TypeError,
+        "xs must hold Tensors, got a KerasTensor: .* Call scan in the call",
+    ),
     "scalar": (
         (keep, 0.0, (1.0,)),
         ValueError,
-        r"xs\[0\] has no slices; .* the order is that of JAX: scan\(f, init, xs\)",
+        r"xs\[0\] must have a first dimension for the steps, got a scalar\. .* pass it second: scan\(f, init, xs\)",
     ),
     "ragged": (
         (keep, 0.0, tf.ragged.constant([[1.0], []])),
         TypeError,
-        "xs cannot be stacked or cut into slices; .*RaggedTensor",
+        "xs must hold dense Tensors, got a RaggedTensor",
     ),
-    "no length": ((keep, 0.0), ValueError, "nothing tells the number of steps"),
+    "no length": ((keep, 0.0), ValueError, "xs or length must tell the number of steps, got neither"),
     "two lengths": ((keep, 0.0, {"a": ONES, "b": tf.ones([4])}), ValueError, r"got xs\['a'\]: 3, xs\['b'\]: 4"),
     "length": ((keep, 0.0, ONES, 4), ValueError, "got xs: 3, length: 4"),
-    "negative": ((keep, 0.0, None, -1), ValueError, "got length: -1"),
+    "negative": ((keep, 0.0, None, -1), ValueError, "length must be 0 or more, got -1"),
     "structure": (
         (lambda c, x: ((c, c), x), 0.0, ONES),
         ValueError,
-        r"changed the structure of what it carries; expected \*, got \(\*, \*\)",
+        r"must keep the structure of init, \*, got \(\*, \*\) \(\* is a Tensor\)",
     ),
     "dtype": (
         (lambda c, x: ([tf.cast(c[0], tf.float64)], x), [0.0], ONES),
         TypeError,
-        r"changed the dtype of init\[0\]; expected float32, got float64",
+        r"must keep the dtype of init\[0\], float32, got float64",
     ),
     "shape": (
         (lambda c, x: (tf.stack([c, c]), x), 0.0, ONES),
         ValueError,
-        r"changed the shape of init; expected \(\), got \(2,\)",
+        r"must keep the shape of init, \(\), got \(2,\)",
     ),
 }
 CHECKPOINT_ERRORS = {
@@ -506,6 +514,11 @@ def test_errors(case):
         cg.scan(*arguments)
 
 
+def test_a_carry_that_starts_as_an_int():
+    with pytest.raises(TypeError, match=r"scan: init must be a float such as 0\.0 .*, got an int\. .* Expected int32"):
+        cg.scan(lambda carry, x: (0.5 * carry + x, None), 0, ONES)
+
+
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_ERRORS)
 def test_a_wrong_checkpoint(checkpoint):
     error, message = CHECKPOINT_ERRORS[checkpoint]
@@ -519,7 +532,9 @@ def test_numbers_of_steps_that_differ_at_run_time():
         return cg.scan(lambda c, x: (c + x[0] * x[1], None), 0.0, (a, b))[0]
 
     assert run(tf.ones([3]), tf.ones([3])) == 3.0
-    with pytest.raises(tf.errors.InvalidArgumentError, match="number of steps is not clear"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"scan: xs\[1\] must have as many steps as xs\[0\], got another number"
+    ):
         run(tf.ones([3]), tf.ones([4]))
 
 

@@ -1,4 +1,4 @@
-"""Eager calls share traces where that changes no number, and leave nothing that outlives its use."""
+"""Eager calls share traces where that does not change the result, and leave nothing alive."""
 
 import dataclasses
 import functools
@@ -318,7 +318,7 @@ NEEDS_NUMBERS = {
 
 
 def named(function, name):
-    """With another name, which messages show."""
+    """The function under another name, for messages."""
 
     def body(x):
         return tf.sin(function(x))
@@ -560,7 +560,7 @@ def test_loops_with_a_new_step_keep_no_variable():
 
 
 def test_steps_that_compute_the_same_have_one_fingerprint():
-    """TensorFlow keeps the ops that an op waits for in no order."""
+    """The order in which TensorFlow lists control inputs varies."""
     v = variable(np.ones([4]))
 
     def step(y):

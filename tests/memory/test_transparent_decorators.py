@@ -1,7 +1,7 @@
-"""recompute_grad, and override_gradients with a rule that changes nothing, beside the plain function, for random arguments.
+"""recompute_grad, and override_gradients with a rule that changes nothing, against the plain function.
 
-They agree in values and gradients. In eager mode they trace as tf.function does, and keep no argument alive.
-`TF_CG_OPS_PROGRAMS=1000` tries more of them, and reduces one that fails.
+For random arguments, values and gradients agree. In eager mode they trace as tf.function does, and keep no argument
+alive. `TF_CG_OPS_PROGRAMS=1000` tries more arguments, and reduces those that fail.
 """
 
 import collections
@@ -83,7 +83,7 @@ CONSTANTS = [2, 3, 2.5, -0.0, 0.0, 1.0, 1, True, False, 0, "two", b"two", None]
 
 
 class Pool:
-    """Makes the arguments of a plan, anew each time but for the variables and objects."""
+    """Makes the arguments of a plan: new Tensors and arrays each time, but the same variables and objects."""
 
     def __init__(self, closed_over):
         self.closed_over = closed_over
@@ -116,11 +116,11 @@ class Pool:
         return self.objects[plan]
 
     def sources(self):
-        """Everything with a gradient."""
+        """Everything that can have a gradient."""
         return [*self.tensors, *self.variables, *self.closed_over]
 
     def references(self):
-        """To what must not be kept alive."""
+        """Weak references to what must not be kept alive."""
         return [*map(weakref.ref, [*self.tensors, *self.arrays, *self.objects.values()])]
 
 
@@ -216,7 +216,7 @@ def run(function, args, kwargs, sources, traced):
 
 
 def assert_agreement(wrapped, function, traces, pool, plans, as_keyword, traced):
-    """Of one call; returns how often it traced."""
+    """Checks one call; returns how often it traced."""
     args = [pool.make(plan) for plan in plans]
     kwargs = {"last": args.pop()} if as_keyword else {}
     expected = run(function, args, kwargs, pool.sources(), traced)
@@ -238,7 +238,7 @@ def quick_garbage_collection():
 
 
 def random_arguments(number):
-    """Some of them by default."""
+    """Runs a test for this many plans of arguments, or as many as the environment says."""
     settings = hypothesis.settings(
         max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", number)),
         phases=[
@@ -280,7 +280,7 @@ def traces_of_calls(name, traced, plans, as_keyword, seeds, new_seed):
 @random_arguments(10)
 def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
     numbers = traces_of_calls(name, False, plans, as_keyword, seeds=[0, 0, 1], new_seed=2)
-    # New Tensors and arrays do not trace anew; other objects may.
+    # New Tensors and arrays cause no new trace; other objects can.
     assert numbers[:3] == [1, 0, 0]
     assert numbers[3] <= 1
 

@@ -63,7 +63,7 @@ kinds = pytest.mark.parametrize("decorate", KINDS.values(), ids=KINDS)
 
 @pytest.fixture(autouse=True, params=["scopes of eager mode", "scopes of a graph"])
 def scopes(request):
-    """What TensorFlow keeps of scopes differs with where it was first asked for one."""
+    """TensorFlow stores scopes differently depending on where the first one was made."""
     graph = v1.get_default_graph()
     for collection in (("__variable_store",), ("__varscope",)):
         graph.clear_collection(collection)
@@ -222,7 +222,7 @@ def test_another_thread_that_makes_variables_meanwhile():
 
 
 def test_tensorflow_itself_breaks_its_store():
-    """If this fails, `tf.function` does it right, and the traces of eager mode can do as it does."""
+    """If this fails, `tf.function` was fixed, and our traces in eager mode can do the same."""
     with v1.variable_scope("outer", reuse=v1.AUTO_REUSE):
         tf.function(times_w)(X)
         with pytest.raises(AttributeError, match=r"Tensor\.op is undefined"):

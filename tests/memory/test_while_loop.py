@@ -1,4 +1,4 @@
-"""while_loop: its values and gradients are those of the loop in NumPy, wherever it ends."""
+"""while_loop gives the values and gradients of the loop in NumPy, wherever it ends."""
 
 import numpy as np
 import pytest
@@ -169,22 +169,22 @@ def two(x):
 
 
 ERRORS = {
-    "cond": ((True, two, (1.0,), 3), TypeError, "cond cannot be called"),
-    "body": ((two, None, (1.0,), 3), TypeError, "body cannot be called; .* got .*NoneType"),
+    "cond": ((True, two, (1.0,), 3), TypeError, "cond must be a function of the loop variables, got a bool"),
+    "body": ((two, None, (1.0,), 3), TypeError, "body must be a function of the loop variables, got a NoneType"),
     "loop_vars": (
         (two, two, tf.ones([]), 3),
         TypeError,
         "loop_vars must be a list or tuple of the arguments of body, at least one, got a Tensor",
     ),
     "empty": ((two, two, (), 3), ValueError, r"loop_vars must be a list or tuple .*, got \(\)\. Pass what changes"),
-    "maximum": ((two, two, (1.0,), None), TypeError, "maximum_iterations is no whole number"),
-    "a float": ((two, two, (1.0,), 3.5), TypeError, "maximum_iterations is no whole number"),
+    "maximum": ((two, two, (1.0,), None), TypeError, "maximum_iterations must be an int .*, got None"),
+    "a float": ((two, two, (1.0,), 3.5), TypeError, "maximum_iterations must be an int .*, got 3.5"),
     "structure": (
         (lambda x: True, two, (1.0,), 3),
         ValueError,
-        r"'two' changed the structure of what it carries; expected \(\*\), got \(\*, \*\)",
+        r"'two' must keep the structure of loop_vars, \(\*\), got \(\*, \*\)",
     ),
-    "no bool": (
+    "not a bool": (
         (lambda x: x, lambda x: (x,), (1.0,), 3),
         TypeError,
         "must return one bool, whether there is a next step, got a Tensor of float32",
@@ -197,9 +197,9 @@ ERRORS = {
     "dtype": (
         (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, 1.0), 3),
         TypeError,
-        r"changed the dtype of loop_vars\[1\]; expected float32, got float16",
+        r"must keep the dtype of loop_vars\[1\], float32, got float16",
     ),
-    "negative": ((lambda x: True, two, (1.0,), -2), ValueError, "maximum_iterations is negative"),
+    "negative": ((lambda x: True, two, (1.0,), -2), ValueError, "maximum_iterations must be 0 or more, got -2"),
 }
 
 
@@ -219,7 +219,7 @@ def test_no_iterations_at_all():
 )
 def test_a_checkpoint_that_says_nothing(checkpoint, error):
     message = (
-        rf"while_loop: checkpoint must be 'sqrt', 'log', the number of steps in a segment or None, got {checkpoint!r}"
+        rf"while_loop: checkpoint must be 'sqrt', 'log', the number of steps per segment or None, got {checkpoint!r}"
     )
     with pytest.raises(error, match=message):
         cg.while_loop(lambda x: True, two, (1.0,), 3, checkpoint=checkpoint)

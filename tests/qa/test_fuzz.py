@@ -1,4 +1,4 @@
-"""Short runs of the fuzzers, and proofs that they find faults, however a fault shows, and make their input smaller."""
+"""Short runs of the fuzzers. They find faults of every kind, and shrink the input."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def test_a_short_run_finds_nothing(subject, examples, seed):
     assert len(counts) > 1
 
 
-# Checks with a fault in them. They run in the child process, which imports them from here.
+# Checks with a fault. The child process imports them from here.
 
 
 def with_a_wrong_reference(case, folder):
@@ -37,7 +37,7 @@ def with_a_wrong_reference(case, folder):
 
 
 def without_a_conjugate(call, folder):
-    """In NumPy alone: then complex gradients look wrong."""
+    """Leaves out the conjugate in NumPy, so complex gradients look wrong."""
     with mock.patch.object(reference.np, "conj", lambda array: array):
         return raw.check(call)
 
@@ -74,7 +74,7 @@ def that_aborts(call, folder):
                 "the process ended (SIGABRT)",
                 r"op='CustomGradientEmbedGrad'.*shape=\(\d, \d\)",
             ),
-            marks=pytest.mark.slow,  # Each step to a smaller input starts a process.
+            marks=pytest.mark.slow,  # Each shrinking step starts a process.
         ),
         ("saved_models", 60, with_a_wrong_message, "ValueError: unheard", r"'inspect', edits=\(Edit\([^()]*\),\)"),
     ],

@@ -1,4 +1,4 @@
-"""Nothing is left behind by traces, loads, eager calls and tapes: no registry entry, no graph, no function, no memory."""
+"""Traces, loads, eager calls and tapes leave nothing behind: no registry entry, graph, function or memory."""
 
 import json
 
@@ -6,12 +6,12 @@ import pytest
 
 from ..support.processes import run_python
 
-# How often each is repeated, and the bytes that each time may leave. Caches of TensorFlow fill up for longer than so few
-# repetitions take; a graph with its functions takes about 100 kB, an eager tensor with its tape's record about 1 kB.
+# How often each is repeated, and how many bytes each repetition can leave. TensorFlow's caches are still filling up
+# after so few repetitions. A graph with its functions takes about 100 kB, an eager tensor with its record about 1 kB.
 SCENARIOS = {"traces": (100, 8000), "loads": (100, 16_000), "eager": (2000, 100), "persistent": (4000, 100)}
 
-# Growth is a slope: the median of the slopes between all pairs of samples (Theil and Sen), so that a cache that fills up
-# at once does not count.
+# Growth is the median of the slopes between all pairs of samples (Theil and Sen), so a cache that fills up at once does
+# not count.
 MEASURE = """
 import ctypes, gc, itertools, json, os, pathlib, statistics, sys
 import tensorflow as tf
@@ -70,7 +70,7 @@ print(json.dumps([slope, [after - before for before, after in zip(first, counts(
 
 
 def left_behind(name, which, tmp_path, times=None):
-    """The bytes of each repetition, and the registry entries, graphs and functions of all of them."""
+    """The bytes left by each repetition, and the registry entries, graphs and functions left by all."""
     times = times or SCENARIOS[name][0]
     return json.loads(run_python(MEASURE, name, which, times, cwd=tmp_path).stdout.splitlines()[-1])
 
@@ -90,7 +90,7 @@ def test_a_kilobyte_that_is_left_behind_each_time_is_seen(tmp_path):
 
 
 def test_tf_custom_gradient_leaves_an_entry_for_each(tmp_path):
-    """So that the counts are seen to count."""
+    """Shows that the counts work."""
     _, (registry_entries, graphs, _) = left_behind("traces", "tensorflow", tmp_path, times=20)
     assert registry_entries >= 20
     assert graphs >= 20

@@ -1,4 +1,4 @@
-"""The arithmetic under sanitizers, and injected faults that each of them, and the tests, must find."""
+"""The arithmetic under sanitizers. Each sanitizer, and the tests, must find injected faults."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ from qa.sanitize import run
 
 from ..support.sources import ROOT
 
-needs_clang = pytest.mark.skipif(run.find_clang() is None, reason="there is no clang++ with libFuzzer")
+needs_clang = pytest.mark.skipif(run.find_clang() is None, reason="clang++ with libFuzzer is missing")
 
 
 def outcome_of(part, seconds=10):
@@ -36,7 +36,7 @@ def test_kernels_stay_within_their_operands_and_threads_do_not_race(part):
     assert_clean(outcome_of(part))
 
 
-# The part, the file, what is right there and what is not, and what the report has to say.
+# The part, the file, the right code, the wrong code, and what the report must say.
 FAULTS = {
     "a GPU's pack beyond a row": (
         "shapes",
@@ -80,7 +80,7 @@ FAULTS = {
         "(int64_t{1} << 60) * plan_.output_size",
         "signed integer overflow",
     ),
-    # Sums that threads share are wrong, too, and the check of the results may come first.
+    # Sums that threads share are wrong, too, and the check of the results can come first.
     "a counter that threads share": (
         "threads",
         "cc/lib/contraction.cc",
@@ -98,17 +98,17 @@ FAULTS = {
 }
 
 
-# All but the first compile for long.
+# All except the first take long to compile.
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if i else []) for i, n in enumerate(FAULTS)])
 def test_a_sanitizer_finds_an_injected_fault(name, tmp_path, monkeypatch):
     part, source, right, wrong, report = FAULTS[name]
     if part == "shapes" and run.find_clang() is None:
-        pytest.skip("there is no clang++ with libFuzzer")
+        pytest.skip("clang++ with libFuzzer is missing")
     text = (ROOT / source).read_text()
     assert text.count(right) == 1
     faulty = tmp_path / pathlib.Path(source).name
     faulty.write_text(text.replace(right, wrong))
-    # Everything else has been compiled already.
+    # Everything else is compiled already.
     for sources in ("SHAPES", "ARITHMETIC", "PASSES"):
         monkeypatch.setattr(run, sources, [str(faulty) if n == source else n for n in getattr(run, sources)])
     monkeypatch.setattr(run, "FOLDER", tmp_path)
@@ -118,7 +118,7 @@ def test_a_sanitizer_finds_an_injected_fault(name, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def faulty_op(tmp_path_factory):
-    """The whole op library takes minutes to compile: this is one op, that does wrong as it is told."""
+    """A single op that does wrong on demand, because the whole op library takes minutes to compile."""
     library = tmp_path_factory.mktemp("faulty") / "faulty.so"
     build_library(library, [f"{run.HARNESSES}/faulty_op.cc"], None, [], run.LIBRARY_FLAGS)
     return library
@@ -146,7 +146,7 @@ def test_faults_inside_of_tensorflow_are_found(faulty_op, fault, leaks, report, 
 
 def test_a_missing_clang_is_skipped_visibly(monkeypatch):
     monkeypatch.setattr(run, "find_clang", lambda: None)
-    assert outcome_of("shapes")["result"].startswith("skipped: there is no clang++")
+    assert outcome_of("shapes")["result"].startswith("skipped: clang++ with libFuzzer is missing")
 
 
 def test_the_tests_that_programs_run_exist():

@@ -1,4 +1,4 @@
-"""reverse_gradient, scale_gradient, clip_gradient and straight_through beyond what graph/test_modes.py shows."""
+"""reverse_gradient, scale_gradient, clip_gradient and straight_through: what graph/test_modes.py does not test."""
 
 import functools
 import re
@@ -31,7 +31,7 @@ def test_reversal_and_scaling_in_every_dtype(dtype, shape, rng, gradient):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)])
-def test_a_factor_may_be_one_for_each_element(shape, rng, gradient):
+def test_a_factor_for_each_element(shape, rng, gradient):
     x, dy, factor = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=shape)
     (dx,) = gradient(lambda x: cg.scale_gradient(x, tf.constant(factor)), [x], tf.constant(dy))
     np.testing.assert_allclose(dx, factor * dy, rtol=1e-15)
@@ -55,7 +55,7 @@ def test_the_value_is_the_input_bit_for_bit_and_in_its_memory(function, argument
 
 
 def traced_gradient(function, x, dy):
-    """The gradient as a tf.function of what it reads, and how often it was traced."""
+    """The gradient as a tf.function of the number that it reads, and how often it was traced."""
     traces = []
 
     @tf.function
@@ -187,7 +187,7 @@ SURROGATES = {
 @pytest.mark.parametrize(("surrogate", "dtype"), pairs(SURROGATES, REAL))
 def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
-    # At the ends of hard tanh both sides count.
+    # The derivative of hard_tanh includes both ends.
     x[:2] = 1 / slope, -1 / slope
     function = cg.straight_through(tf.sign, surrogate, slope=slope)
     np.testing.assert_array_equal(function(tf.constant(x)).numpy().astype(float), np.sign(x.astype(float)))
@@ -225,8 +225,8 @@ SURROGATE_FUNCTIONS = {
 @pytest.mark.core
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SURROGATE_FUNCTIONS)
-def test_a_function_is_the_surrogate_and_not_its_derivative(name, mode):
-    """First and second derivatives are those of the surrogate; the value is that of the function."""
+def test_a_surrogate_function_is_differentiated(name, mode):
+    """First and second derivatives come from the surrogate, the value from the function."""
     surrogate, first, second = SURROGATE_FUNCTIONS[name]
     x, dy = np.array([0.3, -0.8, 1.7]), np.array([1.0, 10.0, 100.0])
     value, dx, ddx = MODES[mode](cg.straight_through(tf.sign, surrogate), x, dy)
@@ -269,7 +269,7 @@ def test_a_derivative_of_another_floating_point_dtype_is_cast(in_dtype):
     np.testing.assert_array_equal(dx, [-0.75, 1.25])
 
 
-def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
+def test_a_custom_derivative_and_a_value_of_another_dtype(gradient):
     spike = cg.straight_through(lambda v: v > 1.0, derivative=lambda v: 3.0 * v)
     x = np.array([0.5, 1.5])
     y = spike(tf.constant(x))
@@ -279,7 +279,7 @@ def test_a_derivative_of_ones_own_and_a_value_of_another_dtype(gradient):
     np.testing.assert_allclose(dx, [1.5, 45.0])
 
 
-def test_arrays_and_numbers_are_taken_too():
+def test_arrays_and_numbers_work_too():
     stepped = cg.straight_through(lambda v: v > 1.0, "hard_tanh")
     np.testing.assert_array_equal(stepped(np.array([0.5, 1.5])), [0.0, 1.0])
     assert stepped(1.5).numpy() == 1.0
@@ -289,11 +289,11 @@ WIDER = "'<lambda>' of 'sign' must return the shape of x, "
 OTHER_SHAPES = {
     "a linear surrogate": (
         lambda: cg.straight_through(tf.sign, lambda x: x * tf.ones([1, 3], x.dtype)),
-        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. If it is the derivative of a surrogate",
     ),
     "a surrogate": (
         lambda: cg.straight_through(tf.sign, lambda x: tf.tanh(x) * tf.ones([1, 3], x.dtype)),
-        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. A function is the surrogate itself",
+        f"straight_through: the surrogate {WIDER}[3,1], got [3,3]. If it is the derivative of a surrogate",
     ),
     "a derivative of fewer elements": (
         lambda: cg.straight_through(tf.sign, derivative=lambda x: tf.reduce_max(x, -1)),
@@ -305,7 +305,7 @@ OTHER_SHAPES = {
     ),
     "a function": (
         lambda: cg.straight_through(lambda x: tf.reduce_max(x, 0, keepdims=True), "sigmoid"),
-        "straight_through: '<lambda>' does not keep the shape of x; expected [3,1], got [1,1]. Use custom_gradient",
+        "straight_through: '<lambda>' must return the shape of x, [3,1], got [1,1]. For a function that changes the shape, ",
     ),
 }
 
@@ -336,7 +336,7 @@ def test_a_derivative_of_another_shape_is_an_error_also_if_it_would_broadcast(de
 
 
 @pytest.mark.parametrize("number", [2, 2.0, np.float32(2.0), np.int64(2)])
-def test_a_derivative_may_be_one_number(number, gradient):
+def test_a_derivative_can_be_one_number(number, gradient):
     (dx,) = gradient(cg.straight_through(tf.sign, derivative=lambda x: number), [np.ones([2])], np.array([1.0, 10.0]))
     np.testing.assert_array_equal(dx, [2.0, 20.0])
 
@@ -376,50 +376,55 @@ WRONG = {
     "x of integers": (
         lambda: cg.reverse_gradient(tf.constant([1, 2])),
         TypeError,
-        f"reverse_gradient: the dtype of x has no gradient; expected one of {FLOATS}, got int32. Cast it, for example "
-        "with tf.cast(x, tf.float32).",
+        f"reverse_gradient: x must have one of the dtypes {FLOATS}, got int32. Cast it, for example with tf.cast(x, "
+        "tf.float32).",
     ),
     "a complex factor": (
         lambda: cg.scale_gradient(V, tf.constant(1j)),
         TypeError,
-        "scale_gradient: factor is not a real number; expected a number, or a Variable or Tensor of real numbers, got a "
+        "scale_gradient: factor must be a real number, or a Variable or Tensor of real numbers, got a "
         "Tensor of dtype complex128. Convert it before the call.",
     ),
     "a schedule instead of its value": (
         lambda: cg.scale_gradient(V, lambda step: 1.0 / step),
         TypeError,
-        "scale_gradient: factor is not a dense tensor; expected a Tensor or a value that converts to one, got ",
+        "scale_gradient: factor must be a dense Tensor or a value that converts to one, got ",
     ),
     "a factor that does not broadcast": (
         lambda: cg.scale_gradient(V, [1.0, 2.0, 3.0]),
         ValueError,
-        "scale_gradient: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those of "
-        "(2,), got (3,). Give it one number for all, or one for each element of x.",
+        "scale_gradient: factor must broadcast to the shape of x, (2,), got the shape (3,). Pass one number, or one for "
+        "each element of x.",
     ),
     "no limit": (
         lambda: cg.clip_gradient(V),
         ValueError,
-        "clip_gradient: pass exactly one of value, norm, global_norm; got none. Nest two calls to apply two limits.",
+        "clip_gradient: pass exactly one of value, norm and global_norm, got none. To apply two limits, nest two calls.",
     ),
     "a negative limit": (
         lambda: cg.clip_gradient(V, norm=-1.0),
         ValueError,
-        "clip_gradient: norm is negative; expected a number that is at least 0, got -1.0. Pass its size.",
+        "clip_gradient: norm must be a number that is at least 0, got -1.0.",
+    ),
+    "a limit that is nan": (
+        lambda: cg.clip_gradient(V, value=np.nan),
+        ValueError,
+        "clip_gradient: value must be a number that is at least 0, got nan.",
     ),
     "a limit for each element": (
         lambda: cg.clip_gradient(V, value=[1.0, 2.0]),
         ValueError,
-        "clip_gradient: value is not a scalar; expected a single number, got the shape (2,). Reduce it.",
+        "clip_gradient: value must be a single number, got the shape (2,).",
     ),
     "axis without a norm": (
         lambda: cg.clip_gradient(V, value=1.0, axis=-1),
         ValueError,
-        "clip_gradient: axis needs norm, got value. Leave axis out, or pass norm.",
+        "clip_gradient: axis is for norm only, got value. Leave axis out, or pass norm.",
     ),
     "complex by value": (
         lambda: cg.clip_gradient(tf.constant([1j]), value=1.0),
         TypeError,
-        "clip_gradient: complex gradients cannot be clipped by value; expected a real x, got complex128. Clip by norm.",
+        "clip_gradient: x must be real to clip by value, got complex128. Clip by norm.",
     ),
     "an axis out of range": (
         lambda: cg.clip_gradient(V, norm=1.0, axis=7),
@@ -444,7 +449,7 @@ WRONG = {
     "nothing to clip": (
         lambda: cg.clip_gradient([], norm=1.0),
         ValueError,
-        "clip_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to clip.",
+        "clip_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to clip.",
     ),
     "an unknown surrogate": (
         lambda: cg.straight_through(tf.sign, "tanh"),
@@ -476,7 +481,7 @@ WRONG = {
     "a slope of a function": (
         lambda: cg.straight_through(tf.sign, tf.tanh, slope=2.0),
         ValueError,
-        "straight_through: slope is for surrogates with a name, got a function. Multiply x by it there.",
+        "straight_through: slope is for named surrogates, got a function. Multiply x by it there.",
     ),
     "a slope of another type": (
         lambda: cg.straight_through(tf.sign, "sigmoid", slope="steep"),
@@ -511,20 +516,20 @@ WRONG = {
     "no function": (
         lambda: cg.straight_through(V),
         TypeError,
-        "straight_through: cannot decorate this value; expected a function or another callable, got an EagerTensor. Pass "
-        "the function itself, then call the result with its arguments.",
+        "straight_through: the argument must be a function, got an EagerTensor. Pass the function itself, then call the "
+        "result with its arguments.",
     ),
-    "a first argument that is no tensor": (
+    "a first argument that is a string": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),
         TypeError,
-        "straight_through: '<lambda>' has no x to differentiate with respect to; expected real numbers as its first "
-        "argument, got 'nearest'. Pass a Tensor or Variable of a floating dtype first.",
+        "straight_through: the first argument of '<lambda>' must hold real numbers, got 'nearest'. Pass a Tensor or "
+        "Variable of a floating-point dtype.",
     ),
     "a value of another shape": (
         lambda: cg.straight_through(tf.argmax)(V),
         ValueError,
-        "straight_through: 'argmax_v2' does not keep the shape of x; expected (2,), got (). Use custom_gradient for "
-        "a function that changes shapes.",
+        "straight_through: 'argmax_v2' must return the shape of x, (2,), got (). For a function that changes the shape, "
+        "use custom_gradient.",
     ),
 }
 
@@ -538,7 +543,7 @@ def test_wrong_uses_say_what_to_do(name):
 
 
 def test_a_layer_names_itself_for_a_wrong_axis():
-    # Keras puts a sentence of its own before the message of what a layer calls.
+    # Keras puts its own sentence before the message.
     with pytest.raises(
         ValueError, match=r"layers\.GradientClip: axis must name dimensions of a tensor of rank 2, each once, got 7"
     ):

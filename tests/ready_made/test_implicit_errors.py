@@ -1,4 +1,4 @@
-"""Implicit functions of what has no derivative or is no solution: an error, and not a wrong gradient."""
+"""Implicit functions without a derivative or a solution raise an error; they never give a wrong gradient."""
 
 import re
 
@@ -68,8 +68,8 @@ def test_no_derivative_with_respect_to_the_unknowns_is_an_error(case, run):
     noun, derivative = NOUNS[api]
     message = (
         f"{api.__name__}: the {noun} '{function.__name__}' of '{getattr(solve, '__name__', '')}' must have a {derivative} "
-        f"with respect to {name}, but TensorFlow finds none: it does not depend on {name}, or not by operations with a "
-        "derivative. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+        f"with respect to {name}, but TensorFlow finds none. Use {name}, and only TensorFlow operations that have a "
+        "derivative; call NumPy through tf_cg_ops.numpy_function."
     )
     solved = api(function, solve)
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -78,7 +78,7 @@ def test_no_derivative_with_respect_to_the_unknowns_is_an_error(case, run):
 
 @pytest.mark.parametrize(("decorate", "run"), [(tf.function, "eager"), (lambda f: f, "jit")])
 def test_a_fixed_point_need_not_depend_on_each_unknown(decorate, run):
-    """As in the method of Gauss and Seidel: a = b / 2 + x and b = a / 4 + x have a = 12/7 x and b = 10/7 x."""
+    """As in the Gauss-Seidel method: a = b / 2 + x and b = a / 4 + x have the solution a = 12/7 x, b = 10/7 x."""
 
     @decorate
     def step(y, x):
@@ -147,12 +147,12 @@ EXCHANGED = {
 @pytest.mark.parametrize("run", ["eager", "traced"])
 @pytest.mark.parametrize("case", EXCHANGED)
 def test_exchanged_arguments_are_found(case, run):
-    """In eager mode by default, in a graph on request."""
+    """In eager mode by default, in a graph with check_solution=True."""
     api, function, solve, law = EXCHANGED[case]
     check, kind = (None, ValueError) if run == "eager" else (True, tf.errors.InvalidArgumentError)
     with pytest.raises(kind) as error:
         gradient_of(api(function, solve, check_solution=check), run)
-    text = str(error.value).replace(r"\'", "'")  # TensorFlow escapes quotes in what an assertion shows.
+    text = str(error.value).replace(r"\'", "'")  # TensorFlow escapes quotes in the text of an assertion.
     noun, _ = NOUNS[api]
     name = f"'{solve.__name__}'"
     assert f"{api.__name__}: the {noun} '<lambda>' of {name} {law.format(name)}" in text
@@ -172,7 +172,7 @@ def test_a_solver_that_stops_early_passes(factor, run):
 
 @pytest.mark.parametrize(("dtype", "scale"), pairs([tf.float16, tf.bfloat16, tf.float32, tf.float64], [0.0, 1.0, 1e3]))
 def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
-    """Of unknowns that are zero but for their last digits, and of differences of large numbers."""
+    """Unknowns that are zero except for their last digits, and differences of large numbers."""
     x = tf.cast([scale, 2 * scale, -scale], dtype)
     function = cg.implicit_root(lambda y, x: (y + x) - x, lambda x: 1e-4 + tf.zeros_like(x))
     with tf.GradientTape() as tape:
@@ -183,8 +183,8 @@ def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
 
 def test_a_check_of_the_solution_is_refused_under_xla():
     message = (
-        "implicit_root: XLA does not compile check_solution; leave out check_solution=True for 'kepler_by_steps' in a "
-        "function with jit_compile=True."
+        "implicit_root: XLA cannot compile check_solution=True. Leave it out for 'kepler_by_steps' in a function with "
+        "jit_compile=True."
     )
     with pytest.raises(NotImplementedError, match=re.escape(message)):
         gradient_of(cg.implicit_root(kepler, kepler_by_steps, check_solution=True), "jit")
@@ -194,8 +194,8 @@ def test_a_check_of_the_solution_is_refused_under_xla():
 
 def test_residual_and_solver_exchanged():
     message = (
-        "implicit_root: the solver 'kepler' does not take the arguments of the call, but the residual 'kepler_by_steps' "
-        "does. Pass the residual first: implicit_root(kepler, kepler_by_steps)."
+        "implicit_root: the residual must come first and the solver second, got 'kepler_by_steps' and 'kepler'. Write "
+        "implicit_root(kepler, kepler_by_steps)."
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         gradient_of(cg.implicit_root(steps_of_a_solver, kepler))
@@ -209,14 +209,17 @@ steps_of_a_solver.__qualname__ = "kepler_by_steps"
 
 
 def test_a_residual_with_other_parameters():
-    message = "implicit_root: the residual 'twice' of 'kepler_by_steps' must take y and the arguments of 'kepler_by_steps', got twice(x)."
+    message = (
+        "implicit_root: the residual 'twice' of 'kepler_by_steps' must take y and then the arguments of "
+        "'kepler_by_steps', got twice(x)."
+    )
     with pytest.raises(TypeError, match=re.escape(message)):
         gradient_of(cg.implicit_root(twice, kepler_by_steps))
 
 
 @pytest.mark.parametrize(("run", "order"), [("eager", 2), ("traced", 1), ("jit", 2)])
 def test_a_watched_variable_that_is_not_trainable_has_a_gradient(order, run):
-    """y = x / (v w): dv = -dy x / (v**2 w), and again by v."""
+    """y = x / (v w), so dv = -dy x / (v**2 w), and the same once more with respect to v."""
     v, w = (
         tf.Variable([1.0, 2.0, 4.0], trainable=False, dtype=tf.float64),
         tf.Variable([2.0, 3.0, 5.0], dtype=tf.float64),
@@ -238,7 +241,7 @@ def test_a_watched_variable_that_is_not_trainable_has_a_gradient(order, run):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_variable_in_several_places_has_one_gradient_for_each_use(run):
-    """y**2 = a b w, all of them one variable."""
+    """y**2 = a b w, where a, b and w are the same variable."""
     w = tf.Variable([4.0, 5.0, 6.0], dtype=tf.float64)
     function = cg.implicit_root(lambda y, a, b: y**2 - a * b * w, lambda a, b: tf.sqrt(a * b * w))
 

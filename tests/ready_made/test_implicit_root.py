@@ -75,7 +75,7 @@ def test_first_and_second_order_after_a_reload_in_a_fresh_process(tmp_path):
 
 
 def orders_of_cubic():
-    """The first four derivatives of the root by x, from 1 = y' (3 y**2 + 1) differentiated again."""
+    """The first four derivatives of the root, from differentiating 1 = y' (3 y**2 + 1)."""
     y = cubic_root(X)
     s = 3 * y**2 + 1
     y1 = 1 / s
@@ -96,13 +96,13 @@ def test_the_third_and_fourth_order():
 
 
 @pytest.mark.parametrize("name", ["eager", "traced_unknown_rank"])
-def test_a_linear_system_by_its_matrix_and_its_right_hand_side(name, rng):
+def test_a_linear_system_and_its_matrix_and_right_hand_side(name, rng):
     """u = A^-T dy; db = u, dA = -u y^T."""
     a, b, dy = random_array(rng, [4, 4]) + 4 * np.eye(4), random_array(rng, [4]), random_array(rng, [4])
     solution = cg.implicit_root(
         lambda y, a, b: tf.linalg.matvec(a, y) - b, lambda a, b: tf.linalg.solve(a, b[:, None])[:, 0]
     )
-    # TensorFlow's own solver wants to know the rank.
+    # TensorFlow's own solver needs a known rank.
     value, (da, db) = VJP_MODES[name](
         lambda a, b: solution(tf.reshape(a, [4, 4]), tf.reshape(b, [4])) if b.shape.rank is None else solution(a, b),
         [a, b],
@@ -128,7 +128,7 @@ def test_a_batch_of_linear_systems_for_matrices(name, size, rng):
 
 
 def test_a_complex_system(rng):
-    """A y + y**2 = b, with (dr/dy)^H in the place of the transpose."""
+    """A y + y**2 = b, with (dr/dy)^H instead of the transpose."""
     a = random_array(rng, [3, 3], tf.complex128) + 6 * np.eye(3)
     b, dy = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.complex128)
 
@@ -146,7 +146,7 @@ def test_a_complex_system(rng):
 
 
 def test_arguments_that_depend_on_each_other():
-    """Each has its partial derivative, once."""
+    """Each gets its partial derivative, once."""
     function = cg.implicit_root(lambda y, a, b: y**3 + y - a * b, lambda a, b: cubic_newton(a * b))
     value, (dx,) = eager(lambda x: function(x, x**2), [X], DY)
     np.testing.assert_allclose(dx, DY * 3 * X**2 / (3 * value**2 + 1), rtol=1e-11)

@@ -1,4 +1,4 @@
-"""Solvers, arguments and layers with implicit_root, and its errors."""
+"""implicit_root with solvers, arguments and layers of every kind, and its errors."""
 
 import functools
 import logging
@@ -74,7 +74,7 @@ def richardson(vjp, dy, steps=200):
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_an_iterative_linear_solver(mode):
-    """Its iterations are differentiated for the second order."""
+    """Second derivatives differentiate its iterations."""
     function = cg.implicit_root(coupled_residual, lambda x: coupled(tf.ensure_shape(x, [3])), linear_solve=richardson)
     assert_all_close(MODES[mode](function, X, DY), coupled_by_hand(), rtol=1e-8)
 
@@ -129,7 +129,7 @@ def test_variables_structures_and_keywords(traced):
 
 
 def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
-    """y = tanh(w * y + x), against gradient descent by hand."""
+    """y = tanh(w * y + x), against gradient descent in NumPy."""
 
     class Equilibrium(keras.layers.Layer):
         def build(self, shape):
@@ -163,7 +163,7 @@ def test_a_deep_equilibrium_layer_in_fit_and_after_export(tmp_path, rng):
 
 @pytest.mark.parametrize("run", [eager, traced])
 def test_a_residual_of_numpy(run):
-    """In a graph, too, the black box is called once for the value and once for the gradient."""
+    """NumPy is called once for the value and once for the gradient, in a graph too."""
     calls = []
 
     @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
@@ -177,7 +177,7 @@ def test_a_residual_of_numpy(run):
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_integers_among_the_arguments_and_nothing_to_differentiate_by(traced, caplog):
+def test_integers_among_the_arguments_and_nothing_differentiable(traced, caplog):
     def root(x, n):
         return x ** (1 / tf.cast(n, x.dtype))
 
@@ -197,7 +197,7 @@ def test_integers_among_the_arguments_and_nothing_to_differentiate_by(traced, ca
     assert not caplog.records
 
 
-def test_a_singular_jacobian_is_what_the_linear_solver_makes_of_it():
+def test_a_singular_jacobian_is_left_to_the_linear_solver():
     function = cg.implicit_root(lambda y, x: y**2 - x, tf.sqrt)
     with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
         derivative(function)(tf.constant([0.0, 1.0]))
@@ -211,72 +211,76 @@ CALLS = {
     "several dtypes": (
         lambda: cg.implicit_root(cubic_residual, lambda x: [x, tf.cast(x, tf.float32)])(tf.constant(X)),
         TypeError,
-        "implicit_root: the unknowns that '<lambda>' returned have several dtypes; expected one, got float64, float32. "
-        "Cast them.",
+        "implicit_root: '<lambda>' must return unknowns of one dtype, got float64, float32. Cast them with tf.cast.",
     ),
     "no unknown": (
         lambda: cg.implicit_root(cubic_residual, lambda x: [])(tf.constant(X)),
         TypeError,
-        "implicit_root: '<lambda>' did not return a root; expected a Tensor of floating-point or complex numbers, or a "
-        "structure of them, got []. Return other results with has_aux=True.",
+        "implicit_root: '<lambda>' must return y as a Tensor of floating-point or complex numbers, or as a structure of "
+        "such Tensors, got []. To return other results too, pass has_aux=True.",
     ),
     "structure of the residual": (
         lambda: cg.implicit_root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x})(tf.constant(X)),
         ValueError,
-        "implicit_root: the residual '<lambda>' of '<lambda>' is not like the root; expected its structure, with 2 "
-        "Tensors, got a",
+        "implicit_root: the residual '<lambda>' of '<lambda>' must return the structure of y, with 2 Tensors, got a",
     ),
     "shape in a structure": (
         lambda: cg.implicit_root(lambda y, x: [y[0], y[1][:1]], lambda x: [x, x])(tf.constant(X)),
         ValueError,
-        "implicit_root: the residual '<lambda>' of '<lambda>' has the wrong shape; expected (3,) (the shape of its Tensor "
-        "1), got (1,). Return one equation for each unknown, in their structure and dtype.",
+        "implicit_root: the residual '<lambda>' of '<lambda>' must return the shape of y[1], (3,), got (1,). Return numbers "
+        "with the structure, shapes and dtype of y.",
     ),
     "no aux": (
         lambda: cg.implicit_root(cubic_residual, f, has_aux=True)(tf.constant(X)),
         TypeError,
-        "implicit_root: 'f' did not return a root with other results, as has_aux says; expected a pair (y, aux), got ",
+        "implicit_root: 'f' must return a pair (y, aux), since has_aux is True, got ",
     ),
-    "objective that is no scalar": (
+    "objective that is a vector": (
         lambda: cg.implicit_minimum(lambda y, x: y - x, f)(tf.constant(X)),
         ValueError,
-        "implicit_minimum: the objective '<lambda>' has the wrong shape; expected a scalar, got (3,). Sum it.",
+        "implicit_minimum: the objective '<lambda>' must return a scalar, got the shape (3,). Sum it.",
     ),
     "objective that is an integer": (
         lambda: cg.implicit_minimum(lambda y, x: tf.size(y), f)(tf.constant(X)),
         TypeError,
-        "implicit_minimum: the objective '<lambda>' is not real; expected floating-point numbers, got int32. Return a "
-        "real number.",
+        "implicit_minimum: the objective '<lambda>' must return floating-point numbers, got int32. Cast it, or take its "
+        "real part.",
     ),
     "complex unknowns of a minimum": (
         lambda: cg.implicit_minimum(lambda y, x: tf.abs(y[0]), f)(tf.constant(X + 0j)),
         TypeError,
-        "implicit_minimum: 'f' returned complex unknowns; expected real ones, got complex128. Solve for the real and the "
-        "imaginary part.",
+        "implicit_minimum: 'f' must return real numbers, got complex128. Solve for the real and the imaginary part.",
     ),
     "no_batch": (
         lambda: cg.implicit_root(cubic_residual, f, batched=True)(tf.constant(1.0)),
         ValueError,
-        "implicit_root: 'f' did not return a batch; expected a leading dimension for the batch, got a scalar. Leave out "
-        "batched=True for a single system.",
+        "implicit_root: 'f' must return y with a leading batch dimension, got a scalar. For a single system, leave out "
+        "batched=True.",
     ),
     "residual_dtype": (
         lambda: cg.implicit_root(lambda y, x: tf.cast(y, tf.float32), f)(tf.constant(X)),
         TypeError,
-        "implicit_root: the residual '<lambda>' of 'f' is not like the root; expected a Tensor of dtype float64, got a "
-        "Tensor of dtype float32. Return one equation for each unknown, in their structure and dtype.",
+        "implicit_root: the residual '<lambda>' of 'f' must return Tensors of the dtype of y, float64, got a Tensor of "
+        "dtype float32. Return numbers with the structure, shapes and dtype of y.",
     ),
     "residual_shape": (
         lambda: cg.implicit_root(lambda y, x: tf.reduce_sum(y - x), f)(tf.constant(X)),
         ValueError,
-        "implicit_root: the residual '<lambda>' of 'f' has the wrong shape; expected (3,) (the shape of the root), got "
-        "(). Return one equation for each unknown, in their structure and dtype.",
+        "implicit_root: the residual '<lambda>' of 'f' must return the shape of y, (3,), got (). Return numbers with the "
+        "structure, shapes and dtype of y.",
     ),
     "linear_solve": (
         lambda: derivative(cg.implicit_root(cubic_residual, f, linear_solve=lambda vjp, dy: dy[:2]))(tf.constant(X)),
         ValueError,
-        "implicit_root: the result of the linear_solve for 'f' has the wrong shape; expected (3,) (the shape of the root), "
-        "got (2,). Return u with vjp(u) = dy.",
+        "implicit_root: the linear_solve for 'f' must return the shape of y, (3,), got (2,). Return u with vjp(u) = dy.",
+    ),
+    "argument of vjp": (
+        lambda: derivative(cg.implicit_root(cubic_residual, f, linear_solve=lambda vjp, dy: vjp(dy[:2])))(
+            tf.constant(X)
+        ),
+        ValueError,
+        "implicit_root: the linear_solve for 'f' must call vjp with the shape of y, (3,), got (2,). Pass numbers with the "
+        "structure, shapes and dtype of dy.",
     ),
     "arguments": (
         lambda: cg.implicit_root(cubic_residual, f)(tf.constant(X), 1),
@@ -297,8 +301,8 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
     function = cg.implicit_root(lambda y, x: y[:2] - x[:2], cubic_newton)
     run = tf.function(derivative(function), input_signature=[tf.TensorSpec([None], tf.float64)])
     message = (
-        "implicit_root: the residual '<lambda>' of 'cubic_newton' has the wrong shape; expected [3] (the shape of the "
-        "root), got [2]. Return one equation for each unknown, in their structure and dtype."
+        "implicit_root: the residual '<lambda>' of 'cubic_newton' must return the shape of y, [3], got [2]. Return numbers "
+        "with the structure, shapes and dtype of y."
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         run(tf.constant(X))
@@ -309,11 +313,11 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
     [
         (
             lambda: cg.implicit_root(3, f),
-            "implicit_root: cannot decorate this value; expected a function or another callable",
+            "implicit_root: the argument must be a function",
         ),
         (
             lambda: cg.implicit_root(f, 3),
-            "implicit_root: cannot decorate this value; expected a function or another callable",
+            "implicit_root: the argument must be a function",
         ),
         (
             lambda: cg.implicit_root(f, f, linear_solve=3),
@@ -321,7 +325,7 @@ def test_a_residual_of_the_wrong_shape_that_shows_at_run_time():
         ),
         (
             lambda: cg.implicit_root(f, f, batched=1),
-            "implicit_root: batched is not a bool; expected True or False, got 1.",
+            "implicit_root: batched must be True or False, got 1. Pass a Python bool.",
         ),
     ],
 )
@@ -331,7 +335,7 @@ def test_the_decoration_is_checked(make, message):
 
 
 def test_a_residual_with_a_tape_has_no_tangent_in_eager_mode_and_has_one_in_a_graph():
-    """Forward mode lets no tape record in a gradient function: docs/limits.md."""
+    """In forward mode, TensorFlow does not let a tape record in a gradient function: see docs/limits.md."""
     function = cg.implicit_root(ridge_gradient, ridge)
     penalty, targets = tf.constant(0.7, tf.float64), tf.constant(np.arange(7.0))
 
@@ -343,5 +347,6 @@ def test_a_residual_with_a_tape_has_no_tangent_in_eager_mode_and_has_one_in_a_gr
     w, tangent = tf.function(jvp)(penalty)
     matrix = RIDGE_INPUTS.T @ RIDGE_INPUTS + 0.7 * np.eye(3)
     np.testing.assert_allclose(tangent, -np.linalg.solve(matrix, w), rtol=1e-11)
-    with pytest.raises(TypeError, match="implicit_root: the residual 'ridge_gradient' of 'ridge' is not like the root"):
+    message = "implicit_root: the residual 'ridge_gradient' of 'ridge' must return Tensors of the dtype of y"
+    with pytest.raises(TypeError, match=message):
         jvp(penalty)

@@ -1,4 +1,4 @@
-"""Implicit functions with several unknowns and other results, fixed points and minima, against formulas by hand."""
+"""Implicit functions with several unknowns and other results, fixed points and minima, against formulas."""
 
 import functools
 
@@ -15,7 +15,7 @@ X, DY = np.array([0.7, 1.3]), np.array([2.0, -3.0])
 
 
 def powers_residual(y, x):
-    """Of the square root and the fourth root of each element; with a tuple where the root has a list."""
+    """The residual of the square root and the fourth root. It returns a tuple where the root has a list."""
     return {"second": y["second"] ** 2 - x, "fourth": (y["fourth"][0] ** 2 - y["second"],)}
 
 
@@ -24,7 +24,7 @@ def powers(x):
 
 
 def powers_of_batches(x):
-    """The same, with unknowns of several ranks: a matrix and a vector for each example."""
+    """The same with unknowns of several ranks: a matrix and a vector for each example."""
     return {"second": tf.sqrt(x)[:, None, None], "fourth": [x**0.25]}
 
 
@@ -58,7 +58,7 @@ def test_a_structure_of_unknowns(system, name):
 
 
 def test_a_linear_solver_gets_and_returns_the_structure():
-    """By fixed-point steps that are exact after two: the system is triangular."""
+    """Two fixed-point steps are exact, because the system is triangular."""
     seen = []
 
     def linear_solve(vjp, dy):
@@ -128,7 +128,7 @@ def test_a_fixed_point(name, rng):
     solve = cg.implicit_fixed_point(coupled_map, coupled_fixed_point)
     y, (dmatrix, db) = VJP_MODES[name](solve, [matrix, b], dy)
     np.testing.assert_allclose(y, np.tanh(matrix @ y + b), rtol=1e-13)
-    slope = 1 - y**2  # Of tanh.
+    slope = 1 - y**2  # The derivative of tanh.
     u = np.linalg.solve((np.eye(3) - slope[:, None] * matrix).T, dy)
     np.testing.assert_allclose(db, slope * u, rtol=1e-10)
     np.testing.assert_allclose(dmatrix, np.outer(slope * u, y), rtol=1e-10)
@@ -149,7 +149,7 @@ def test_a_minimum(name, rng):
     a, b, dw = random_array(rng, [4, 2]), random_array(rng, [4]), random_array(rng, [2])
     strength = np.array(0.5)
     w, gradients = VJP_MODES[name](cg.implicit_minimum(ridge, fit_ridge), [a, b, strength], dw)
-    # The derivatives of the closed form, which TensorFlow has.
+    # TensorFlow differentiates the closed form.
     _, expected = VJP_MODES["eager"](fit_ridge, [a, b, strength], dw)
     np.testing.assert_allclose(w, np.linalg.solve(a.T @ a + 0.5 * np.eye(2), a.T @ b), rtol=1e-10)
     assert_all_close(gradients, expected, rtol=1e-9)
@@ -170,7 +170,7 @@ def test_derivatives_of_minima_of_a_batch(name):
 
 
 @pytest.mark.parametrize("decorate", [cg.implicit_fixed_point, cg.implicit_minimum])
-def test_variables_have_gradients_and_the_decorator_may_come_first(decorate):
+def test_variables_have_gradients_and_it_works_as_a_decorator(decorate):
     weight = tf.Variable(2.0, dtype=tf.float64)
     # The fixed point of y = x * w / y and the minimum of y**3 / 3 - x * w * y: both are sqrt(x * w).
     functions = {

@@ -28,7 +28,7 @@ def systems(rng, dtype, size=25):
 @pytest.mark.core
 @pytest.mark.parametrize(("dtype", "mode"), pairs(TOLERANCE, MODES))
 def test_gmres(dtype, mode, rng):
-    """With restarts, and in eager mode with more directions than unknowns."""
+    """It restarts, and in eager mode has more directions than unknowns."""
     matrix, _, right = systems(rng, dtype)
 
     def solve(right):
@@ -67,7 +67,7 @@ def test_16_bits(dtype, solver, mode):
 
 @pytest.mark.parametrize("solver", [cg.linear.cg, cg.linear.gmres])
 def test_special_systems(solver):
-    """Zero on the right, the identity, whose space is complete after one step, and a single unknown."""
+    """A zero right-hand side, the identity (its space is complete after one step), and a single unknown."""
     np.testing.assert_array_equal(solver(lambda u: 3 * u, tf.zeros([4])), np.zeros(4))
     u = solver(lambda u: 2 * u, tf.constant([1.0, 2.0, -3.0]), tol=np.float32(1e-6))
     np.testing.assert_allclose(u, [0.5, 1.0, -1.5], rtol=1e-6)
@@ -82,7 +82,7 @@ def test_a_matrix_without_positive_diagonal():
 
 
 def test_the_number_of_applications():
-    """One for each direction, one for the residual of each cycle."""
+    """One for each direction, and one for the residual of each cycle."""
     calls = []
 
     def operator(u):
@@ -90,12 +90,12 @@ def test_the_number_of_applications():
         return tf.concat([2 * u[:1], 3 * u[1:]], 0)
 
     np.testing.assert_allclose(cg.linear.gmres(operator, tf.constant([2.0, 6.0]), restart=3), [1.0, 2.0], rtol=1e-6)
-    assert len(calls) == 2 + 1 + 1  # There are no more than two directions. The last residual is computed again.
+    assert len(calls) == 2 + 1 + 1  # Two directions are all. The last residual is computed again.
 
 
 @pytest.mark.parametrize(("solver", "mode"), [(cg.linear.cg, "eager"), (cg.linear.gmres, "traced")])
 def test_structures(mode, solver):
-    """Of unknowns that depend on each other."""
+    """The unknowns depend on each other."""
 
     def operator(u):
         return {"a": 4 * u["a"] + u["b"][0][0], "b": [3 * u["b"][0] + tf.reduce_sum(u["a"]) * tf.one_hot(0, 2)]}
@@ -113,7 +113,7 @@ def test_structures(mode, solver):
 
 @pytest.mark.parametrize(("solver", "mode"), [(cg.linear.cg, "jit"), (cg.linear.gmres, "eager")])
 def test_as_linear_solve_of_an_implicit_root(mode, solver, rng):
-    """y with A y = x**3, for a matrix that the residual applies but never makes."""
+    """y with A y = x**3; the residual applies A without its matrix."""
     _, matrix, x = systems(rng, tf.float64, size=6)
     dy = random_array(rng, [6])
     root = cg.implicit_root(
@@ -182,8 +182,8 @@ FEW_ITERATIONS = {
 
 @pytest.mark.core
 @pytest.mark.parametrize(("case", "mode"), pairs([*itertools.product(FEW_ITERATIONS, SOLVERS)], MODES))
-def test_derivatives_are_those_of_the_solution_and_not_of_the_iterations(case, mode):
-    """Of the first and second order, by b and by what A reads; the iterations end before they know all of A."""
+def test_the_solution_is_differentiated_and_not_the_iterations(case, mode):
+    """First and second derivatives, with respect to b and to what A reads. The iterations end before they see all of A."""
     case, solver = case
     matrix, right, options = FEW_ITERATIONS[case]
     weights = np.array([[1.0, 2.0, 3.0], [3.0, -1.0, 2.0], [2.0, 2.0, 9.0]])
@@ -209,8 +209,8 @@ def test_derivatives_are_those_of_the_solution_and_not_of_the_iterations(case, m
 
 
 @pytest.mark.parametrize("mode", ["eager", pytest.param("jit", marks=pytest.mark.slow)])
-def test_a_third_derivative_by_what_the_matrix_reads_is_an_error(mode):
-    """Or nan under XLA."""
+def test_a_third_derivative_with_respect_to_what_the_matrix_reads_is_an_error(mode):
+    """Under XLA it is nan."""
 
     def third(p):
         with tf.GradientTape() as t3:
@@ -221,7 +221,7 @@ def test_a_third_derivative_by_what_the_matrix_reads_is_an_error(mode):
             second = t2.gradient(first, p)
         return t3.gradient(second, p)
 
-    message = "linear.cg: there are 2 derivatives with respect to what A reads, got one more."
+    message = "linear.cg: derivatives with respect to Tensors that A reads work up to order 2, got order 3."
     error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message))
     with contextlib.nullcontext() if mode == "jit" else error:
         assert np.isnan(MODES[mode](third)(tf.constant(2.0)))
@@ -257,7 +257,7 @@ def test_forward_mode(solver):
 @pytest.mark.parametrize("solver", ["cg", "gmres"])
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_small_and_large_numbers(size, solver):
-    """Whose squares are zero or infinite in float32."""
+    """Their squares are zero or infinite in float32."""
     right = size * tf.constant([1.0, 2.0])
     u = SOLVERS[solver](lambda u: tf.linalg.matvec([[4.0, 1.0], [1.0, 3.0]], u), right)
     np.testing.assert_allclose(u / size, [1 / 11, 7 / 11], rtol=1e-4)
@@ -310,7 +310,7 @@ def test_vectorized_map(solver):
 @pytest.mark.mode_table(feature="solver", mode="mode")
 @pytest.mark.parametrize(("mode", "solver"), pairs(MODES, SOLVERS))
 def test_a_matrix_that_uses_a_tape(mode, solver):
-    """A product with a Hessian, also while other tapes record."""
+    """A Hessian-vector product, also while other tapes record."""
 
     def hessian_product(v):
         point = tf.constant([1.0, 2.0], tf.float64)
@@ -354,8 +354,8 @@ UNSOLVED = {
 
 @pytest.mark.core
 @pytest.mark.parametrize(("case", "mode"), pairs(UNSOLVED, MODES))
-def test_nothing_is_returned_that_is_no_solution(case, mode):
-    """Nor a gradient of it: in eager mode and in graphs there is an error; under XLA both are nan."""
+def test_a_wrong_solution_is_never_returned(case, mode):
+    """An error in eager mode and in graphs; under XLA, value and gradient are nan."""
     solver, matrix, options, message = UNSOLVED[case]
 
     def run(right):
@@ -369,7 +369,7 @@ def test_nothing_is_returned_that_is_no_solution(case, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("above", "last", "options"), [(5e-5, 1e-3, {}), (1e-8, 1e-6, {"tol": 1e-12})])
-def test_a_small_asymmetry_gives_no_wrong_gradient(above, last, options, mode):
+def test_a_small_asymmetry_does_not_give_a_wrong_gradient(above, last, options, mode):
     matrix, right = np.array([[1.0, above], [0.0, last]]), tf.constant([1.0, 0.0], tf.float64)
 
     def run(right):
@@ -381,8 +381,8 @@ def test_a_small_asymmetry_gives_no_wrong_gradient(above, last, options, mode):
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.complex64])
-def test_rounding_is_no_asymmetry(dtype, rng):
-    """Where the solver reaches tolerances close to its rounding, the gradient does as well."""
+def test_rounding_does_not_count_as_asymmetry(dtype, rng):
+    """If the solver reaches a tolerance close to rounding, so does the gradient."""
     real = dtype.as_numpy_dtype(0).real.dtype
     count = 0
     for condition in np.logspace(0, 3, 12):
@@ -405,7 +405,7 @@ def test_rounding_is_no_asymmetry(dtype, rng):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("solver", ["cg", "gmres"])
 def test_a_solution_must_fit_in_16_bits(solver, mode):
-    """As value, and as gradient."""
+    """Both as a value and as a gradient."""
 
     def solve(right):
         return SOLVERS[solver](lambda u: 0.01 * u, right)
@@ -443,8 +443,8 @@ def test_the_whole_message():
         cg.linear.gmres(lambda u: tf.linalg.matvec(matrix, u), VECTOR, tol=0.0005, **options)
 
 
-def test_a_graph_of_tensorflow_1_gives_no_gradient_of_what_is_no_solution():
-    """Fetched alone, without the value."""
+def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution():
+    """The gradient is fetched without the value."""
     with tf.Graph().as_default():
         right = tf.constant([1.0, 2.0])
         u = cg.linear.cg(lambda u: tf.linalg.matvec([[4.0, 1.0], [1.0, 3.0]], u), right, maxiter=1)
@@ -457,7 +457,7 @@ def test_a_graph_of_tensorflow_1_gives_no_gradient_of_what_is_no_solution():
 
 
 def test_a_loaded_model(tmp_path):
-    """Checks as well, and has the gradient."""
+    """It checks too, and has the gradient."""
 
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([2, 2]), tf.TensorSpec([2])])
@@ -480,7 +480,7 @@ def test_a_loaded_model(tmp_path):
             _, first = vjp(lambda: solve(matrix, VECTOR), VECTOR)
         return outer.gradient(first, matrix)
 
-    with pytest.raises(RuntimeError, match=re.escape("no gradient rule of 'linear.gmres' for a derivative of order 2")):
+    with pytest.raises(RuntimeError, match=re.escape("not have the derivative of order 2 of 'linear.gmres'")):
         second()
 
 
@@ -526,19 +526,19 @@ ERRORS = {
     "matrix": (
         lambda solver: solver(tf.eye(2), VECTOR),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "A must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(matrix, u).",
     ),
     "LinearOperator": (
         lambda solver: solver(tf.linalg.LinearOperatorDiag([1.0, 2.0]), VECTOR),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got a LinearOperatorDiag. Pass its "
+        "A must be a function that takes and returns the structure of b, got a LinearOperatorDiag. Pass its "
         "method matvec.",
     ),
     "preconditioner": (
         lambda solver: solver(lambda u: u, VECTOR, M=tf.eye(2)),
         TypeError,
-        "M must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "M must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(inverse, u).",
     ),
     "integers": (
@@ -559,41 +559,41 @@ ERRORS = {
     "structure": (
         lambda solver: solver(lambda u: u[0], [VECTOR, VECTOR]),
         ValueError,
-        "A must return the structure of b, a list, got an EagerTensor. Return what has the structure, shapes and dtype "
+        "A must return the structure of b, a list, got an EagerTensor. Return the structure, shapes and dtype "
         "of the argument.",
     ),
     "shape": (
         lambda solver: solver(lambda u: u[:1], VECTOR),
         ValueError,
-        "A must return the shape of b, (2,), got (1,). Return what has the structure, shapes and dtype of the argument.",
+        "A must return the shape of b, (2,), got (1,). Return the structure, shapes and dtype of the argument.",
     ),
     "dtype": (
         lambda solver: solver(lambda u: tf.cast(u, tf.float64), VECTOR),
         TypeError,
-        "A must return the dtype of b, float32, got float64. Return what has the structure, shapes and dtype of the "
-        "argument.",
+        "A must return the dtype of b, float32, got float64. Return the structure, shapes and dtype of the argument.",
     ),
     "nothing": (
         lambda solver: solver(lambda u: None, VECTOR),
         TypeError,
-        "A must return Tensors, got None. Return what has the structure, shapes and dtype of the argument.",
+        "A must return Tensors, got None. Return the structure, shapes and dtype of the argument.",
     ),
     "list": (
         lambda solver: solver(lambda u: [u], VECTOR),
         ValueError,
-        "A must return the structure of b, one Tensor, got a list. Return what has the structure, shapes and dtype of the "
+        "A must return the structure of b, one Tensor, got a list. Return the structure, shapes and dtype of the "
         "argument.",
     ),
     "exchanged": (
         lambda solver: solver(VECTOR, lambda u: u),
         TypeError,
-        "A must be a function that takes and returns what has the structure of b, got an EagerTensor. Pass lambda u: "
+        "A must be a function that takes and returns the structure of b, got an EagerTensor. Pass lambda u: "
         "tf.linalg.matvec(matrix, u).",
     ),
     "start": (
         lambda solver: solver(lambda u: u, VECTOR, tf.zeros([3])),
         ValueError,
-        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; tol is a keyword.",
+        "x0 must have the shape of b, (2,), got (3,). It is a first guess of the solution; write the "
+        "tolerance as tol=1e-5.",
     ),
     "SciPy's name of the tolerance": (
         lambda solver: solver(lambda u: u, VECTOR, rtol=1e-5),
@@ -668,7 +668,7 @@ OPAQUE = {
     ],
 )
 def test_a_matrix_without_derivative_is_its_own_transpose(case, mode, dtype):
-    """In reverse and forward mode, and in a second derivative."""
+    """In reverse mode, forward mode and second derivatives."""
     dy, inverse = np.array([1.0, 10.0]), np.linalg.inv(S)
     x, weights = inverse @ [1.0, 2.0], np.array([3.0, -1.0])
 
@@ -695,7 +695,7 @@ def test_a_matrix_without_derivative_is_its_own_transpose(case, mode, dtype):
 
 
 def test_the_gradient_of_gmres_needs_the_transpose():
-    """Which TensorFlow does not find for NumPy."""
+    """TensorFlow cannot find it for NumPy."""
 
     def run():
         return cg.linear.gmres(lambda u: tf.numpy_function(lambda u: 2 * u, [u], tf.float32), VECTOR)

@@ -1,4 +1,4 @@
-"""`watch_gradient`: the gradient passes to the bit, and what it shows, checks and records is that gradient."""
+"""`watch_gradient` passes the gradient to the bit, and prints, checks and records that same gradient."""
 
 import gc
 import weakref
@@ -46,16 +46,19 @@ def test_second_derivatives_pass(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"print": True}, "watch_gradient: XLA does not compile print; expected a gradient of 'h' outside of XLA, "),
-        ({"check_numerics": True}, "watch_gradient: XLA does not compile check_numerics; expected a gradient of 'h' "),
+        ({"print": True}, "watch_gradient: XLA cannot compile print for the gradient of 'h'. Compile a Keras model "),
+        (
+            {"check_numerics": True},
+            "watch_gradient: XLA cannot compile check_numerics for the gradient of 'h'. Compile ",
+        ),
         (
             {"call": print},
-            "watch_gradient: 'print' is Python code, which XLA cannot compile; expected a graph without ",
+            "watch_gradient: 'print' is Python code, which XLA cannot compile. Leave jit_compile=True out ",
         ),
     ],
     ids=["print", "check_numerics", "call"],
 )
-def test_xla_is_refused_where_a_gradient_is_asked_for(arguments, message):
+def test_a_gradient_under_xla_is_an_error(arguments, message):
     def function(x):
         return cg.watch_gradient(x, "h", **arguments)
 
@@ -65,7 +68,7 @@ def test_xla_is_refused_where_a_gradient_is_asked_for(arguments, message):
 
 
 @pytest.mark.core
-def test_nothing_is_shown_where_no_gradient_is_asked_for(capfd):
+def test_nothing_is_shown_without_a_gradient(capfd):
     seen = []
 
     def function(x):
@@ -93,7 +96,9 @@ def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'the logits' is not fin"):
         run(function, [X.astype(dtype_of_arrays)], dy)
-    assert [gradient.dtype for gradient in seen] == [dtype_of_arrays]  # It is recorded first, so that one can look.
+    assert [gradient.dtype for gradient in seen] == [
+        dtype_of_arrays
+    ]  # It is recorded before the check, so that you can look at it.
 
 
 def test_complex_numbers_are_printed(capfd):
@@ -167,7 +172,7 @@ def test_each_step_of_a_loop_is_seen():
 
 
 def test_members_of_a_batch():
-    """`print` and `check_numerics` see the batch, `call` each member. TensorFlow also runs the first one alone."""
+    """`print` and `check_numerics` see the batch, `call` sees each member. TensorFlow also runs the first one alone."""
     seen = []
 
     def one(x, dy):
@@ -194,7 +199,7 @@ def test_a_saved_model_with_python_is_refused(tmp_path):
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.float64)
     module.f = tf.function(lambda x: cg.watch_gradient(x, "h", call=print), input_signature=[spec])
-    with pytest.raises(ValueError, match=r"got Python code, by numpy_function or watch_gradient\(call=\.\.\.\)\."):
+    with pytest.raises(ValueError, match=r"got Python code from numpy_function or watch_gradient\(call=\.\.\.\)\."):
         tf.saved_model.save(module, tmp_path / "model")
 
 
@@ -204,8 +209,8 @@ def test_a_call_cannot_change_the_gradient(run, error):
         return gradient / 2
 
     message = (
-        "watch_gradient: 'halved' returned something for the gradient of 'h', which it cannot change; expected None, got a "
-        "ndarray. To change a gradient, use tf_cg_ops.custom_gradient."
+        "watch_gradient: 'halved' must return None for the gradient of 'h', got a ndarray. To change a gradient, use "
+        "tf_cg_ops.custom_gradient."
     )
     with pytest.raises(error, match=message):
         run(lambda x: cg.watch_gradient(x, "h", call=halved), [X], DY)
@@ -227,7 +232,7 @@ def test_an_exception_of_the_function_comes_out(run, error):
 
 
 def test_the_function_is_freed_with_the_tape():
-    """A graph keeps it, as TensorFlow does with functions of `tf.numpy_function`."""
+    """(A graph keeps it, as TensorFlow keeps the functions of `tf.numpy_function`.)"""
 
     class Recorder:
         def __call__(self, gradient):
@@ -244,38 +249,43 @@ def test_the_function_is_freed_with_the_tape():
 
 
 WRONG = {
-    "a name that is no string": (
+    "a name of another type": (
         {"name": 3},
         TypeError,
-        "watch_gradient: name is not a string; expected the name of the gradient in messages, got 3. Pass a string.",
+        "watch_gradient: name must be a string such as 'logits', got 3.",
+    ),
+    "an empty name": (
+        {"name": ""},
+        ValueError,
+        "watch_gradient: name must not be empty. Pass the name to show in messages, such as 'logits'.",
     ),
     "check_numerics as a string": (
         {"name": "h", "check_numerics": "yes"},
         TypeError,
-        "watch_gradient: check_numerics is not a bool; expected True or False, got 'yes'. Pass a Python bool.",
+        "watch_gradient: check_numerics must be True or False, got 'yes'. Pass a Python bool.",
     ),
     "no function": (
         {"name": "h", "call": []},
         TypeError,
-        "watch_gradient: call is not callable; expected a function of an array, or None, got []. Pass, for example, the "
-        "method append of a list.",
+        "watch_gradient: call must be a function of an array, or None, got []. Write for example call=history.append, with "
+        "a list.",
     ),
     "nothing to do": (
         {"name": "h"},
         ValueError,
-        "watch_gradient: say what to do with the gradient of 'h': pass check_numerics=True, print=True or a function as "
-        "call.",
+        "watch_gradient: choose what to do with the gradient of 'h': pass check_numerics=True, print=True, or a function "
+        "as call.",
     ),
     "integers": (
         {"x": tf.constant(3), "name": "h"},
         TypeError,
-        "watch_gradient: the dtype of x has no gradient; expected one of float16, bfloat16, float32, float64, complex64, "
-        "complex128, got int32. Cast it, for example with tf.cast(x, tf.float32).",
+        "watch_gradient: x must have one of the dtypes float16, bfloat16, float32, float64, complex64, complex128, got "
+        "int32. Cast it, for example with tf.cast(x, tf.float32).",
     ),
     "no tensor": (
         {"x": [], "name": "h"},
         ValueError,
-        "watch_gradient: x holds no Tensor; expected at least one, got []. Pass the values whose gradients to watch.",
+        "watch_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to watch.",
     ),
 }
 

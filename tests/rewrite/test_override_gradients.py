@@ -1,4 +1,4 @@
-"""override_gradients: the value of a function bit for bit, with the gradients of rules for some of its ops."""
+"""override_gradients keeps the value, bit for bit, and uses the rules for some of the ops."""
 
 import gc
 import weakref
@@ -39,7 +39,7 @@ def in_a_loop(function):
     ]
 
 
-# The sine of x in some place, and how often it is applied.
+# Functions that apply the sine to x, and how often.
 PLACES = {
     "alone": (tf.sin, 1),
     "function": (tf.function(lambda x: tf.sin(x)), 1),
@@ -131,7 +131,7 @@ def test_a_function_with_a_trace_is_not_traced_again():
 
 
 def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
-    from tensorflow.python.framework import ops  # Only a test may look inside.
+    from tensorflow.python.framework import ops  # Tests look inside.
 
     before = set(ops.gradient_registry.list())
     function = tf.function(tf.sin)
@@ -144,7 +144,7 @@ def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
 def test_the_first_matching_rule_counts():
     function = lambda x: tf.sin(x) + tf.cos(x)  # noqa: E731
     rules = {lambda op: op.type == "Sin": fivefold, "Sin": lambda op, dy: 0.0 * dy, "Cos": lambda op, dy: dy}
-    with pytest.raises(ValueError, match="rules matched no op of '<lambda>': 'Sin'"):
+    with pytest.raises(ValueError, match="an op of '<lambda>', got no match for 'Sin'"):
         cg.override_gradients(function, rules)(tf.constant(X))
     del rules["Sin"]
     assert_overridden(cg.override_gradients(function, rules), function, 6.0 * DY)
@@ -331,7 +331,7 @@ def test_ops_in_a_function_with_a_gradient_of_its_own_keep_it():
 
 
 def test_ops_without_outputs_run_before_what_waits_for_them_in_a_graph_of_tensorflow_1():
-    """A session runs only what the result waits for."""
+    """In a session, only what the result waits for runs."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         counter = tf.compat.v1.get_variable("counter", initializer=0, use_resource=True)
 

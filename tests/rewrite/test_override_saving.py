@@ -1,4 +1,4 @@
-"""override_gradients in a SavedModel: each form in a fresh process, saved again, and loaded there."""
+"""override_gradients in a SavedModel: loaded in a fresh process, saved there, and loaded again."""
 
 import pytest
 import tensorflow as tf

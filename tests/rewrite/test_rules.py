@@ -1,4 +1,4 @@
-"""The rules of tf_cg_ops.rules, beside NumPy and PyTorch."""
+"""The rules of tf_cg_ops.rules, compared with NumPy and PyTorch."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""adopt: SavedModels of tf.custom_gradient, whose gradients work after loading, in loops, too."""
+"""adopt makes gradients of tf.custom_gradient work after loading a SavedModel, in loops, too."""
 
 import re
 
@@ -39,7 +39,7 @@ def with_residual(x):
 
 @tf.custom_gradient
 def two(x, y):
-    """Two results and two arguments, one of which has no gradient."""
+    """Two results and two arguments. One argument has no gradient."""
     return (x * y, x + y), lambda dz, dw: (3.0 * dz * y + 5.0 * dw, None)
 
 
@@ -84,7 +84,7 @@ def through_functions(x):
 
 
 COS = np.cos(X)
-# A function, dx for the upstream DY, and dx by automatic differentiation of some.
+# A function, dx for the upstream DY, and for some also dx by automatic differentiation.
 FUNCTIONS = {
     "alone": (steep, 7.0 * DY, COS * DY),
     "residual": (with_residual, 2.0 * DY * np.exp(X), np.exp(X) * DY),
@@ -120,7 +120,7 @@ def save(folder, function=None, with_gradients=True, specs=SPEC, **functions):
 
 @pytest.fixture(scope="module")
 def adopted(tmp_path_factory):
-    """All functions in one model: its folder, what was there before, and the report."""
+    """A model with all functions: its folder, the files before, and the report."""
     folder = tmp_path_factory.mktemp("adopt")
     source, target = save(folder, **{f"f_{name}": function for name, (function, *_) in FUNCTIONS.items()})
     before = contents(source)
@@ -196,7 +196,7 @@ def test_rules_by_name(tmp_path):
     gradients = {first.node: "autodiff", f"{second.function}/{second.node}": rule}
     report = cg.saved_model.adopt(source, target, gradients)
     assert [found.gradients for found in report.adopted] == ["autodiff", "<lambda>"]
-    reason = (None, "the file does not hold the gradient function")
+    reason = (None, "the file does not contain the gradient function")
     assert [(found.difference, found.detail) for found in report.adopted] == [reason, reason]
     e = np.exp(X)
     np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), DY * 5.0 * e * np.sin(e) * e)
@@ -208,14 +208,14 @@ def test_second_derivatives(adopted):
 
 
 def test_a_second_derivative_that_the_file_does_not_hold(tmp_path):
-    """TensorFlow saves the gradient functions of functions that compute values, not those of gradient functions."""
+    """TensorFlow saves the gradient functions of functions that compute values, but not of gradient functions."""
     source, target = save(tmp_path, nested)
     outer, inner = cg.saved_model.adopt(source, target, check=False).adopted[::-1]
     assert (outer.gradients, inner.gradients) == ("saved", "missing")
     place = f"{inner.function}/{inner.node}"
     message = (
-        f"saved_model.adopt: the file did not hold the gradient function of '{place}', which a derivative of higher "
-        f"order needs. Adopt the model with a rule for it: gradients={{'{place}': rule}}."
+        f"saved_model.adopt: the adopted file did not contain the gradient function of '{place}', which a derivative of "
+        f"higher order needs. Adopt the model with a rule for it: gradients={{'{place}': rule}}."
     )
     with pytest.raises(RuntimeError, match=re.escape(message)):
         first_and_second_order(tf.saved_model.load(target).f, X, DY)
@@ -240,7 +240,7 @@ def test_variables_in_gradient_functions(tmp_path):
     tf.saved_model.save(module, tmp_path / "source")
     report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
     assert [found.detail for found in report.adopted] == ["", ""]
-    # 3 dy w beside dy w, and 5 dy x beside dy x.
+    # Compares 3 dy w with dy w, and 5 dy x with dy x.
     assert all(found.difference + 1e-12 > 2 / 3 and found.difference < 4 / 5 + 1e-12 for found in report.adopted)
     loaded = tf.saved_model.load(tmp_path / "target")
     w, x = loaded.w.numpy(), tf.constant(X)
@@ -308,12 +308,12 @@ def of_integers(z, n):
 
 @tf.custom_gradient
 def summed(x):
-    """Its gradient is right for one element."""
+    """Its gradient is only right for one element."""
     return 2.0 * x, lambda dy: 2.0 * tf.reduce_sum(dy) * tf.ones_like(x)
 
 
 COMPLEX = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
-# A function, its inputs, and the least and largest difference of each gradient.
+# A function, its inputs, and the smallest and largest difference for each gradient.
 DIFFERENCES = {
     "two gradients": (lambda x: doubled(right(x)), SPEC, [(0.0, 1e-12), (0.5 - 1e-6, 0.5 + 1e-6)]),
     "complex, and integers": (of_integers, COMPLEX, [(0.5 - 1e-6, 0.5 + 1e-6)]),
@@ -347,7 +347,7 @@ def test_a_variable_that_is_read_by_rows_and_as_a_whole_is_not_compared(tmp_path
     tf.saved_model.save(module, tmp_path / "source")
     (found,) = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target", check=False).adopted
     assert found.difference is None
-    message = "NotImplementedError: ResourceGather reads a part of a variable that ReadVariableOp reads, too"
+    message = "NotImplementedError: ResourceGather reads a part of a variable that ReadVariableOp reads as a whole"
     assert found.detail == message
 
 
@@ -360,7 +360,7 @@ def test_inspect_lists_them(tmp_path):
     assert found.rule_ops > 2
     without, _ = save(tmp_path / "without", steep, with_gradients=False)
     (found,) = cg.saved_model.inspect(without)
-    assert found.error == "the file does not hold the gradient function of this tf.custom_gradient"
+    assert found.error == "the file does not contain the gradient function of this tf.custom_gradient"
     cg.saved_model.adopt(source, target, check=False)
     assert [found.kind for found in cg.saved_model.inspect(target)] == ["custom_gradient"]
 
@@ -371,20 +371,19 @@ def test_inspect_lists_them(tmp_path):
 def test_a_file_without_the_gradient_function(tmp_path):
     source, target = save(tmp_path, steep, with_gradients=False)
     message = (
-        r"^saved_model\.adopt: the file does not hold the gradient function of '(__inference_steep_\d+/IdentityN)'; expected "
-        r"a model that was saved with its custom gradients, got one without\. Pass gradients='autodiff', or a rule for "
-        r"it: gradients=\{'\1': rule\}\.$"
+        r"^saved_model\.adopt: the file must contain the gradient function of '(__inference_steep_\d+/IdentityN)', got a model "
+        r"that was saved without it\. Pass gradients='autodiff', or a rule for it: gradients=\{'\1': rule\}\.$"
     )
     with pytest.raises(ValueError, match=message):
         cg.saved_model.adopt(source, target)
     assert not target.exists()
 
 
-NOT_THERE = "reads a tensor from outside of the function that the function does not get; "
+NOT_THERE = "must read only tensors that the value reads, too, got another one from outside of the function\\. Pass "
 
 
 def test_gradients_that_read_something_from_outside(tmp_path):
-    """Also if the file names a function for it that it does not have."""
+    """Also if the file names a function that it does not contain."""
 
     def function(x):
         c = tf.cos(x)
@@ -412,14 +411,14 @@ def test_gradients_that_read_something_from_outside(tmp_path):
 
 
 CHOICE = "gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
-PLACES = "names places that '.*' does not have: 'Identity'; .* a model with '__inf.*/Iden"
+PLACES = r"must be places of tf\.custom_gradient in '.*', which has '__inf.*/IdentityN', got 'Identity'\. "
 
 
 def test_wrong_choices(tmp_path):
     source, target = save(tmp_path, steep)
     for gradients, message in (
         ("auto", f"{CHOICE}'auto'"),
-        ({"Identity": "autodiff"}, f"gradients {PLACES}"),
+        ({"Identity": "autodiff"}, f"the keys of gradients {PLACES}"),
         (
             {"IdentityN": lambda op, dy: [dy] * 3},
             r"the rule '<lambda>' for the op IdentityN \(IdentityN\) in the function ",

@@ -1,4 +1,4 @@
-"""The check of strip: what it calls with which inputs, what it accepts as equal, and what it cannot compare."""
+"""The check of strip: what it calls, with which inputs, what counts as equal, and what it cannot compare."""
 
 import re
 
@@ -33,7 +33,7 @@ class Called(tf.Module):
 
 
 def two_forms():
-    """The second one alone has an embedded gradient."""
+    """Only the second one has an embedded gradient."""
     function = tf.function(lambda x: tf.sign(x) if x.shape[0] == 2 else spike(x))
     function.get_concrete_function(tf.TensorSpec([2]))
     function.get_concrete_function(X)
@@ -51,14 +51,14 @@ def verdicts_of(comparisons):
 
 
 EQUAL = "equal, bit for bit"
-RANDOM = "the source gives other outputs each time, as random operations do"
+RANDOM = "the source gives different outputs each time, as random operations do"
 
 
 # What is called
 
 
 def test_every_function_of_every_object_is_compared_once_in_each_of_its_forms(tmp_path):
-    """Also if objects hold each other, and if another form takes the same inputs."""
+    """Also if objects refer to each other, and if another trace takes the same inputs."""
     module, part = tf.Module(), Called()
     module.deeper = holder([holder(tf.Module()), (Called(),), {"key": Called()}])
     module.concrete = traced().get_concrete_function()
@@ -83,7 +83,7 @@ def test_a_function_that_changed_is_found(tmp_path, monkeypatch, place):
         else (holder(two_forms()), ".held (2)")
     )
     break_values(monkeypatch)
-    message = f"{re.escape(name)} of the new model gives another output .* than that of the source\\."
+    message = f"{re.escape(name)} gives another output .* in the new model than in the source\\."
     with pytest.raises(RuntimeError, match=rf"^saved_model\.strip: {message}"):
         save_and_strip(module, tmp_path, signatures={})
     assert not (tmp_path / "target").exists()
@@ -91,7 +91,7 @@ def test_a_function_that_changed_is_found(tmp_path, monkeypatch, place):
 
 @pytest.mark.parametrize("case", ["object", "signature", "signatures"])
 def test_what_cannot_be_reached_is_not_compared_and_that_is_said(tmp_path, monkeypatch, case):
-    """As where somebody changed the objects of the file."""
+    """As in a malformed file."""
     load = tf.saved_model.load
 
     def load_with_others(*args, **kwargs):
@@ -114,7 +114,7 @@ def test_what_cannot_be_reached_is_not_compared_and_that_is_said(tmp_path, monke
 
 
 def test_a_call_does_not_change_what_later_calls_give(tmp_path):
-    """A random function writes a variable, another one counts its calls before it refuses all but five rows."""
+    """A random function writes a variable. Another one counts its calls, and takes only five rows."""
     module = tf.Module()
     module.v, module.count = tf.Variable([1.0, 2.0]), tf.Variable(0.0)
 
@@ -133,7 +133,7 @@ def test_a_call_does_not_change_what_later_calls_give(tmp_path):
 
 
 def test_a_function_that_refuses_all_inputs_changes_nothing_for_the_next(tmp_path):
-    """It counts its calls in a table, which no check restores; the next function reads the count."""
+    """It counts its calls in a table, which the check does not restore. The next function reads the count."""
     module = tf.Module()
     module.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, default_value=0.0)
     key = tf.constant(["calls"])
@@ -164,13 +164,13 @@ def test_a_random_operation_that_gave_the_same_twice_is_no_error_unless_it_has_a
     module = tf.Module()
     module.f = traced(lambda x: spike(x) * tf.cast(tf.random.uniform([], 0, 2, tf.int32, seed=seed), tf.float32))
     tf.saved_model.save(module, tmp_path / "source", signatures={})
-    drawn = iter([1.0, 1.0, 0.0])  # The results, instead of random ones: of the source, again, and of the target.
+    drawn = iter([1.0, 1.0, 0.0])  # The results instead of random ones: source, source again, target.
     monkeypatch.setattr(_compare_models, "_named_arrays", lambda outputs: {"output 0": np.array(next(drawn))})
     if seed is None:
         (comparison,) = cg.saved_model.strip(tmp_path / "source", tmp_path / "target").comparisons
         assert (comparison.name, comparison.verdict, comparison.detail) == (".f", "not compared", RANDOM)
     else:
-        with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f of the new model gives another output "):
+        with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f gives another output .* in the new model "):
             cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
 
 
@@ -201,7 +201,7 @@ def test_each_meta_graph_takes_its_own_part_of_the_inputs(tmp_path):
     report = strip(tmp_path / "source", tmp_path / "target", inputs=inputs)
     names = ["both of serve", "serve_it of serve", "both of train, gpu", "train_it of train, gpu"]
     assert verdicts_of(report.comparisons) == dict.fromkeys(names, EQUAL)
-    message = r"^saved_model\.strip: inputs names an unknown argument of both; expected one of x, z, got y\."
+    message = r"^saved_model\.strip: an argument of both in inputs must be one of x, z, got y\."
     with pytest.raises(ValueError, match=message):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "again", inputs={"both": {"y": x}})
 
@@ -220,7 +220,7 @@ def test_made_up_inputs_have_the_dtype_and_fill_unknown_dimensions(dtype):
         assert value.dtype == dtype
         assert value.shape == expected
         np.testing.assert_array_equal(value, again)
-    if dtype.is_floating or dtype.is_complex:  # Numbers of either sign, in each of their parts.
+    if dtype.is_floating or dtype.is_complex:  # Both the real and the imaginary parts have both signs.
         for part in (value.numpy().real, value.numpy().imag) if dtype.is_complex else (value.numpy(),):
             assert 25 < np.sum(part > 0) < 75
             assert 0.5 < np.std(part) < 2.0
@@ -286,7 +286,7 @@ def test_anything_else_is_an_error(name):
 
 
 def test_the_line_of_an_error_that_tells_most():
-    """The first one, or the last one where TensorFlow begins with what it says of any error."""
+    """The first line, or the last one if TensorFlow's message begins with a general line."""
     noise = "Graph execution error:\n\nDetected at node f\nwhere that is\nwhat is wrong\n\t [[{{node f}}]]"
     for text in ("what is wrong\nwhere that is", noise):
         assert _compare_models._in_one_line(ValueError(text)) == "ValueError: what is wrong"

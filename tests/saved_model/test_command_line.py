@@ -1,4 +1,4 @@
-"""The program `tf-cg-ops`: output, messages of one line, exit statuses, and what stops it."""
+"""The program `tf-cg-ops`: its output, messages of one line, exit statuses, and interruptions."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def main(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-# A program, after code that comes first; a program that a shell starts in the background ignores Ctrl-C.
+# Runs some code, then a program. (A program that a shell starts in the background ignores Ctrl-C.)
 PROGRAM = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,7 +58,7 @@ def run(cwd, *arguments, program="tf_cg_ops_cli", first=""):
 
 
 def test_strip_as_a_program(model, tmp_path):
-    """As users start it, with TensorFlow's own defaults for what it writes."""
+    """As users start it, with TensorFlow's own defaults for its output."""
     silent = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
     environment = {name: value for name, value in os.environ.items() if name not in silent}
     command = [pathlib.Path(sys.executable).with_name("tf-cg-ops"), "strip", model, "target"]
@@ -66,7 +66,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "replaced   1 CustomGradientEmbed, 1 CustomGradientRule",
-        "dropped    1 operation and 1 function that served gradients",
+        "dropped    1 operation and 1 function that only gradients need",
         "compared   serving_default: equal, bit for bit",
         "compared   .f: equal, bit for bit",
         "written    target",
@@ -75,7 +75,7 @@ def test_strip_as_a_program(model, tmp_path):
     assert steps[0] == f"reading {model}"
     assert steps[2] == "writing target"
     assert steps[3] == "checking: source, serving_default (1 of 2)"
-    assert len(steps) == 9  # Nothing of TensorFlow's own.
+    assert len(steps) == 9  # TensorFlow has written nothing.
     assert "\033" not in result.stdout + result.stderr
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
@@ -84,8 +84,8 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
     (tmp_path / "empty").mkdir()
     said = (
         "reading empty\n"
-        "saved_model.strip: there is no SavedModel at 'empty'; expected a folder with saved_model.pb, got a folder without "
-        "saved_model.pb. Pass the folder that tf.saved_model.save wrote.\n"
+        "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
+        "folder that tf.saved_model.save wrote.\n"
     )
     for program in ("tf_cg_ops_cli", "tf_cg_ops"):
         result = run(tmp_path, "strip", "empty", "target", program=program)
@@ -100,14 +100,13 @@ WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
 @pytest.mark.parametrize("arguments", [["inspect"], ["strip", "target"], ["adopt", "target"]], ids=lambda a: a[0])
 def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
     (tmp_path / "file").touch()
-    for path, got in (("missing", "nothing there"), ("file", "a file")):
+    for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
         command, *rest = arguments
         result = run(tmp_path, command, path, *rest, first=WITHOUT_TENSORFLOW)
         assert (result.returncode, result.stdout, result.stderr) == (
             1,
             "",
-            f"tf_cg_ops {command}: there is no SavedModel at '{path}'; it must be a folder that tf.saved_model.save wrote, got "
-            f"{got}.\n",
+            f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n",
         )
 
 
@@ -118,7 +117,7 @@ def test_the_version(capsys):
 
 
 def test_importing_the_package_reads_no_arguments(tmp_path):
-    """In another program that is started with -m."""
+    """In another program, started with -m."""
     (tmp_path / "other.py").write_text("import sys\nimport tf_cg_ops\nprint(sys.argv[1:])\n")
     result = run(tmp_path, "--no-such-argument", program="other")
     assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
@@ -127,8 +126,11 @@ def test_importing_the_package_reads_no_arguments(tmp_path):
 # Arguments
 
 
-RULE = "'{}'; expected a type and a rule such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5"
-PLACE = "'IdentityN'; expected a place and one of saved, autodiff, pass_through and zero, such as IdentityN=autodiff"
+RULE = (
+    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5, "
+    "got '{}'"
+)
+PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
     "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, inspect, demo)",
@@ -147,13 +149,13 @@ WRONG = {
 def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse(arguments.split())
-    # Python asks the outer parser about what no parser knows.
+    # Python asks the outer parser about arguments that no parser knows.
     outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
     command = "" if outer else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
-    assert said == f"tf_cg_ops: wrong arguments: {WRONG[arguments]}. See: tf-cg-ops{command} --help\n"
+    assert said == f"tf-cg-ops: wrong arguments: {WRONG[arguments]}. See: tf-cg-ops{command} --help\n"
     assert (caught.value.code, captured.out) == (2, "")
 
 
@@ -182,7 +184,7 @@ def test_help_says_everything(command, capsys, monkeypatch):
         tf_cg_ops_cli.parse([*command.split(), "--help"])
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    exit_statuses = "Exit statuses: 0 if it succeeded, 1 if it failed, 2 if the arguments are wrong."
+    exit_statuses = "Exit status: 0 on success, 1 on failure, 2 for wrong arguments."
     assert not [word for word in [*HELP[command], exit_statuses] if word not in text]
 
 
@@ -208,8 +210,7 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
         status, out, err = main(capsys, "strip", "--inputs", file, model, tmp_path / "target")
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert err.startswith(
-            f"saved_model.strip: '{file}' holds no inputs; expected an .npz file with arrays named SIGNATURE/ARGUMENT or "
-            "ARGUMENT, got "
+            f"saved_model.strip: '{file}' must be an .npz file with arrays named SIGNATURE/ARGUMENT or ARGUMENT, got "
         )
         assert err.endswith(". Write it with numpy.savez.\n")
     assert not (tmp_path / "target").exists()
@@ -225,7 +226,7 @@ def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
     assert status == 0
     assert out.splitlines()[:2] == [
-        "replaced   0 operations: the model holds none of this library, and was copied as it is",
+        "replaced   0 operations: the model has none of this library, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "twice") == contents(tmp_path / "once")
@@ -241,7 +242,9 @@ def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
     status, out, _ = main(capsys, "strip", tmp_path / "source", tmp_path / "target")
     assert status == 0
     _, _, compared, attention, written = out.splitlines()
-    assert compared == "compared   .f: not compared: the source gives other outputs each time, as random operations do"
+    assert (
+        compared == "compared   .f: not compared: the source gives different outputs each time, as random operations do"
+    )
     assert re.fullmatch(
         r"attention  PyFunc in __inference_<lambda>_\d+ calls Python, and fails outside of the process that made the model",
         attention,
@@ -299,7 +302,7 @@ def test_adopt(tmp_path, capsys):
     source = tmp_path / "target---no-check---gradients-autodiff"
     _, out, _ = main(capsys, "adopt", source, tmp_path / "again")
     assert out.splitlines()[:2] == [
-        "adopted    nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is",
+        "adopted    nothing: the model has no gradients of tf.custom_gradient, and was copied unchanged",
         "compared   all: not compared: nothing was changed",
     ]
     assert contents(tmp_path / "again") == contents(source)
@@ -326,7 +329,7 @@ def test_inspect_shows_a_table_or_json(model, capsys):
 def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     module = tf.Module()
     tf.saved_model.save(module, tmp_path / "model")
-    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model holds no embedded gradients.\n", "")
+    assert main(capsys, "inspect", tmp_path / "model") == (0, "The model has no custom gradients.\n", "")
     assert main(capsys, "inspect", "--json", tmp_path / "model") == (0, "[]\n", "")
     function = cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))
     module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
@@ -334,7 +337,7 @@ def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     status, out, _ = main(capsys, "inspect", tmp_path / "untraceable")
     lines = out.splitlines()
     assert (status, lines[1].endswith("error, see below")) == (0, True)
-    assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there; ")
+    assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there, because ")
 
 
 # What stops it
@@ -346,17 +349,17 @@ def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(saved_model, "inspect", fail)
     message = (
-        "tf_cg_ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
+        "tf-cg-ops inspect: unexpected error: RuntimeError: disk. Call the function of that name in Python to see the "
         "traceback, and please report it.\n"
     )
     assert main(capsys, "inspect", "model") == (1, "", message)
 
 
-REPORTS = "tf_cg_ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
+REPORTS = "tf-cg-ops {}: the operating system reports: {}: '{}'. Check that path, its permissions and the space on the disk.\n"
 
 
 def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
-    """As errors of the operating system: a list of them, from a copy, and a single one."""
+    """Like errors of the operating system: a list of them, from a copy, and a single one."""
     source = shutil.copytree(model, tmp_path / "source")
     for name in ("link", "other"):
         (source / name).symlink_to(tmp_path / "nowhere")
@@ -374,19 +377,19 @@ def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
     full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
     for arguments, rest in (
         (["strip", model, "target"], "'target' is written"),
-        (["inspect", model], "the model is as it was"),
+        (["inspect", model], "the model was not changed"),
     ):
         result = run(tmp_path, *arguments, first=full)
         assert result.returncode == 1
         assert result.stderr.splitlines()[-1] == (
-            f"tf_cg_ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
+            f"tf-cg-ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
             f"place; {rest}."
         )
     assert (tmp_path / "target").is_dir()
 
 
-def test_readers_that_have_enough_are_no_failure(model, tmp_path):
-    """Of the output, and of the steps that are told beside it."""
+def test_a_reader_that_stops_is_not_a_failure(model, tmp_path):
+    """The reader of the output, or of the steps, stops reading."""
     for descriptor in (1, 2):
         closed = f"import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, {descriptor})"
         result = run(tmp_path, "strip", model, f"target {descriptor}", first=closed)
@@ -395,7 +398,7 @@ def test_readers_that_have_enough_are_no_failure(model, tmp_path):
         assert said.splitlines()[-1].startswith(start)
 
 
-INTERRUPTED = "tf_cg_ops strip: interrupted by {}. Run it again; no command leaves a half-written target."
+INTERRUPTED = "tf-cg-ops strip: interrupted by {}. Run it again; no half-written target is left."
 
 
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):

@@ -1,4 +1,4 @@
-"""A SavedModel in a fresh process: the embedded gradient is data in it and needs no Python code of the model."""
+"""A SavedModel in a fresh process: the embedded gradient is data, and needs no Python code of the model."""
 
 import json
 
@@ -38,7 +38,7 @@ for model in (model, tf.saved_model.load(sys.argv[2])):
 
 
 class Model(tf.Module):
-    """Rows of x with a derivative that is not theirs, used as given: gx depends on y, fx on a variable."""
+    """Rows of x with a gx that is not their derivative, used as given. gx depends on y, and fx on a variable."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ def saved(tmp_path_factory):
 
 
 def by_hand(x, y, dy):
-    """Value, first order by x and w, second order by x and y of sum(dx * dy[:, None])."""
+    """The value, first derivatives by x and w, and the derivatives of sum(dx * dy[:, None]) by x and y."""
     w_sum, rows = -1.0, x.sum(-1)
     dx = dy[:, None] * np.sin(x) * y[:, None] ** 3
     dw = np.full(2, np.sum(dy * rows) * 2 * w_sum)

@@ -1,4 +1,4 @@
-"""The report of inspect on a SavedModel, which is not run."""
+"""What inspect reports, without running the SavedModel."""
 
 import shutil
 
@@ -52,7 +52,7 @@ def saved(tmp_path_factory):
 
 
 def test_every_kind_of_gradient(saved, tmp_path):
-    """Nothing of the model is run: its initialisation would fail, for the variables are gone."""
+    """Nothing of the model runs: its variables are deleted, so its initialisation would fail."""
     model = shutil.copytree(saved, tmp_path / "model", ignore=lambda *_: ["variables"])
     found = {gradient.user_function or gradient.kind: gradient for gradient in cg.saved_model.inspect(model)}
     embedded, several, looped, untraceable = (found[name] for name in ("embed_gradient", "pair", "in_loop", "<lambda>"))
@@ -70,9 +70,8 @@ def test_every_kind_of_gradient(saved, tmp_path):
     assert embedded.rule_ops is None
     assert untraceable.inputs_with_gradients == 0
     assert untraceable.error == (
-        "custom_gradient: the gradient of '<lambda>' is not there; expected a grad_fn that TensorFlow can trace into a "
-        "graph, got this while tracing it: AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use "
-        "TensorFlow operations in grad_fn."
+        "custom_gradient: the gradient of '<lambda>' is not there, because TensorFlow could not trace grad_fn: "
+        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use TensorFlow operations in grad_fn."
     )
 
 
@@ -91,11 +90,11 @@ def test_the_number_of_operations_of_a_rule(tmp_path):
         return gradient.rule_ops
 
     assert with_rule_of(7) - with_rule_of(2) == 5
-    assert with_rule_of(1) >= 1 + 2  # Only functions that are called count.
+    assert with_rule_of(1) >= 1 + 2  # Counts only functions that are called.
 
 
 def test_graphs_of_tensorflow_1(tmp_path):
-    """They have no function there; and a gradient that such a graph overrides is none of tf.custom_gradient."""
+    """They have no function there, and an overridden gradient of such a graph is not from tf.custom_gradient."""
     save_with_tensorflow_1(tmp_path / "model")
     found = [
         (gradient.function, gradient.kind, gradient.shapes) for gradient in cg.saved_model.inspect(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""override: a SavedModel with the same values and other gradients, which a fresh process loads."""
+"""override: the copy has the same values and other gradients, also in a fresh process."""
 
 import keras
 import numpy as np
@@ -78,7 +78,7 @@ def save(folder, **functions):
 
 @pytest.fixture(scope="module")
 def overridden(tmp_path_factory):
-    """All functions in one model: its folder, what was there before, and the report."""
+    """A model with all functions: its folder, the files before, and the report."""
     folder = tmp_path_factory.mktemp("override")
     source, target = save(folder, **{f"f_{name}": function for name, (function, _) in FUNCTIONS.items()})
     before, steps = contents(source), []
@@ -202,16 +202,19 @@ def sine(tmp_path_factory):
 
 OP = r"the op Sin \(Sin\) in the function '__inference_<?lambda>?_\d+'"
 EAGER_TENSOR = (
-    f"for {OP} closes over a Tensor or reads a variable of eager mode, which a graph of TensorFlow 1 or of a file cannot "
-    r"hold; expected numbers, NumPy arrays and tensors of the graph, got an EagerTensor\. Pass its value, as by "
-    r"w\.numpy\(\)\.$"
+    f"for {OP} must not use a Tensor or variable of eager mode, which a graph of TensorFlow 1 or of a file cannot hold. "
+    r"Use its value instead, for example w\.numpy\(\)\.$"
 )
 VARIABLE, TENSOR = tf.Variable(X), tf.constant(np.arange(3000.0))
 WRONG_RULES = {
-    "number": (lambda op, dy: [dy, dy], ValueError, f"for {OP} returned 2 gradients; expected 1 "),
+    "number": (
+        lambda op, dy: [dy, dy],
+        ValueError,
+        f"for {OP} must return one gradient for each of 'op.inputs.0.', got 2",
+    ),
     "shape": (lambda op, dy: dy[:2], ValueError, f"for {OP} returned a gradient of the wrong shape for 'op.inputs.0.'"),
     "dtype": (lambda op, dy: tf.cast(dy, tf.int32), TypeError, f"for {OP} must return a gradient of dtype float64 "),
-    "parameters": (lambda dy: dy, TypeError, f"for {OP} does not take the op and its upstream gradients; "),
+    "parameters": (lambda dy: dy, TypeError, f"for {OP} must take the op and 1 upstream gradient "),
     "variable": (lambda op, dy: dy * VARIABLE, ValueError, EAGER_TENSOR),
     "tensor": (lambda op, dy: dy * TENSOR[:3], ValueError, EAGER_TENSOR),
 }
@@ -233,8 +236,14 @@ def test_a_rule_that_closes_over_numbers(sine, tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "rules", "error", "message"),
     [
-        (None, "new", {"sin": 0}, ValueError, r"rules matched no op of '.*': 'sin'; .* Sin \(1\).* mean 'Sin'\?$"),
-        ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "there is no SavedModel at"),
+        (
+            None,
+            "new",
+            {"sin": 0},
+            ValueError,
+            r"each key of rules must match an op of '.*', got no match for 'sin'\. .* Sin \(1\).* mean 'Sin'\?$",
+        ),
+        ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "'nothing' must be a folder with saved_model.pb, "),
         (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),
         (None, "new", {}, ValueError, "rules must name at least one op"),
     ],

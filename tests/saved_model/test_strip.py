@@ -1,4 +1,4 @@
-"""strip: the stripped model computes the same, where the library is not installed, and holds nothing for gradients."""
+"""strip: the copy computes the same without the library, and contains nothing for gradients."""
 
 import json
 
@@ -22,10 +22,10 @@ from ..support.without_python import CASES, FAILURES, MODULE
 
 pytestmark = pytest.mark.core
 
-# Everything that can be saved and gives a value; of those whose gradients fail without Python, the values of some.
+# Everything that can be saved and has a value. If gradients fail without Python, only some of the values.
 VALUES = CASES | {name: FAILURES[name][0] for name in ("untraceable", "while_loop", "embed_in_while_loop", "cond")}
 
-# Freezing comes last: it takes functions away from TensorFlow.
+# Freezing comes last, because it removes functions from TensorFlow.
 IN_A_PROCESS_WITHOUT_THE_LIBRARY = """
 import json
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -51,7 +51,7 @@ def f64(value):
 
 @pytest.fixture(scope="module")
 def values(tmp_path_factory):
-    """All cases in one model: its folder, the values before stripping, and the verdicts."""
+    """A model with all cases: its folder, the values before stripping, and the verdicts."""
     folder = tmp_path_factory.mktemp("values")
     module, functions = tf.Module(), {name: case.save() for name, case in VALUES.items()}
     module.w, module.others = MODULE.w, MODULE.others
@@ -62,7 +62,7 @@ def values(tmp_path_factory):
 
 
 class Training(tf.Module):
-    """A saved training step: its gradients are computed in the graph, by axis, lists, broadcasting and recomputation."""
+    """A saved training step, which computes gradients in the graph, with axis, lists, broadcasting and recomputation."""
 
     def __init__(self, dtype=tf.float32):
         super().__init__()
@@ -97,7 +97,7 @@ def training(tmp_path_factory):
 
 
 class ReadingForGradients(tf.Module):
-    """`seen` is read by the value; `unseen` by the gradient alone, once outside of grad_fn and once inside."""
+    """The value reads `seen`. Only the gradient reads `unseen`, once outside of grad_fn and once inside."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ class ReadingForGradients(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2])])
     def written(self, x):
-        """A read for the gradient stands between two writes, which keep their order."""
+        """A read for the gradient is between two writes, which keep their order."""
 
         @cg.custom_gradient
         def spike(x):
@@ -148,7 +148,7 @@ def reading(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_library(values, training, reading, tmp_path_factory):
-    """What a process without the library prints, and the input of training."""
+    """What a process without the library prints, and the training input."""
     folder = tmp_path_factory.mktemp("site")
     x = np.random.default_rng(20240229).normal(size=[4, 3])
     inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
@@ -241,7 +241,7 @@ def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
 @pytest.mark.mode_table(feature="strip", mode="cond")
 @pytest.mark.mode_table(feature="strip", mode="nested_functions")
 def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
-    """The gradients then stand in functions of their own, which get what they need from the forward pass."""
+    """The gradients are then in functions of their own, which get what they need from the forward pass."""
     module = Training()
 
     def step(x):
@@ -299,7 +299,7 @@ def nodes_of_written(proto):
 
 
 def test_order_of_writes_stays_where_a_read_between_them_is_dropped(tmp_path):
-    """Here the second write waits for the read alone, and the read for the first write."""
+    """Here the second write only waits for the read, and the read waits for the first write."""
     tf.saved_model.save(ReadingForGradients(), tmp_path / "source")
     proto = proto_of(tmp_path / "source")
     first, second = [node for node in nodes_of_written(proto) if node.op == "AssignVariableOp"]

@@ -1,4 +1,4 @@
-"""Failures of strip and inspect: malformed folders, targets in the way, wrong inputs; nothing is left behind."""
+"""Failures of strip and inspect (malformed folders, targets that exist, wrong inputs) leave nothing behind."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ def source(saved, tmp_path):
 
 
 def tree(folder):
-    """All that is there, without opening what is no file or no link to one; None if the folder is missing."""
+    """Everything in the folder, without opening special files; None if the folder is missing."""
     paths = folder.rglob("*") if folder.is_dir() else None
     return paths and {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.lstat().st_size, path.lstat().st_mtime_ns)
@@ -55,7 +55,7 @@ def tree(folder):
 
 
 def assert_fails(error, message, source, target, **keywords):
-    """It raises just this, and changes nothing beside the source and the target."""
+    """Raises exactly this, and changes nothing next to the source and the target."""
     before = tree(target.parent)
     with pytest.raises(error) as caught:
         cg.saved_model.strip(source, target, **keywords)
@@ -64,7 +64,7 @@ def assert_fails(error, message, source, target, **keywords):
 
 
 def refused(source, error, text, functions=("strip", "inspect")):
-    """Each raises one line of ours, is not the end of the process, and leaves what is there as it was."""
+    """Each raises one line of ours, and leaves the process alive and all files unchanged."""
     before = tree(source.parent)
     for function in functions:
         with pytest.raises(error) as caught:
@@ -82,10 +82,7 @@ def refused(source, error, text, functions=("strip", "inspect")):
 EXISTS = "the target '{}' exists already. Name another path, or remove it first."
 INSIDE = "the target '{}' lies inside the source. Name a path outside of it."
 NO_PARENT = "'{}', the parent of the target, is not a folder. Make it first."
-NOTHING = (
-    "there is no SavedModel at '{}'; expected a folder with saved_model.pb, got {}. Pass the folder that tf.saved_model.save "
-    "wrote."
-)
+NOTHING = "'{}' must be a folder with saved_model.pb, got {}. Pass the folder that tf.saved_model.save wrote."
 # The source and the target, the error and its message.
 PLACES = [
     ("source", "a folder", FileExistsError, EXISTS.format("a folder")),
@@ -95,9 +92,9 @@ PLACES = [
     ("source", "source/assets/target", ValueError, INSIDE.format("source/assets/target")),
     ("source", "link/target", ValueError, INSIDE.format("link/target")),
     ("source", "no/target", FileNotFoundError, NO_PARENT.format("no")),
-    ("no", "target", FileNotFoundError, NOTHING.format("no", "nothing there")),
+    ("no", "target", FileNotFoundError, NOTHING.format("no", "a path that does not exist")),
     ("a file", "target", NotADirectoryError, NOTHING.format("a file", "a file")),
-    ("loop", "target", FileNotFoundError, NOTHING.format("loop", "nothing there")),
+    ("loop", "target", FileNotFoundError, NOTHING.format("loop", "a path that does not exist")),
 ]
 
 
@@ -109,7 +106,7 @@ def test_places_in_the_way_or_missing(source, tmp_path, monkeypatch):
         pathlib.Path(link).symlink_to(place)
     for model, target, error, message in PLACES:
         assert_fails(error, f"saved_model.strip: {message}", pathlib.Path(model), pathlib.Path(target))
-    refused(tmp_path / "loop", FileNotFoundError, "nothing there", ["inspect"])
+    refused(tmp_path / "loop", FileNotFoundError, "got a path that does not exist", ["inspect"])
 
 
 # The graph
@@ -124,7 +121,7 @@ def instead_of_the_graph(make):
 
 
 def in_the_graph(make):
-    """Calls `make` with the meta graph, the function that holds an op of `embed_gradient`, and its node."""
+    """Calls `make` with the meta graph, the function with an op of `embed_gradient`, and its node."""
 
     def change(source):
         proto = proto_of(source)
@@ -167,10 +164,10 @@ def rename_a_shard(source):
     shard.rename(source / "variables" / "variables.data-00000-of-00002")
 
 
-NO_GRAPH = "expected a folder with saved_model.pb, got a folder without saved_model.pb"
+NO_GRAPH = "must be a folder with saved_model.pb, got a folder without saved_model.pb"
 LIST_OF = "(CustomGradientEmbed) with 3 inputs and an attribute 'N' of "
-# A change, and a part of the message. Opening a pipe would wait for a writer that never comes; TensorFlow would follow
-# calls without end, and overflow its stack; and it would take memory for each input of a list.
+# A change, and a part of the message. Without our checks, opening a pipe would wait for ever, TensorFlow would follow
+# calls until its stack overflows, and it would allocate memory for each input of a list.
 MALFORMED = {
     "no graph": (instead_of_the_graph(lambda file: None), NO_GRAPH),
     "pipe": (instead_of_the_graph(os.mkfifo), NO_GRAPH),
@@ -179,7 +176,10 @@ MALFORMED = {
     "loop of links": (instead_of_the_graph(lambda file: file.symlink_to(file.name)), NO_GRAPH),
     "link to the folder": (instead_of_the_graph(lambda file: file.symlink_to(".")), NO_GRAPH),
     "no fingerprint": (in_the_graph(name_a_function_that_has_no_fingerprint), "`../..` does not end in an integer"),
-    "missing shard": (rename_a_shard, "there is no file variables.data-00001-of-00002 in "),
+    "missing shard": (
+        rename_a_shard,
+        "variables' must contain the values of the variables, but variables.data-00001-of-00002 is missing",
+    ),
     "list": (in_the_graph(lengthen(4)), f"{LIST_OF}4"),
     "list of 32 bits": (in_the_graph(lengthen(2**31 - 1)), f"{LIST_OF}{2**31 - 1}"),
     "list of 64 bits": (in_the_graph(lengthen(2**63 - 1)), f"{LIST_OF}{2**63 - 1}"),
@@ -198,10 +198,10 @@ def test_a_malformed_model_is_refused(source, name):
 
 
 def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
-    """A message that ends early may be whole in itself: then it holds another model, which is stripped or refused."""
+    """If the part is a complete message, it has another model, which is stripped or refused."""
     file = source / "saved_model.pb"
     whole = file.read_bytes()
-    cannot_be_read = f"saved_model.strip: '{file}' cannot be read; expected a SavedModel with its graphs, got "
+    incomplete = f"saved_model.strip: '{file}' must be a complete SavedModel, got "
     messages = []
     for length in [*range(0, len(whole), 601), len(whole) - 1]:
         file.write_bytes(whole[:length])
@@ -212,14 +212,14 @@ def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
             except (ValueError, FileNotFoundError) as error:
                 messages.append(str(error))
         assert tree(tmp_path) == before, length
-    assert messages[0] == f"{cannot_be_read}none. It may be cut off: save or copy the model again."
-    assert messages[-2].startswith(f"{cannot_be_read}Error parsing message with type 'tensorflow.SavedModel'")
-    assert messages[-2].endswith(". It may be cut off: save or copy the model again.")
+    assert messages[0] == f"{incomplete}one without graphs. Perhaps it is damaged: save or copy the model again."
+    assert messages[-2].startswith(f"{incomplete}Error parsing message with type 'tensorflow.SavedModel'")
+    assert messages[-2].endswith(". Perhaps it is damaged: save or copy the model again.")
     assert all(message.startswith(("saved_model.strip: ", "saved_model.inspect: ")) for message in messages)
     assert len(messages) >= 2 * (len(whole) // 601)
 
 
-def test_functions_that_call_each_other_in_a_row_are_none_that_call_themselves(tmp_path):
+def test_a_chain_of_calls_is_not_taken_for_a_cycle(tmp_path):
     module = tf.Module()
     spec = [tf.TensorSpec([2], name="x")]
     inner = tf.function(lambda x: cg.embed_gradient(tf.sign(x), x, x), input_signature=spec)
@@ -230,12 +230,12 @@ def test_functions_that_call_each_other_in_a_row_are_none_that_call_themselves(t
 
 @pytest.mark.parametrize(("size", "is_read"), [(2**31 - 1, True), (2**31, False), (2**42, False)])
 def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, source, monkeypatch):
-    """Larger ones are refused without reading them into memory."""
+    """Larger files are refused before they are read into memory."""
     with open(source / "saved_model.pb", "r+b") as file:
         file.truncate(size)
     paths, nothing = [], saved_model_pb2.SavedModel()
     monkeypatch.setattr(tf_internal, "parse_saved_model", lambda path: paths.append(path) or nothing)
-    refused(source, ValueError, "cannot be read")
+    refused(source, ValueError, "must be a complete SavedModel, got ")
     assert paths == [str(source)] * 2 * is_read
 
 
@@ -251,11 +251,14 @@ def test_a_model_as_text_is_read_and_written_as_bytes(source, tmp_path):
 # Variables and other files
 
 
-MISSING = "saved_model.strip: values of variables are missing: there is no file {} in '{}'. Copy the whole folder of the SavedModel."
+MISSING = (
+    "saved_model.strip: '{1}' must contain the values of the variables, but {0} is missing. Copy the whole folder of the "
+    "SavedModel."
+)
 
 
 def test_variables_that_are_missing(source, tmp_path):
-    """One of the files, the files, or the folder, in whose place something else may be."""
+    """One file, all files, or the folder is missing; or something else has the name of the folder."""
     folder = source / "variables"
     for file in list(folder.iterdir()):
         file.rename(source / file.name)
@@ -281,7 +284,7 @@ CANNOT_LOAD = (
 
 @pytest.mark.parametrize("name", ["variables.index", "variables.data-00000-of-00001"])
 def test_variables_that_are_cut_off(source, tmp_path, name):
-    """Only who runs the model can tell."""
+    """Only running the model shows it."""
     file = source / "variables" / name
     whole = file.read_bytes()
     for length in (0, len(whole) // 2):
@@ -331,7 +334,7 @@ def test_a_pipe_elsewhere_in_the_folder(source, tmp_path):
 
 
 def test_a_folder_that_links_to_itself(source, tmp_path):
-    """A copy of all that the source links to would have no end."""
+    """Copying everything that the source links to would never end."""
     (source / "assets").mkdir(exist_ok=True)
     (source / "assets" / "loop").symlink_to("..")
     before = tree(tmp_path)
@@ -342,7 +345,7 @@ def test_a_folder_that_links_to_itself(source, tmp_path):
 
 
 def test_the_copy_of_a_read_only_model_is_writable_by_its_owner(source, tmp_path):
-    """As it is moved to the target: only the superuser may move a folder that is read-only."""
+    """The copy is moved to the target, and only the superuser can move a read-only folder."""
     source.chmod(0o755)
     cg.saved_model.strip(source, tmp_path / "once", check=False)
     assert (tmp_path / "once").stat().st_mode == source.stat().st_mode
@@ -370,7 +373,7 @@ def test_killed_before_it_is_moved_there_is_no_target(source, tmp_path):
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert tree(source) == before
     (left,) = [path.name for path in tmp_path.iterdir() if path.name != "source"]
-    assert left.startswith(".target.")  # Nobody can clean up then: what is left is hidden, and in nobody's way.
+    assert left.startswith(".target.")  # A killed process cannot clean up. What it leaves is hidden and blocks nothing.
     cg.saved_model.strip(source, tmp_path / "target", check=False)
     assert (tmp_path / "target" / "saved_model.pb").is_file()
 
@@ -391,15 +394,15 @@ def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatc
 # The check
 
 OUTPUTS_DIFFER = (
-    "saved_model.strip: serving_default of the new model gives another output y than that of the source. Nothing "
-    "was written; please report it, with the model."
+    "saved_model.strip: serving_default gives another output y in the new model than in the source. Nothing was written; "
+    "please report it, with the model."
 )
 
 
 def test_other_outputs_are_an_error_and_leave_no_target(source, tmp_path, monkeypatch):
     break_values(monkeypatch)
     assert_fails(RuntimeError, OUTPUTS_DIFFER, source, tmp_path / "target")
-    # The broken signature equals the source if x = 2 sign(x); the function gets other inputs.
+    # The broken signature equals the source if x = 2 sign(x). The function gets other inputs.
     lucky = {"serving_default": {"x": [[2.0, -2.0]]}}
     message = OUTPUTS_DIFFER.replace("serving_default", ".f")
     assert_fails(RuntimeError, message, source, tmp_path / "target", inputs=lucky)
@@ -418,7 +421,7 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step of the new model gives another variable "):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step gives another variable .* in the new model "):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 
@@ -432,7 +435,7 @@ def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monke
 
 
 def test_inputs_may_be_passed_and_steps_are_told(source, tmp_path):
-    x, steps = np.array([[1.0, -2.0]]), []  # float64: they take the dtype of the signature.
+    x, steps = np.array([[1.0, -2.0]]), []  # Inputs of float64 take the dtype of the signature.
     inputs = {"serving_default": {"x": x}}
     report = cg.saved_model.strip(source, tmp_path / "target", inputs=inputs, progress=steps.append)
     assert [c.verdict for c in report.comparisons] == ["equal, bit for bit"] * 2
@@ -443,16 +446,16 @@ def test_inputs_may_be_passed_and_steps_are_told(source, tmp_path):
     assert steps[-1] == "checking: target, .f (2 of 2)"
 
 
-UNKNOWN = r"inputs names an unknown {}; expected {}, got {}\. Name signatures and their arguments as the model does\.$"
+UNKNOWN = r"{} in inputs must be {}, got {}\. Name signatures and their arguments as the model does\.$"
 REFUSED = "serving_default of the source fails with the given inputs: "
 
 
 @pytest.mark.parametrize(
     ("inputs", "error"),
     [
-        ({"serving": {}}, UNKNOWN.format("signature", "one of serving_default", "serving")),
-        ({".f": {"x": 1.0}}, UNKNOWN.format("signature", "one of serving_default", ".f")),
-        ({"serving_default": {"z": 1.0}}, UNKNOWN.format("argument of serving_default", "one of x", "z")),
+        ({"serving": {}}, UNKNOWN.format("a signature", "one of serving_default", "serving")),
+        ({".f": {"x": 1.0}}, UNKNOWN.format("a signature", "one of serving_default", ".f")),
+        ({"serving_default": {"z": 1.0}}, UNKNOWN.format("an argument of serving_default", "one of x", "z")),
         ({"serving_default": {"x": [[1.0, 2.0, 3.0]]}}, REFUSED),
         ({"serving_default": {"x": "text"}}, REFUSED),
     ],
@@ -466,8 +469,8 @@ def test_inputs_that_the_model_does_not_take(source, tmp_path, inputs, error):
 def test_inputs_where_there_is_nothing_to_name(tmp_path):
     module, source, target = tf.Module(), tmp_path / "source", tmp_path / "target"
     module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
-    of_signatures = ("signature", "none, for the model has no signatures", ".f")
-    of_arguments = ("argument of serving_default", "none, for it has no arguments", "x")
+    of_signatures = ("a signature", "left out, because the model has no signatures", ".f")
+    of_arguments = ("an argument of serving_default", "left out, because it has no arguments", "x")
     for signatures, inputs, names in (
         ({}, {".f": {}}, of_signatures),
         (module.f, {"serving_default": {"x": 1.0}}, of_arguments),
@@ -478,7 +481,7 @@ def test_inputs_where_there_is_nothing_to_name(tmp_path):
 
 
 def test_a_source_that_takes_no_made_up_inputs_is_not_compared(tmp_path):
-    """Of another function, two rows are refused and one is taken."""
+    """Another function refuses two rows and takes one."""
     module = tf.Module()
 
     def f(x):

@@ -1,4 +1,4 @@
-"""strip on every kind of SavedModel: by its writer, its inputs, and its use afterwards."""
+"""strip on every kind of SavedModel: who wrote it, what inputs it has, what it is used for afterwards."""
 
 import warnings
 
@@ -23,7 +23,7 @@ def spike(x):
 
 
 def every_kind(x):
-    """All ways to embed a gradient that a converter has to cope with."""
+    """All ways to embed a gradient that a converter must handle."""
     h = cg.embed_gradient(tf.sign(x), [2.0 * x, x], [x, tf.exp(x)])
     h = cg.recompute_grad(tf.sin)(h) + cg.grad_pass_through(tf.round)(residual(with_tangent(x)))
     first, second = cg.custom_gradient(lambda a, b: ((a * b, a - b), lambda *dys: dys))(h, spike(x))
@@ -88,7 +88,7 @@ def test_a_model_of_tf_keras_keeps_its_metadata_and_is_a_model_again(tmp_path):
 
 
 def add_table(module, folder):
-    """A table that is read from an asset: the numbers of lines by words."""
+    """A table from an asset: line numbers by words."""
     words = folder / "words.txt"
     words.write_text("one\ntwo\nthree\n")
     index = tf.lookup.TextFileIndex
@@ -135,9 +135,9 @@ def test_composite_inputs(tmp_path):
 
 
 def save_with_tensorflow_1(path):
-    """One graph in which ops of this library stand themselves, also those of a gradient.
+    """One graph that contains ops of this library directly, also for a gradient.
 
-    Only a gradient rule reads the "unseen" node; a node that stays has its place.
+    Only a gradient rule reads the "unseen" node. A node that stays is colocated with it.
     """
     tf1 = tf.compat.v1
     with tf.Graph().as_default() as graph, tf1.Session() as session:
@@ -193,7 +193,7 @@ def test_a_graph_of_tensorflow_1(tmp_path):
 
 
 def test_an_assignment_that_only_a_gradient_waits_for_stays_in_a_graph_of_tensorflow_1(tmp_path):
-    """A program may run it by its name."""
+    """A program could run it by name."""
     tf1 = tf.compat.v1
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 3], name="x")
@@ -209,7 +209,7 @@ def test_an_assignment_that_only_a_gradient_waits_for_stays_in_a_graph_of_tensor
 
 
 def test_a_loop_of_tensorflow_1(tmp_path):
-    """Its operations stand in the graph, with loop invariants that only gradients read."""
+    """Its operations are in the graph itself, with loop invariants that only gradients read."""
     tf1 = tf.compat.v1
     tf1.disable_control_flow_v2()
     try:

@@ -380,9 +380,8 @@ RULE_SHAPE = (
 FAILURES = {
     "untraceable": (
         Case(lambda x: untraceable(x), None),
-        "custom_gradient: the gradient of 'untraceable' is not there; expected a grad_fn that TensorFlow can trace into a "
-        "graph, got this while tracing it: AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use "
-        "TensorFlow operations in grad_fn.",
+        "custom_gradient: the gradient of 'untraceable' is not there, because TensorFlow could not trace grad_fn: "
+        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use TensorFlow operations in grad_fn.",
     ),
     "while_loop": (Case(loop(plain), None), LOST),
     "embed_in_while_loop": (Case(loop(lambda y: embed(tf.sign(y), f64(4.0), y)), None), LOST),

@@ -1,4 +1,4 @@
-"""check_gradient on right gradients: of this library, of TensorFlow, and such that deliberately differ."""
+"""check_gradient passes right gradients: this library's, TensorFlow's, and gradients that differ on purpose."""
 
 import runpy
 import typing
@@ -72,7 +72,7 @@ def of_tensorflow(x):
 
 
 def mixed(x, n, flag, text, nothing):
-    """Arguments without a derivative are passed unchanged, and other outputs are compared, too."""
+    """Arguments without a derivative are passed on unchanged, and outputs without one are compared, too."""
     assert isinstance(n, int)
     assert flag is True
     assert (text, nothing) == ("text", None)
@@ -110,7 +110,7 @@ RIGHT = {
 }
 
 
-# Beside eager mode.
+# In addition to eager mode.
 OTHER_MODES = ("function", "xla", "vectorized")
 
 
@@ -131,7 +131,7 @@ def test_right_gradients_pass(name, mode):
 
 
 def control_flow(x):
-    return x * x if tf.reduce_sum(x) > 0 else -x  # AutoGraph makes a conditional of it.
+    return x * x if tf.reduce_sum(x) > 0 else -x  # AutoGraph turns this into a conditional.
 
 
 @pytest.mark.core
@@ -139,7 +139,7 @@ def test_autograph_converts_the_function_where_tf_function_does():
     """tf.vectorized_map does not."""
     modes = ["eager", "function", "xla"]
     assert not check_gradient(control_flow, [np.abs(X)], modes=modes, second_order=True, forward_mode=True).failures
-    with pytest.raises(AssertionError, match="in mode 'vectorized'; expected numbers, got Operator"):
+    with pytest.raises(AssertionError, match="could not be computed in mode 'vectorized': Operator"):
         check_gradient(control_flow, [np.abs(X)])
 
 
@@ -170,7 +170,7 @@ def test_like_and_intended_gradient_declare_a_gradient():
 
 
 def test_other_arguments_stay_in_the_domain():
-    """Those of a batch are near to the given ones, and no nearer to its ends."""
+    """The arguments of a batch are near the given ones, and not nearer to the ends of the domain."""
     check_gradient(tf.asin, [np.array([-0.99, 0.3, 0.98])], modes=["vectorized"])
     check_gradient(tf.math.log, [np.array([1e-9, 0.3, 1e9])], modes=["vectorized"])
 

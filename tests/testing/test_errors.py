@@ -30,39 +30,30 @@ def lines_of_failure(function, args, **options):
 
 
 UNKNOWN_MODES = (
-    "modes is not a list of known modes; expected some of ['eager', 'function', 'xla', 'vectorized', 'while_loop', 'cond', "
-    "'saved_model', 'functional', 'mixed_float16', 'mixed_bfloat16'], got {}. Pass a list of these names."
+    "modes must be one or more of 'eager', 'function', 'xla', 'vectorized', 'while_loop', 'cond', 'saved_model', "
+    "'functional', 'mixed_float16', 'mixed_bfloat16', in a list, got {}."
 )
-OTHER_SHAPES = (
-    "intended_gradient returned other shapes than those of the arguments of 'f'; expected [[3]] (one for each of 'x'), got "
-    "{}. Return NumPy arrays of these shapes, or None for zeros."
-)
-BOTH = "pass either like or intended_gradient, not both: each declares the intended gradient."
+OTHER_SHAPES = "intended_gradient must return arrays of the shapes [[3]] (one for each of 'x') for 'f', got {}. Return None for zeros."
+BOTH = "like and intended_gradient must not both be given, because each says which gradient is right. Leave one out."
 NO_TANGENTS = (
-    "forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a function with that gradient as "
-    "like, or leave out forward_mode."
+    "forward_mode=True needs tangents to compare with, which intended_gradient does not give. Pass a function with that "
+    "gradient as like, or leave out forward_mode."
 )
-NO_MODE = "forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got ['xla']. Add one."
-OTHER_OUTPUTS = (
-    "like returns other shapes than 'f'; expected [[3]], got [[2]]. Pass a function with the intended gradient and outputs "
-    "like those of 'f'."
-)
+NO_MODE = "modes must contain 'eager' or 'function' if forward_mode=True, got ['xla']. Add one of them."
+OTHER_OUTPUTS = "like must return the same shapes as 'f', [[3]], got [[2]]."
 NO_NUMBERS = (
-    "'f' has no float or complex tensor among its arguments to differentiate by. Integers, bools, strings and None are passed "
-    "on as they are."
+    "args must contain a float or complex number or tensor to differentiate 'f' by, got none. Integers, bools, strings and "
+    "None are passed on as they are."
 )
-NOT_FINITE = (
-    "'x' of 'f' contains inf or nan, around which nothing can be differentiated numerically. Pass finite numbers."
-)
-NO_LIST = "args is no sequence of arguments; expected a list or a tuple, got ndarray. Pass [x] for one argument."
+NOT_FINITE = "the argument 'x' of 'f' must be finite for numeric differentiation, got inf or nan. Pass finite numbers."
+NO_LIST = "args must be a list or tuple of arguments, got a ndarray. Pass [x] for one argument."
 NO_FIT = "the arguments do not fit 'f': too many positional arguments. Call it as f(x)."
-NO_FUNCTION = "{} is not a function; expected a callable, got {}. Pass the function, not its value."
+NO_FUNCTION = "{} must be a function, got a {}. Pass the function, not its value."
 NO_DERIVATIVE = (
-    "'{}' returns nothing that has a derivative; expected a float or complex tensor, got {}. Check the function before it "
-    "rounds to integers."
+    "'{}' must return a float or complex tensor, got {}. If it rounds to integers at the end, check the part before."
 )
 ANOTHER_VALUE = (
-    "'noisy' returns another value when it is called again: it uses random numbers or a state. Use "
+    "'noisy' must return the same value each time, got another one from the second call. If it uses random numbers, take "
     "tf.random.stateless_uniform and the like, with a fixed seed."
 )
 
@@ -95,7 +86,7 @@ def with_another_number_of_outputs():
         ({"like": lambda x: tf.sin(x)[:2]}, ValueError, OTHER_OUTPUTS),
         ({"intended_gradient": lambda dy, x: dy[:2]}, ValueError, OTHER_SHAPES.format("[[2]]")),
         ({"intended_gradient": lambda dy, x: (dy, None)}, ValueError, OTHER_SHAPES.format("[[3], None]")),
-        ({"function": lambda x: tf.argmax(x)}, ValueError, NO_DERIVATIVE.format("<lambda>", "['int64']")),
+        ({"function": lambda x: tf.argmax(x)}, ValueError, NO_DERIVATIVE.format("<lambda>", "only 'int64'")),
         ({"function": print}, ValueError, NO_DERIVATIVE.format("print", "no tensor")),
         ({"function": noisy}, ValueError, ANOTHER_VALUE),
         ({"function": with_another_number_of_outputs()}, ValueError, ANOTHER_VALUE),
@@ -133,15 +124,14 @@ STEP = "a number from 1e-12 to 1, or None"
     ],
 )
 def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, error, expected):
-    message = f"{option} is invalid; expected {expected}, got {value!r}."
+    message = f"{option} must be {expected}, got {value!r}."
     assert message_of(error, f, [X], **{option: value}) == message
 
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
-        "it needs eager mode for numeric differentiation, but a graph is under construction, or "
-        "tf.config.run_functions_eagerly(True) was called. Call it outside of a tf.function, with functions that run as "
-        "graphs."
+        "it must be called in eager mode, got a call while a graph is built or while functions run eagerly. Call it "
+        "outside of a tf.function, and not after tf.config.run_functions_eagerly(True)."
     )
     with tf.Graph().as_default():
         assert message_of(RuntimeError, f, [X]) == expected
@@ -161,8 +151,8 @@ def test_an_exception_of_the_function_itself_comes_as_it_is():
 
 
 FAILED = (
-    "check_gradient: the {} of '{}' with respect to '{}' could not be computed in mode '{}'; expected numbers, got {}. Leave "
-    "the mode out by modes=[...] if TensorFlow cannot run the function in it."
+    "check_gradient: the {} of '{}' with respect to '{}' could not be computed in mode '{}': {}. If TensorFlow cannot run "
+    "the function in that mode, leave it out of modes."
 )
 
 
@@ -184,7 +174,7 @@ def test_an_exception_of_a_gradient_is_the_cause_of_the_failure():
 
 
 SQUARE = np.random.default_rng(2).normal(size=[4, 4])
-# A function, its argument, a mode that TensorFlow cannot run it in, the type of the exception and what it says.
+# A function, its argument, a mode in which TensorFlow cannot run it, and the exception.
 NOT_RUN = {
     "slogdet": (tf.linalg.slogdet, SQUARE, "xla", "InvalidArgumentError: Detected unsupported operations"),
     "sort": (tf.sort, X, "vectorized", "ValueError: No pfor vectorization defined for ScatterNd. "),
@@ -192,7 +182,7 @@ NOT_RUN = {
         cg.numpy_function(lambda x: (np.sin(x), np.cos(x))),
         X,
         "xla",
-        "NotImplementedError: numpy_function: '<lambda>' is Python code, which XLA cannot compile; expected",
+        "NotImplementedError: numpy_function: '<lambda>' is Python code, which XLA cannot compile. Leave",
     ),
 }
 
@@ -201,8 +191,8 @@ NOT_RUN = {
 def test_a_mode_that_tensorflow_cannot_run_is_reported_in_one_line(name):
     function, x, mode, expected = NOT_RUN[name]
     line, head, *_, last = lines_of_failure(function, [x], modes=["eager", mode])
-    assert f"could not be computed in mode '{mode}'; expected numbers, got {expected}" in line
-    assert line.endswith(FAILED.rpartition("got {}")[2])
+    assert f"could not be computed in mode '{mode}': {expected}" in line
+    assert line.endswith(FAILED.rpartition("{}")[2])
     assert head.startswith("gradients of ")
     assert last.endswith("NOT RUN")
 
@@ -234,11 +224,10 @@ def test_weights_of_float32_need_a_cast_inside(function):
     with pytest.raises(TypeError) as error:
         check_gradient(function, [X])
     start, end = str(error.value).split(", got ")
-    assert start.endswith(
-        "' mixes its arguments with tensors of lower precision; expected a function of float64 or complex128, to which the "
-        "arguments are converted"
+    assert start.endswith("' must compute in float64 or complex128, to which its arguments are converted")
+    assert end.endswith(
+        ". Cast the arguments inside the function to the lower precision, and pass rtol=1e-3 and step=0.1."
     )
-    assert end.endswith(". Cast the arguments inside the function, and pass rtol=1e-3 and step=0.1.")
     assert isinstance(error.value.__cause__, (tf.errors.InvalidArgumentError, TypeError, ValueError))
 
 

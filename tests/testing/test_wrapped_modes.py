@@ -1,4 +1,4 @@
-"""The modes of check_gradient that put the function into a loop, a SavedModel, a model of Keras, half precision."""
+"""The modes of check_gradient that wrap the function: in a loop, a SavedModel, a Keras model, half precision."""
 
 import keras
 import numpy as np
@@ -50,9 +50,9 @@ def test_a_right_gradient_passes_in_half_precision(mode):
         return x * y, lambda dy: (dy * y, dy * x)
 
     assert not check_gradient(product, [X, 2 * X], modes=[mode]).failures
-    assert dtypes == {HALF[mode], tf.float64}  # The reference is of double precision.
+    assert dtypes == {HALF[mode], tf.float64}  # The reference is computed in float64.
     assert not check_gradient(sine, [X], modes=[mode], second_order=True).failures
-    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras leaves complex numbers alone.
+    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras does not cast complex numbers.
 
 
 @pytest.mark.parametrize(("mode", "small", "large"), [("mixed_float16", 1.005, 1.02), ("mixed_bfloat16", 1.03, 1.1)])
@@ -92,25 +92,25 @@ def untraceable(x):
 
 
 in_python = cg.numpy_function(lambda x: (np.sin(x), np.cos(x)))
-NOT_COMPUTED = "could not be computed in mode '{}'; expected numbers, got "
-# A function, its arguments, modes in which it passes, the mode in which it fails, and what that says.
+NOT_COMPUTED = "could not be computed in mode '{}': "
+# A function, its arguments, modes in which it passes, the mode in which it fails, and the message.
 FAULTS = {
     "reads a variable": (weighted, [X, 3], ["eager"], "functional", "'weighted'.*functional"),
-    "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "numbers, got ValueError: A KerasTensor"),
-    "a dtype in the code": (with_a_dtype, [X], ["eager"], "mixed_float16", "mode 'mixed_float16'; .*float16"),
+    "not of Keras": (lambda x: tf.sin(x), [X], ["eager"], "functional", "mode 'functional': ValueError: A KerasTensor"),
+    "a dtype in the code": (with_a_dtype, [X], ["eager"], "mixed_float16", "mode 'mixed_float16': .*float16"),
     "overflow": (
         overflowing,
         [X + 4],
         ["eager", "mixed_bfloat16"],
         "mixed_float16",
-        "wrong in mode 'mixed_float16'; .* The gradient is not finite",
+        "wrong in mode 'mixed_float16': .* The gradient is not finite",
     ),
     "loop": (
         wrong_in_a_loop,
         [X],
         ["eager", "function"],
         "while_loop",
-        "is wrong in mode 'while_loop'; .*the sign is wrong",
+        "is wrong in mode 'while_loop': .*the sign is wrong",
     ),
     "untraceable": (untraceable, [X], ["eager"], "saved_model", NOT_COMPUTED.format("saved_model") + "Runtime"),
     "Python": (

@@ -45,19 +45,22 @@ def decorated(value, grad_fn):
     return faulty
 
 
-SIGN, FACTOR = "The ratio is -1 everywhere: the sign is wrong.", "The ratio is 2 everywhere: a factor is wrong."
-CONJUGATED = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
-TRANSPOSED = "It is the Jacobian times the upstream: the Jacobian is transposed."
-NO_UPSTREAM = "It does not depend on the upstream: multiply by dy."
-SWAPPED = "It is the gradient with respect to 'args[1]': the gradients may be in the wrong order."
+SIGN, FACTOR = "The ratio is -1 everywhere, so the sign is wrong.", "The ratio is 2 everywhere, so a factor is wrong."
+CONJUGATED = "It would be right with the derivative conjugated. TensorFlow's convention is dx = dy * conj(f')."
+TRANSPOSED = "It is the Jacobian times the upstream. A gradient needs the transposed Jacobian."
+NO_UPSTREAM = "It does not depend on the upstream. Multiply it by dy."
+SWAPPED = "It equals the gradient with respect to 'args[1]'. Are the gradients in the right order?"
 NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
 ZERO = "The gradient is zero everywhere."
-UNIFORM_ONLY = "It is right for a uniform upstream only: it is not a vector-Jacobian product."
+UNIFORM_ONLY = "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
 NAN = "The gradient is not finite."
-NOT_LINEAR = "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass intended_gradient=."
+NOT_LINEAR = (
+    "It is not linear in the upstream, so it is not a vector-Jacobian product. If you want that, as when you clip a "
+    "gradient, pass intended_gradient=."
+)
 NUMERIC_ZERO = (
-    "The numeric derivative is zero wherever it is known: if the gradient deliberately differs from it, as in a "
-    "straight-through estimator, pass like= or intended_gradient=."
+    "The numeric derivative is zero, or not known. If the gradient differs from it on purpose, as in a straight-through "
+    "estimator, pass like= or intended_gradient=."
 )
 
 
@@ -93,6 +96,7 @@ WRONG = {
     "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], UNIFORM_ONLY),
     "nan": (tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x)), [X], NAN),
     "clipped at every upstream": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x), [X], NOT_LINEAR),
+    "clipped, but not for ones": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -1.0, 1.0) * tf.cos(x), [X], NOT_LINEAR),
     "not declared": (tf.sign, lambda dy, x: dy, [X], NUMERIC_ZERO),
     # Halfway between two integers.
     "not declared, at a step": (tf.round, lambda dy, x: dy, [np.array([0.5, -1.0, 3.0])], NUMERIC_ZERO),
@@ -102,22 +106,28 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_gradient_is_found_and_named(name):
-    """In every mode, which two of them show."""
+    """Two of them are checked in every mode."""
     value, grad_fn, args, hint = WRONG[name]
     modes, where = (MODES, ALL_MODES) if name in ("factor", "none") else (["eager"], "mode 'eager'")
     line = first_line(decorated(value, grad_fn), args, modes=modes)
     got = {"none": "None", "nan": "nan"}.get(name, NUMBER)
     found = re.fullmatch(
-        rf"check_gradient: the gradient of 'faulty' with respect to 'args\[0\]' is wrong in {where}; expected "
-        rf"({NUMBER}) \(numeric differentiation\) at element \[(\d)\], got ({got}) \(ratio (?:{NUMBER}|nan|inf); 3 of "
+        rf"check_gradient: the gradient of 'faulty' with respect to 'args\[0\]' is wrong in {where}: for a random "
+        rf"upstream gradient \(seed 0\) it must be ({NUMBER}) \(numeric differentiation\) at element \[(\d)\], got ({got}) \(ratio (?:{NUMBER}|nan|inf); 3 of "
         rf"3 elements checked\)\.{re.escape(' ' * bool(hint) + hint)}",
         line,
     )
     assert found, line
-    if name == "factor":  # The numbers of the worst element, by hand: the upstream is that of the seed.
+    if name == "factor":  # The seed's upstream has sizes from 0.5 to 1.5.
         expected, element, got = float(found[1]), int(found[2]), float(found[3])
         assert 0.5 <= abs(expected / np.cos(X[element])) <= 1.5
         np.testing.assert_allclose(got, 2 * expected, rtol=1e-7)
+
+
+def test_the_message_and_the_table_name_the_seed_of_the_upstream():
+    text = message_of_failure(decorated(tf.sin, lambda dy, x: -dy), [X], seed=3)
+    assert ": for a random upstream gradient (seed 3) it must be " in text
+    assert "\ngradients of 'faulty' for random upstream gradients (seed 3)\n" in text
 
 
 def in_float32(x):
@@ -127,15 +137,15 @@ def in_float32(x):
 tiny = decorated(lambda x: 1e-12 * x, lambda dy, x: 2e-12 * dy)
 TINY = {"intended_gradient": lambda dy, x: 1e-12 * dy}
 FLOAT32 = {"step": 0.1, "rtol": 1e-3}
-HALF = "The ratio is 0.5 everywhere: a factor is wrong."
+HALF = "The ratio is 0.5 everywhere, so a factor is wrong."
 LOWER_PRECISION = "the function computes in a lower precision than float64. Pass other numbers, or step and rtol."
-NOT_FINITE_AROUND = "The function itself is not finite around the argument: pass other numbers."
+NOT_FINITE_AROUND = "The function itself is not finite near this argument. Pass other numbers."
 # Other failures: a function, its argument, options, and two parts of the message.
 FAILURES = {
     # The tolerance is relative to the largest element, however small that is.
     "tiny": (tiny, X, TINY, ("(intended_gradient)", FACTOR)),
-    "kink": (tf.nn.relu, np.array([-1.0, 0.0, 2.0]), {}, ("at element [1]", "there may be a kink nearby")),
-    # An infinite gradient, and one that is nan as the value is.
+    "kink": (tf.nn.relu, np.array([-1.0, 0.0, 2.0]), {}, ("at element [1]", "Perhaps there is a kink nearby")),
+    # An infinite gradient, and one that is nan like the value.
     "infinite": (tf.sqrt, np.array([0.0, 1.0]), {}, ("at element [0], got", "")),
     "nan": (tf.sqrt, np.array([-1.0, 1.0]), {}, ("at element [0], got", "")),
     "not finite": (decorated(tf.math.log, lambda dy, x: dy), np.array([1.0, -1.0]), {}, ("", NOT_FINITE_AROUND)),
@@ -157,7 +167,7 @@ def test_a_single_wrong_element_of_many_is_found(size):
     x, wrong = RNG.normal(size=[size]), np.ones(size)
     wrong[size // 3] = -1
     line = first_line(decorated(tf.sin, lambda dy, x: dy * tf.cos(x) * wrong), [x])
-    assert ("element [16]" if size == 50 else "element all, along a random direction") in line
+    assert (" at element [16]" if size == 50 else " along a random direction of all elements, got ") in line
     assert f"{min(size, 64)} of {size} elements checked" in line
 
 
@@ -171,14 +181,14 @@ def test_a_gradient_that_is_right_in_eager_mode_only_is_found():
 
 
 def test_a_gradient_that_mixes_up_a_batch_is_found():
-    """Right for every single call, but computed with the first arguments that came."""
+    """Right for a single call, but always computed with the first arguments."""
 
     def grad_fn(dy, x):
         return dy * tf.cos(x if tf.executing_eagerly() else tf.constant(X))
 
     text = message_of_failure(in_python(decorated(tf.sin, grad_fn)), [X], modes=["eager", "function", "vectorized"])
     assert {line.split()[0] for line in text.splitlines() if "WRONG" in line} == {"vectorized"}
-    assert "with respect to 'args[0], 2 of 3 in a batch' is wrong in mode 'vectorized'; expected" in text
+    assert "with respect to 'args[0]' (2 of 3 in a batch) is wrong in mode 'vectorized': for a random upstream" in text
     assert "(eager mode)" in text
 
 
@@ -200,7 +210,7 @@ def test_a_wrong_second_order_is_found_where_the_first_is_right(function, hint):
     line = first_line(function, [X], modes=MODES, second_order=True)
     assert line.startswith(
         f"check_gradient: the second-order gradient of '{function.__name__}' with respect to 'x' is wrong in "
-        f"{ALL_MODES}; expected "
+        f"{ALL_MODES}: for a random upstream gradient (seed 0) it must be "
     )
     assert line.endswith(hint)
 
@@ -216,9 +226,9 @@ def test_a_wrong_tangent_is_found_where_the_gradient_is_right():
     assert not check_gradient(ascent, [X], **options).failures
     line = first_line(ascent, [X], **options, forward_mode=True)
     assert re.fullmatch(
-        rf"check_gradient: the tangent of 'ascent' \(value\) is wrong in mode 'function'; expected {NUMBER} \(numeric "
-        rf"differentiation\) at element \[\d\], got {NUMBER} \(ratio -1; 3 of 3 elements checked\)\. The ratio is -1 "
-        "everywhere: the sign is wrong.",
+        rf"check_gradient: the tangent of 'ascent' \(value\) is wrong in mode 'function': for random tangents \(seed 0\) "
+        rf"it must be {NUMBER} \(numeric differentiation\) at element \[\d\], got {NUMBER} \(ratio -1; 3 of 3 elements "
+        rf"checked\)\. {SIGN}",
         line,
     ), line
     of_the_library = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: -dy * tf.cos(x)))
@@ -236,12 +246,12 @@ def test_another_value_in_a_mode_is_found_also_of_an_integer():
 
     line = first_line(f, [X], modes=["eager", "function"])
     assert re.fullmatch(
-        rf"check_gradient: the value of '.*f' \(value\) is wrong in mode 'function'; expected {NUMBER} \(eager mode\) at "
+        rf"check_gradient: the value of '.*f' \(value\) is wrong in mode 'function': it must be {NUMBER} \(eager mode\) at "
         rf"element \[\d\], got {NUMBER} \(ratio {NUMBER}; 3 of 3 elements checked\)\.",
         line,
     ), line
     line = first_line(with_integer, [X], modes=["eager", "function"])
-    assert "(value[1]) is wrong in mode 'function'; expected" in line
+    assert re.search(r"\(value\[1\]\) is wrong in mode 'function': it must be \d \(eager mode\), got \d \(", line), line
 
 
 def test_a_gradient_of_another_shape_or_dtype_is_found():
@@ -249,8 +259,8 @@ def test_a_gradient_of_another_shape_or_dtype_is_found():
     rounded = tf.custom_gradient(lambda x: (tf.sin(x), lambda dy: tf.cast(dy * tf.cos(x), tf.float32)))
     for function, got in ((shorter, "float64 of shape [2]"), (rounded, "float32 of shape [3]")):
         assert first_line(function, [X], modes=MODES).endswith(
-            f"is wrong in {ALL_MODES}; expected float64 of shape [3], got {got}. Gradients have the dtype and the shape of "
-            "the argument."
+            f"is wrong in {ALL_MODES}: it must be float64 of shape [3], got {got}. A gradient has the dtype and shape of "
+            "its argument."
         )
 
 
@@ -267,8 +277,8 @@ def test_a_gradient_that_is_not_linear_in_the_upstream_is_found(name, mode):
     (line,) = [line for line in text.splitlines() if "check_" in line]
     factor = "0.001" if name == "without_small_ones" else "1000"
     assert line.startswith(
-        f"check_gradient: the gradient of 'faulty' with respect to 'args[0], for an upstream {factor} times as large' is "
-        f"wrong in mode '{mode}'; expected "
+        f"check_gradient: the gradient of 'faulty' with respect to 'args[0]' (for an upstream {factor} times as large) is "
+        f"wrong in mode '{mode}': for a random upstream gradient (seed 0) it must be "
     )
     assert "(linear in the upstream)" in line
     assert line.endswith(NOT_LINEAR)
@@ -286,7 +296,7 @@ def test_a_tangent_rule_that_is_not_linear_is_called_so(rule, mode):
     assert messages
     for line in messages:
         assert line.endswith(
-            " It is not linear in the tangents, so it has no transpose: a rule of custom_jvp multiplies the tangents by "
+            " It is not linear in the tangents, so it has no transpose. A rule of custom_jvp must multiply the tangents by "
             "the Jacobian."
         )
 
@@ -301,11 +311,11 @@ def test_a_small_element_that_is_not_looked_at_moves_along_the_direction(small, 
     def grad_fn(dy, x):
         return dy * (tf.exp(x) if function == "exp" else 1.0) * wrong
 
-    assert "at element all, along a random direction" in first_line(decorated(getattr(tf, function), grad_fn), [x])
+    assert " along a random direction of all elements" in first_line(decorated(getattr(tf, function), grad_fn), [x])
 
 
-def test_no_fault_is_found_where_there_is_none():
-    """At any magnitude, in float32 with larger tolerances, and along a direction that leaves the domain."""
+def test_right_gradients_pass_at_any_magnitude():
+    """Also in float32 with larger tolerances, and along a direction that leaves the domain."""
     for size in (1e-300, 1e-150, 1e150, 1e300):
         check_gradient(lambda x, size=size: size * tf.sin(x), [X], modes=["eager"])
     check_gradient(in_float32, [X], modes=["eager", "xla"], **FLOAT32)
@@ -316,7 +326,7 @@ def test_no_fault_is_found_where_there_is_none():
 
 
 def test_no_kink_is_suspected_where_another_mode_agrees():
-    """At the kink the numeric derivative is a mean, which eager mode happens to agree with."""
+    """At the kink, the numeric derivative is the mean of the slopes, and eager mode happens to agree with it."""
 
     def f(dy, x):
         return dy * (0.5 if tf.executing_eagerly() else 1.0)
@@ -330,11 +340,13 @@ def test_no_kink_is_suspected_where_another_mode_agrees():
 def test_a_surrogate_taken_for_its_derivative_and_the_other_way_round():
     x = tf.constant([0.3, -0.8, 1.7])
     with pytest.raises(
-        AssertionError, match=r"It is the upstream times the value of like, not its derivative: derivative="
+        AssertionError,
+        match=r"It is the upstream times the value of like, not times its derivative\. .* as derivative=\.",
     ):
         cg.testing.check_gradient(cg.straight_through(tf.sign, derivative=tf.tanh), [x], like=tf.tanh)
     with pytest.raises(
-        AssertionError, match=r"It is the derivative of like's derivative: .*; pass its derivative as derivat"
+        AssertionError,
+        match=r"It is the derivative of like's derivative\. .*; to pass the derivative itself, write derivat",
     ):
         cg.testing.check_gradient(
             cg.straight_through(tf.sign, lambda x: 1 - tf.tanh(x) ** 2), [x], like=tf.tanh, modes=["eager", "xla"]

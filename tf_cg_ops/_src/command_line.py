@@ -1,25 +1,30 @@
-"""The command `tf-cg-ops` after its arguments are parsed: its output, its errors, its exit statuses."""
+"""Runs the commands of `tf-cg-ops`, once the arguments are parsed."""
 
 import argparse
 import json
 import os
+import pathlib
 import re
 import shutil
 import sys
 from dataclasses import asdict
 from typing import Any
 
-from tf_cg_ops import rules, saved_model
+import tensorflow as tf
+
+from tf_cg_ops import rules, saved_model, testing
 from tf_cg_ops._src import demo
+from tf_cg_ops._src.core import text
 from tf_cg_ops.saved_model import _inputs, _report_text
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs one command, which `tf_cg_ops_cli` has parsed, and returns the exit status."""
+    """Runs a command that `tf_cg_ops_cli` has parsed, and returns the exit status."""
     commands = {
         "strip": _strip,
         "override": _override,
         "adopt": _adopt,
+        "audit": _audit,
         "inspect": _inspect,
         "demo": lambda options: demo.run_quick() if options.quick else demo.run(options.output),
     }
@@ -33,30 +38,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _error_line(command: str, error: Exception) -> str:
-    """One line about an error: its message, if it is one of this library."""
-    text = str(error)
-    if text.startswith(("saved_model.", "tf_cg_ops")):
-        return text
+    """The line to print about an error: its own message if this library wrote it."""
+    message = str(error)
+    if message.startswith(("saved_model.", "audit: ", "tf_cg_ops")):
+        return message
     if isinstance(error, OSError):
         return (
-            f"tf_cg_ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
+            f"tf-cg-ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
             "and the space on the disk."
         )
-    got = f"{type(error).__name__}: {text.strip()}".partition("\n")[0].rstrip(".: ")
+    got = f"{type(error).__name__}: {message.strip()}".partition("\n")[0].rstrip(".: ")
     return (
-        f"tf_cg_ops {command}: unexpected error: {got}. Call the function of that name in Python to see the traceback, "
+        f"tf-cg-ops {command}: unexpected error: {got}. Call the function of that name in Python to see the traceback, "
         "and please report it."
     )
 
 
 def _os_reason(error: Exception) -> str:
-    """The message of the operating system; that about the first file, if there are several."""
+    """The message of the operating system; for several files, the message about the first one."""
     text = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
     return re.sub(r"^\[Errno \d+\] ", "", text.partition("\n")[0]).rstrip(".")
 
 
 def _print_to_stderr(line: str) -> None:
-    """Prints an error or a step. If nobody can read it, the command goes on."""
+    """Prints an error or a step. The command goes on even if the stream is closed."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -72,7 +77,7 @@ def _print_output(command: str, text: str, state: str) -> int:
     except (OSError, UnicodeEncodeError) as error:
         _redirect_to_null(sys.stdout)
         _print_to_stderr(
-            f"tf_cg_ops {command}: the output cannot be printed: {_os_reason(error)}. Redirect it to another place; "
+            f"tf-cg-ops {command}: the output cannot be printed: {_os_reason(error)}. Redirect it to another place; "
             f"{state}."
         )
         return 1
@@ -80,7 +85,7 @@ def _print_output(command: str, text: str, state: str) -> int:
 
 
 def _redirect_to_null(stream: Any) -> None:
-    """Discards a stream: at the end Python writes the rest of its buffer, and would fail once more."""
+    """Discards a stream, because at the end Python writes the rest of its buffer and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -108,9 +113,9 @@ def _adopt(options: argparse.Namespace) -> int:
 
 
 def _all_places(options: argparse.Namespace) -> dict[str, str]:
-    """The gradient of all places, by function and node, that the options do not name one by one."""
+    """The gradient of each place, by function and node, that no option names."""
     if options.gradients == "saved":
-        return {}  # It is that of places without a name.
+        return {}  # The default.
     named = {name for name, _ in options.place}
     found = [found for found in saved_model.inspect(options.source) if found.kind == "tf.custom_gradient"]
     places = [(f"{each.function}/{each.node}" if each.function else each.node, each.node) for each in found]
@@ -118,14 +123,44 @@ def _all_places(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _check(command: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments `check`, `inputs` and `progress` of a function that writes a model."""
+    """The arguments `check`, `inputs` and `progress` of `strip`, `override` and `adopt`."""
     api = f"saved_model.{command}"
     inputs = None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
     return {"check": options.check, "inputs": inputs, "progress": _print_to_stderr}
+
+
+def _audit(options: argparse.Namespace) -> int:
+    signatures = _signatures(options.path)
+    name = options.signature or ("serving_default" if "serving_default" in signatures else next(iter(signatures)))
+    if name not in signatures:
+        raise ValueError(
+            f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
+            f"{text.quoted(sorted(signatures))}."
+        )
+    inputs = options.inputs and _inputs.read_npz("audit", options.inputs, options.path)
+    if inputs is not None and name not in inputs:
+        raise ValueError(
+            f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
+        )
+    report = testing.audit(signatures[name], inputs and inputs[name], progress=_print_to_stderr)
+    if options.html is not None:
+        options.html.write_text(report.to_html(), encoding="utf-8")
+    return _print_output("audit", str(report), "nothing was changed") or int(bool(report.wrong))
+
+
+def _signatures(path: pathlib.Path) -> Any:
+    """The signatures of a SavedModel; ValueError if it has none."""
+    loaded = tf.saved_model.load(str(path))
+    if not loaded.signatures:
+        raise ValueError(
+            f"audit: '{path}' must have a signature, got none. Load it in Python, and pass one of its functions "
+            "to tf_cg_ops.testing.audit."
+        )
+    return loaded.signatures
 
 
 def _inspect(options: argparse.Namespace) -> int:
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
     output = as_json if options.json else _report_text.gradient_table(found)
-    return _print_output("inspect", output, "the model is as it was")
+    return _print_output("inspect", output, "the model was not changed")

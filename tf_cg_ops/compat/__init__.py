@@ -1,4 +1,4 @@
-"""The `custom_gradient` of TensorFlow Probability and of TensorFlow 1: change one import and keep the calls."""
+"""The `custom_gradient` of TensorFlow Probability and of TensorFlow 1: change the import and keep your calls."""
 
 from . import bayesflow as bayesflow
 from . import tfp_math as tfp_math

@@ -1,28 +1,32 @@
 """`tf.contrib.bayesflow.custom_grad.custom_gradient` of TensorFlow 1, with its signature and output shape."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls
+from tf_cg_ops._src.core.types import Axis, TensorLike
 from tf_cg_ops._src.embed_gradient import alignment, dynamic_axis
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
+
+__all__ = ["custom_gradient"]
 
 _API = "compat.bayesflow.custom_gradient"
 
 
 @dispatch.takes_keras_tensors(_API, misplaced_calls.for_values(_API))
 def custom_gradient(
-    fx: Any,
-    gx: Any,
-    x: Any,
-    axis: Any = (),
+    fx: TensorLike,
+    gx: TensorLike,
+    x: TensorLike,
+    axis: Axis | tf.Tensor = (),
     fx_gx_manually_stopped: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as TensorFlow 1's contrib function did.
+    """Returns `fx` with `gx` as its derivative with respect to `x`, like TensorFlow 1's contrib function.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -33,37 +37,37 @@ def custom_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [[5.0, 5.0], [70.0, 70.0]]
 
-    The result has the shape and the derivatives, of every order, of the contrib function's formula
+    The result has the shape and all derivatives of the contrib function's formula
 
         sum_x = reduce_sum(x, axis)
         h     = fx + gx * (sum_x - stop_gradient(sum_x))
 
-    Its shape is the broadcast of `fx`, `gx` and `sum_x`; its gradient is
+    so its shape is the broadcast of `fx`, `gx` and `sum_x`, and its gradient is
 
         dx = dy * conj(gx), summed down to the shape of sum_x, and the same for every element of one event
 
     Args:
       fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
-      gx: The derivative, in the dtype of `fx`, broadcastable with `fx` and `reduce_sum(x, axis)`.
+      gx: The derivative, in the dtype of `fx`. It must broadcast with `fx` and `reduce_sum(x, axis)`.
       x: The variable of the derivative, in the dtype of `fx`.
-      axis: The event dimensions of `x`: an int, a sequence of ints or an integer Tensor. `()`: none, each element is an
-        event. `None`: all, `x` is one event.
-      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too; otherwise no gradient flows into them.
+      axis: The event dimensions of `x`: an int, a sequence of ints or an integer Tensor. With `()`, each element of `x`
+        is an event; with `None`, all of `x` is one event.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too. Otherwise no gradient flows into them.
       name: A name for the operation.
 
     Returns:
       A Tensor of the dtype of `fx` with the broadcast shape of `fx`, `gx` and `reduce_sum(x, axis)`.
 
     Raises:
-      ValueError: The shapes do not broadcast, or `axis` names a dimension that `x` does not have, or one twice, and the
-        shapes are known at the call.
-      TypeError: As `tf_cg_ops.embed_gradient`.
-      tf.errors.InvalidArgumentError: As ValueError, if the shapes are known at run time only.
+      ValueError: The shapes are known at the call and do not broadcast, or `axis` names a dimension that `x` does not
+        have, or one twice.
+      TypeError: See `tf_cg_ops.embed_gradient`.
+      tf.errors.InvalidArgumentError: The same as ValueError, if the shapes are only known at run time.
 
-    Compared with TensorFlow: the signature, shapes and derivatives are those of
-    `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6). Here the value is `fx` bit for bit, also where
-    `x` or `gx` is not finite, and no data moves if `fx` has the shape of the result. `tf_cg_ops.embed_gradient` also
-    takes a derivative for each element of an event.
+    Differs from `tf.contrib.bayesflow.custom_grad.custom_gradient` (TensorFlow 1.6):
+
+    - The value is `fx` bit for bit, even where `x` or `gx` is not finite.
+    - If `fx` has the shape of the result, no data moves.
     """
     stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
     static_axis = convert.to_axis(_API, axis)
@@ -107,7 +111,7 @@ def _with_dynamic_axis(
     stopped: bool,
     name: str | None,
 ) -> tf.Tensor:
-    """`custom_gradient` for an axis, or for ranks, that are known at run time only."""
+    """`custom_gradient` if the axis or the ranks are only known at run time."""
     x_shape = dynamic_axis.shape_of(x)
     if axis is None:
         is_event = tf.ones_like(x_shape, tf.bool)
@@ -125,21 +129,20 @@ def _with_dynamic_axis(
 def _broadcast(
     fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Broadcasts fx with gx and the batch; returns fx itself if it has that shape already."""
+    """Broadcasts fx with gx and the batch. Returns fx itself if it has that shape already."""
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
         message = (
-            f"{_API}: the shapes do not broadcast together; expected sizes that are equal or 1, got fx of shape "
-            f"{fx.shape}, gx of shape {gx.shape} and reduce_sum(x, axis) of shape {static_batch}. Reshape fx and "
-            "gx to the shape of reduce_sum(x, axis)."
+            f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes {fx.shape}, {gx.shape} "
+            f"and {static_batch}. Reshape fx and gx to the shape of reduce_sum(x, axis)."
         )
         raise ValueError(message) from error
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
     message = (
-        f"{_API}: the shapes do not broadcast together; expected sizes that are equal or 1, got two of fx, gx and "
-        "reduce_sum(x, axis) with the shapes that follow. Reshape fx and gx to the shape of reduce_sum(x, axis)."
+        f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes below for two of them. "
+        "Reshape fx and gx to the shape of reduce_sum(x, axis)."
     )
     shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))
     shape = dynamic_axis.broadcast_shapes(message, shape, dynamic_batch())

@@ -1,22 +1,32 @@
 """`tfp.math.custom_gradient` with its signature, as a true vector-Jacobian product."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls
+from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.embed_gradient import dynamic_axis
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
+
+__all__ = ["custom_gradient"]
 
 _API = "compat.tfp_math.custom_gradient"
 
 
 @dispatch.takes_keras_tensors(_API, misplaced_calls.for_values(_API))
 def custom_gradient(
-    fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: bool = False, name: str | None = None
+    fx: TensorLike,
+    gx: TensorLike | Sequence[TensorLike],
+    x: TensorLike | Sequence[TensorLike],
+    fx_gx_manually_stopped: bool = False,
+    name: str | None = None,
 ) -> tf.Tensor:
-    """Embeds the derivative `gx` with respect to `x` in the value `fx`, as `tfp.math.custom_gradient` promises.
+    """Returns `fx` with `gx` as its derivative with respect to `x`, as `tfp.math.custom_gradient` promises.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -27,8 +37,8 @@ def custom_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [2.0, 40.0, 600.0]
 
-    The promise is `tf.gradients(h, x) == gx` for an `fx` of any shape. These vector-Jacobian products keep it, where
-    `F` and `X` are the shapes of `fx` and `x`:
+    The promise is `tf.gradients(h, x) == gx`, for `fx` of any shape. This function keeps it with a vector-Jacobian
+    product that depends on the shapes `F` of `fx` and `X` of `x`:
 
     | shapes                               | `fx` is                              | `dx`                              |
     |--------------------------------------|--------------------------------------|-----------------------------------|
@@ -36,31 +46,31 @@ def custom_gradient(
     | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
     | any other                            | no function with a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
 
-    Only shapes decide: if `x` is square, an `fx` of one dimension is always a function of its rows.
+    Only the shapes are checked: if `x` is square, an `fx` of one dimension always counts as a function of its rows.
 
     Args:
       fx: The value, a Tensor or a value that converts to one, of a dtype that `tf_cg_ops.embed_gradient` takes.
-      gx: The derivative: a Tensor of the shape of `x`, or a list of them if `x` is a list. As in TFP, a scalar goes
-        with an `x` of one dimension and the other way round, and so do `[n]` and `[n, ..., n]`: `gx` is broadcast to
-        the shape of `x`, or summed down to it.
+      gx: The derivative: a Tensor of the shape of `x`, or a list of them if `x` is a list. As in TFP, a scalar also
+        goes with an `x` of one dimension, and the other way round, and so do `[n]` and `[n, ..., n]`. Then `gx` is
+        broadcast to the shape of `x`, or summed down to it.
       x: The variable of the derivative: a Tensor or a list of Tensors, in the dtype of `fx`.
-      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too; otherwise no gradient flows into them.
+      fx_gx_manually_stopped: If True, `fx` and `gx` are differentiated, too. Otherwise no gradient flows into them.
       name: A name for the operation.
 
     Returns:
       A Tensor with the value, shape and dtype of `fx`.
 
     Raises:
-      ValueError: `gx` and `x` are lists of different lengths, or empty; or the shapes of a `gx` and its `x` differ in
-        another way than those above.
-      TypeError: As `tf_cg_ops.embed_gradient`.
-      tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that is known at run time only.
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or a `gx` has another shape than its `x`, and
+        is not one of the exceptions above.
+      TypeError: See `tf_cg_ops.embed_gradient`.
+      tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that is only known at run time.
 
-    Compared with TensorFlow Probability: `tfp.math.custom_gradient` has `mean(dy) * gx` for all shapes. That equals the
-    table if `dy` is uniform, as under `reduce_sum`; otherwise it is wrong in the first two rows. Here the value is `fx`
-    bit for bit, also where `x` or `gx` is not finite.
+    Differs from TensorFlow Probability's `tfp.math.custom_gradient`, which the promise and `mean(dy) * gx` are from:
 
-    Source: the promise and the formula `mean(dy) * gx` are TensorFlow Probability's.
+    - TFP has `mean(dy) * gx` for all shapes. If `dy` is uniform, as under `reduce_sum`, that equals the table. If not,
+      it is wrong in the first two rows.
+    - The value is `fx` bit for bit, even where `x` or `gx` is not finite.
     """
     stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
     fx, gx, x, suffixes = convert.to_tensor_pairs(_API, fx, gx, x)
@@ -72,7 +82,7 @@ def custom_gradient(
         return embed_tensors(fx, gx, x, None, stopped, name)
     if all(leading) and len(ranks) == 1:
         return embed_tensors(fx, gx, x, list(range(fx.shape.rank, ranks.pop())), stopped, name)
-    # One call takes one axis, so all pairs get one event dimension, the last.
+    # One call takes one axis, so every pair gets one event dimension, the last.
     pairs = [_with_event_last(fx, g, t, lead, stopped) for g, t, lead in zip(gx, x, leading, strict=True)]
     return embed_tensors(fx, [pair[0] for pair in pairs], [pair[1] for pair in pairs], [-1], stopped, name)
 
@@ -86,7 +96,7 @@ def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     have_same_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
     if have_same_rank and not gx.shape.is_compatible_with(x.shape):
         raise _shapes_differ(gx, x, suffix)
-    message = _message(suffix, "the same shape for both", "the shapes that follow")
+    message = _message(suffix, "", "the shapes below for gx and x")
     shapes = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         gx = tf.identity(gx)
@@ -94,14 +104,14 @@ def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
 
 
 def _shapes_differ(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> ValueError:
-    return ValueError(_message(suffix, f"the shape of x{suffix}, {x.shape}, for gx{suffix}", gx.shape))
+    return ValueError(_message(suffix, f", {x.shape}", gx.shape))
 
 
-def _message(suffix: str, expected: str, got: Any) -> str:
+def _message(suffix: str, shape_of_x: str, got: Any) -> str:
     gx, x = "gx" + suffix, "x" + suffix
     return (
-        f"{_API}: {gx} and {x} differ in shape; expected {expected}, got {got}. Broadcast {gx} to the shape of {x}, or "
-        "use tf_cg_ops.embed_gradient, which broadcasts."
+        f"{_API}: {gx} must have the shape of {x}{shape_of_x}, got {got}. Broadcast {gx} to the shape of {x}, or use "
+        "tf_cg_ops.embed_gradient, which broadcasts."
     )
 
 
@@ -117,12 +127,12 @@ def _sum_to_x(gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     gx_shape, x_shape = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     broadcast_shape = tf.raw_ops.BroadcastArgs(s0=gx_shape, s1=x_shape)
     reduction_dims, _ = tf.raw_ops.BroadcastGradientArgs(s0=x_shape, s1=broadcast_shape)
-    # The gradient of reduce_sum takes dimensions of 32 bits.
+    # The gradient of reduce_sum needs 32-bit dimensions.
     return tf.reshape(tf.reduce_sum(tf.broadcast_to(gx, broadcast_shape), tf.cast(reduction_dims, tf.int32)), x_shape)
 
 
 def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
-    """Whether the shape of fx is a leading part of that of x; None if that is known at run time only."""
+    """Whether the shape of fx is a leading part of the shape of x; None if only the run time knows."""
     if fx.rank == 0:
         return True
     if fx.rank is None or x.rank is None:
@@ -135,7 +145,7 @@ def _is_leading_part(fx: tf.TensorShape, x: tf.TensorShape) -> bool | None:
 def _with_event_last(
     fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, is_leading: bool | None, stopped: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pair as a gx and an x with one event dimension, the last."""
+    """Reshapes the pair to have one event dimension, the last."""
     fx_shape, x_shape = dynamic_axis.shape_of(fx), dynamic_axis.shape_of(x)
     rank = tf.size(fx_shape)
     if is_leading is True:
@@ -144,10 +154,10 @@ def _with_event_last(
     if is_leading is False:
         function = embed_tensors(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
         return _divide_by_size(fx, function, False)
-    # Both cases at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)). If the shape of fx leads that of x, then
-    # z has the shape of fx and the weight is 1; otherwise z is a single number and the weight is 1 / size of fx.
+    # Both cases at once: h = fx + weight * z with z = 0 + gx * (x - stop(x)). If the shape of fx is a leading part of
+    # the shape of x, z has the shape of fx and the weight is 1. Otherwise z is a scalar and the weight 1 / size of fx.
     padding = tf.fill([rank], tf.constant(-1, tf.int64))
-    # tf.equal and not ==, which compares identities in a graph of TensorFlow 1.
+    # Not ==, because it compares identities in a TensorFlow 1 graph.
     leads = tf.reduce_all(tf.equal(tf.concat([x_shape, padding], 0)[:rank], fx_shape))
     batch = tf.where(leads, fx_shape, tf.ones_like(fx_shape))
     event_size = tf.where(leads, tf.reduce_prod(x_shape[rank:]), tf.reduce_prod(x_shape))
@@ -159,8 +169,8 @@ def _with_event_last(
 
 
 def _divide_by_size(fx: tf.Tensor, functions: tf.Tensor, weigh_one: bool | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weight 1 / size of fx, or 1 if `weigh_one`, and the functions with a last dimension for it."""
-    # In float16 the weight of more than 65,504 elements would be zero: its square root is applied twice.
+    """The weight 1 / size of fx (or 1 if `weigh_one`), and the functions with a last dimension for it."""
+    # In float16 the weight would be zero for more than 65,504 elements, so its square root is applied twice.
     steps = 2 if fx.dtype == tf.float16 else 1
     size = tf.cast(tf.maximum(tf.size(fx, out_type=tf.int64), 1), tf.float64)
     weight = tf.cast(tf.where(weigh_one, tf.ones_like(size), size ** (-1.0 / steps)), fx.dtype)

@@ -1,6 +1,6 @@
-"""Layers for `tf.keras`: for Keras 3, or for tf_keras if TF_USE_LEGACY_KERAS is set.
+"""Custom gradients as Keras layers, for Keras 3, or for tf_keras if TF_USE_LEGACY_KERAS is set.
 
-`tf_cg_ops.layers.tf_keras` always has the layers for tf_keras.
+`tf_cg_ops.layers.tf_keras` has the same layers for tf_keras.
 """
 
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""SavedModels: `inspect` lists gradients, `override` and `adopt` change them, `strip` removes this library's ops."""
+"""Works on SavedModels: `inspect` lists gradients, `override` and `adopt` change them, `strip` removes them."""
 
 from ._adopt import AdoptedGradient as AdoptedGradient
 from ._adopt import AdoptReport as AdoptReport

@@ -1,19 +1,23 @@
-"""`adopt`: writes a SavedModel whose gradients of `tf.custom_gradient` work after loading."""
+"""`adopt`: copies a SavedModel, with gradients of `tf.custom_gradient` that work after loading."""
+
+from __future__ import annotations
 
 import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
+from tf_cg_ops._src.rewrite.rule_table import Rule
 
 from . import _compare_models
 from ._changed_copy import write_changed_copy
@@ -42,16 +46,16 @@ from ._rewrite_body import rewrite_body
 
 _API = "saved_model.adopt"
 _SAVED, _AUTODIFF, _MISSING = "saved", "autodiff", "missing"
-# For an op in a gradient function, of whose outputs a derivative is an error.
+# For an op in a gradient function whose own gradient is missing.
 _MISSING_WORDING = dataclasses.replace(
     without_gradient_function(_API),
     not_traced=(
-        "the file did not hold the gradient function of '{function}', which a derivative of higher order needs. "
-        "Adopt the model with a rule for it: gradients={{'{function}': rule}}."
+        "the adopted file did not contain the gradient function of '{function}', which a derivative of higher order "
+        "needs. Adopt the model with a rule for it: gradients={{'{function}': rule}}."
     ),
 )
 # "saved", "autodiff" or a rule.
-_Choice = str | Callable[..., Any]
+_Choice: TypeAlias = str | Rule
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,13 @@ class AdoptedGradient:
     """A gradient of `tf.custom_gradient` that was replaced.
 
     Attributes:
-      function: The function of the graph that holds it; empty if the graph itself does.
+      function: The function of the graph that contains it; empty for the graph itself.
       node: Its operation there.
-      gradients: Its new gradient: "saved", "autodiff", or the name of a rule; "missing" inside of a gradient function
-        for which the file has no further one: derivatives of higher order raise an error.
-      difference: The largest difference between the gradient function of the file and automatic differentiation of the
-        ops inside, over the largest element of both, for random numbers; None if they were not compared.
-      detail: The reason if they were not compared.
+      gradients: Its new gradient: "saved", "autodiff" or the name of a rule. It is "missing" if the op is in a gradient
+        function and the file does not have the gradient of the op. Derivatives of higher order then raise an error.
+      difference: The largest difference between the file's gradient function and automatic differentiation of the ops
+        inside, for random numbers, divided by the largest element of both; None if they were not compared.
+      detail: Why they were not compared.
     """
 
     function: str
@@ -77,7 +81,7 @@ class AdoptedGradient:
 
 @dataclass(frozen=True)
 class AdoptReport:
-    """The changes that `adopt` made.
+    """What `adopt` changed.
 
     Attributes:
       source: The folder of the source.
@@ -97,33 +101,23 @@ class AdoptReport:
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    gradients: _Choice | Mapping[str, _Choice] = _SAVED,
+    gradients: str | Rule | Mapping[str, str | Rule] = "saved",
     *,
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> AdoptReport:
-    """Copies the SavedModel at `source` to `target`, with gradients of `tf.custom_gradient` that work after loading.
-
-    A SavedModel that was made with `tf.custom_gradient` computes its values, but its gradients often fail: a name
-    means nothing (`LookupError`), or a tensor is out of scope (`TypeError`). With `gradients="saved"` each gradient
-    function that the file holds becomes a rule as those of `tf_cg_ops.custom_gradient`, in loops and conditionals, too:
-    the gradient of the values `y` with respect to the arguments `x` is
-
-        dx = gradient_function(dy)
-
-    With `gradients="autodiff"` TensorFlow differentiates the ops that compute the values. Such a model needs no library
-    when it is loaded.
+    """Copies a SavedModel, with gradients of `tf.custom_gradient` that work after loading.
 
     >>> import tempfile
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @tf.custom_gradient
-    ... def steep(x):
-    ...     return tf.sign(x), lambda dy: 3.0 * dy
+    ... def fires(x):  # In a process that loads the file, the gradient of the loop raises a TypeError.
+    ...     return tf.sign(x), lambda dy: dy / (1.0 + tf.abs(x))
     >>> model = tf.Module()
     >>> model.f = tf.function(
-    ...     lambda x: tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, steep(x)), (0, x))[1],
+    ...     lambda x: tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, fires(x)), (0, x))[1],
     ...     input_signature=[tf.TensorSpec([None])],
     ... )
     >>> folder = tempfile.mkdtemp()
@@ -132,20 +126,29 @@ def adopt(
     >>> [found.gradients for found in report.adopted], report.comparisons[0].verdict
     (['saved'], 'equal, bit for bit')
     >>> loaded = tf.saved_model.load(folder + "/adopted")
-    >>> x = tf.constant([-1.0, 2.0])
+    >>> x = tf.constant([-1.0, 3.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = loaded.f(x)
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
-    [9.0, 90.0]
+    [0.25, 1.25]
+
+    After loading, TensorFlow computes the values of such a model, but often not its gradients. With the default
+    `gradients="saved"`, each gradient function in the file becomes a rule like one of `tf_cg_ops.custom_gradient`, also
+    in loops and conditionals: the gradient of the values `y` with respect to the arguments `x` is
+
+        dx = gradient_function(dy)
+
+    With "autodiff", TensorFlow differentiates the ops that compute the values, and the copy needs no library when it is
+    loaded. The guide "Train on someone else's SavedModel" says when gradients fail, and how the copy is checked.
 
     Args:
       source: The folder of a SavedModel.
       target: The folder to write. Its parent must exist.
-      gradients: "saved", "autodiff", or a dictionary from the name of a node, or of a function and a node as in
-        "function/node", to one of the two or a rule, for places that shall have another gradient than "saved".
-        `saved_model.inspect` lists the places. A rule is `rule(op, *dy)` as for `tf_cg_ops.override_gradients`; there
-        `op.inputs` are the arguments and `op.outputs` the results.
+      gradients: "saved", "autodiff" or a rule for all places; or a dict from places to one of these, where all other
+        places are "saved". A place is the name of a node, or of a function and a node, "function/node", as
+        `saved_model.inspect` lists them. A rule is `rule(op, *dy)`, as for `tf_cg_ops.override_gradients`; `op.inputs`
+        are the arguments of the decorated function and `op.outputs` its results.
       check: Whether to run and compare both models.
       inputs: The inputs of the check, as for `strip`.
       progress: Called with a line of text before each step.
@@ -154,21 +157,18 @@ def adopt(
       An AdoptReport. For each place it has the difference between "saved" and "autodiff", in numbers.
 
     Raises:
-      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the parent of
-        `target` is not a folder.
+      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
+        folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
-      TypeError: An argument has a wrong type, or a rule does not take the op and its upstream gradients.
-      ValueError: `gradients` is not such a choice, or names no place; the file does not hold a gradient function, or
-        one reads a tensor that its place does not get; a rule returned wrong gradients; the SavedModel cannot be read,
-        is malformed, or cannot be loaded for the check; `target` lies inside `source`; `inputs` names an unknown
-        signature or argument, or the source fails with them.
+      TypeError: An argument has the wrong type, or a rule does not take the op and its upstream gradients.
+      ValueError: `gradients` is not one of these choices, or names a place that the model does not have; the file does
+        not contain a gradient function, or one reads a tensor that its place does not get; a rule returns wrong
+        gradients; the SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
+        `source`; `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The new model fails, or computes other values.
 
-    If there is any error, nothing is written.
-
-    Compared with `tf.saved_model.load`: that registers the gradient functions of the file in the process that loads it.
-    It finds none in a file that was saved with `experimental_custom_gradients=False`, and those in loops fail.
+    If there is an error, nothing is written.
     """
     choices = gradients.values() if isinstance(gradients, Mapping) else [gradients]
     for choice in choices:
@@ -201,7 +201,7 @@ class _Adoption:
     adopted: list[AdoptedGradient]
 
     def change(self, meta_graph: Any) -> None:
-        """Changes the graph and all functions that hold such gradients, those that compute gradients first."""
+        """Changes the graph and all functions that contain such gradients, gradient functions first."""
         with raised_as_value_error(_API, self.source):
             check_graph(meta_graph.graph_def)
             holders = list(_holders(meta_graph))
@@ -212,21 +212,20 @@ class _Adoption:
         update_op_list(meta_graph)
 
     def check_all_matched(self) -> None:
-        """Raises ValueError if a name in the dictionary is that of no place."""
+        """Raises ValueError if the user's dict has a key that is not a place."""
         places = [place_of(found.function, found.node) for found in self.adopted]
         named = self.gradients if isinstance(self.gradients, Mapping) else ()
         unmatched = set(named) - {*places, *(found.node for found in self.adopted)}
         if unmatched:
             raise ValueError(
-                f"{_API}: gradients names places that '{self.source}' does not have: {text.quoted(sorted(unmatched))}; "
-                "expected those of gradients of tf.custom_gradient, got a model with "
-                f"{text.quoted(places) or 'none'}. Name a node, or a function and a node, as saved_model.inspect lists "
-                "them."
+                f"{_API}: the keys of gradients must be places of tf.custom_gradient in '{self.source}', which has "
+                f"{text.quoted(places) or 'none'}, got {text.quoted(sorted(unmatched))}. Name a node, or a function "
+                "and a node, as saved_model.inspect lists them."
             )
 
     def _change_body(self, meta_graph: Any, plain: Any, holder: str) -> None:
         with raised_as_value_error(_API, self.source):
-            # Again for each of them: the functions before it have changed.
+            # For each holder again, because the functions before it have changed.
             body, plain_body = (import_body(graph.graph_def, holder) for graph in (meta_graph, plain))
             captures, plain_captures = Captures(meta_graph), Captures(plain)
         serves_gradients = holder in gradient_functions(meta_graph.graph_def).values()
@@ -268,9 +267,8 @@ def _attach_saved(
 ) -> list[tf.Tensor]:
     if gradient is None:
         raise ValueError(
-            f"{_API}: the file does not hold the gradient function of '{place}'; expected a model that was saved with "
-            "its custom gradients, got one without. Pass gradients='autodiff', or a rule for it: "
-            f"gradients={{'{place}': rule}}."
+            f"{_API}: the file must contain the gradient function of '{place}', got a model that was saved without it. "
+            f"Pass gradients='autodiff', or a rule for it: gradients={{'{place}': rule}}."
         )
 
     def backward(dys: Sequence[Any]) -> list[Any]:
@@ -281,9 +279,8 @@ def _attach_saved(
     exception = live_rule.exception_of(outputs[0].op)
     if isinstance(exception, UnreachableError):
         raise ValueError(
-            f"{_API}: the gradient of '{place}' reads a tensor from outside of the function that the function does not "
-            f"get; expected tensors that the value reads, too. Pass gradients={{'{place}': 'autodiff'}}, or a rule for "
-            "it."
+            f"{_API}: the gradient function of '{place}' must read only tensors that the value reads, too, got another "
+            f"one from outside of the function. Pass gradients={{'{place}': 'autodiff'}}, or a rule for it."
         )
     if exception is not None:
         raise exception
@@ -291,7 +288,7 @@ def _attach_saved(
 
 
 def _num_consumed(op: Any) -> int:
-    """The number of outputs of an op up to the last one that is read: without its gradient, the number of results."""
+    """The number of outputs up to the last one that is read: the number of results, if the gradient does not tell."""
     return max((i + 1 for i, output in enumerate(op.outputs) if output.consumers()), default=1)
 
 
@@ -300,7 +297,7 @@ def _raise_lookup_error(dys: Sequence[Any]) -> list[Any]:
 
 
 def _holders(meta_graph: Any) -> Iterator[str]:
-    """The functions with foreign gradients, and "" for the graph: each after those that its gradients need."""
+    """The functions with foreign gradients, and "" for the graph. Functions that their gradients need come first."""
     library = functions_of(meta_graph.graph_def)
     done: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Writes a changed copy of a SavedModel, as a whole or not at all, after a comparison with the source."""
+"""Compares a changed copy of a SavedModel with its source, and writes it completely or not at all."""
 
 import os
 import pathlib
@@ -30,24 +30,24 @@ def write_changed_copy(
     inputs: Mapping[str, Mapping[str, Any]] | None,
     progress: Callable[[str], None] | None,
 ) -> list[_compare_models.Comparison] | None:
-    """Applies `change` to the SavedModel, and writes the copy if values stay the same.
+    """Applies `change` to the SavedModel, and writes the copy if its values are the same.
 
-    `change` gets the proto, the source and a function that reports progress, and returns whether it changed anything;
-    if it fails, nothing is written. Returns the comparisons, which are None without the check.
+    `change` gets the proto, the source and a function that reports progress, and returns whether it changed anything.
+    If it fails, nothing is written. Returns the comparisons, or None without the check.
     """
     source, target = to_path(api, "source", source), to_path(api, "target", target)
     check, inputs = convert.to_bool(api, "check", check), _inputs.checked(api, inputs)
     if progress is not None and not callable(progress):
         raise TypeError(f"{api}: progress must be a function of a string, or None, got {text.describe(progress)}.")
     report_progress = progress or (lambda _: None)
-    with tf.init_scope():  # Outside of a function that is being traced.
+    with tf.init_scope():  # A caller can be tracing a function.
         report_progress(f"reading {source}")
         proto = read_saved_model(api, source)
         _check_target(api, source, target)
         _check_variables(api, source, proto)
         _inputs.check_names(api, proto, inputs)
         is_changed = change(proto, source, report_progress)
-        # Beside the target: there, renaming is atomic. If anything fails, the folder is removed.
+        # Next to the target, where renaming is atomic. If anything fails, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             staged = pathlib.Path(folder) / target.name
             report_progress(f"writing {target}")
@@ -67,7 +67,7 @@ def write_changed_copy(
 
 
 def _check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
-    """Raises an OSError or ValueError if the target cannot become a new folder."""
+    """Raises an OSError or ValueError if the target cannot be a new folder."""
     if target.exists() or target.is_symlink():
         raise FileExistsError(f"{api}: the target '{target}' exists already. Name another path, or remove it first.")
     if source.resolve() in target.resolve().parents:
@@ -77,7 +77,7 @@ def _check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
-    """Raises FileNotFoundError if the model has variables and files of their values are missing."""
+    """Raises FileNotFoundError if the model has variables, but files with their values are missing."""
     folder = path / "variables"
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     # The name of each shard tells their number.
@@ -86,8 +86,8 @@ def _check_variables(api: str, path: pathlib.Path, proto: Any) -> None:
     missing = next((name for name in expected if name not in names), None)
     if missing and any(map(_has_variables, proto.meta_graphs)):
         raise FileNotFoundError(
-            f"{api}: values of variables are missing: there is no file {missing} in '{folder}'. Copy the whole folder "
-            "of the SavedModel."
+            f"{api}: '{folder}' must contain the values of the variables, but {missing} is missing. Copy the whole "
+            "folder of the SavedModel."
         )
 
 
@@ -97,16 +97,16 @@ def _has_variables(meta_graph: Any) -> bool:
 
 
 def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
-    """Copies all files, with the graphs of `proto` unless it is None; links become copies."""
+    """Copies all files, with the graphs of `proto` unless it is None. Links become copies."""
     replaced = {*GRAPH_FILES, _FINGERPRINT} if proto else set()
 
-    # Only files are skipped: copying a pipe of such a name fails, and loading it later might never end.
+    # Only files are skipped. Copying a pipe of such a name fails; to load it later might never end.
     def skip(folder: str, names: list[str]) -> set[str]:
         path = pathlib.Path(folder)
         return {name for name in replaced.intersection(names) if (path / name).is_file()} if path == source else set()
 
     shutil.copytree(source, target, ignore=skip)
-    # A read-only folder, copied from a read-only source, could not be renamed.
+    # The copy of a read-only folder is read-only, and could not be renamed.
     target.chmod(target.stat().st_mode | stat.S_IRWXU)
     if proto is None:
         return
@@ -117,6 +117,6 @@ def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> N
         except ValueError as error:
             reason = str(error).strip().splitlines()[-1].rstrip(".")  # Earlier lines name the file.
             raise ValueError(
-                f"{api}: TensorFlow cannot make a fingerprint of the graphs in '{source}'; expected names of functions "
-                f"as tf.saved_model.save gives them, got: {reason}. The file was changed: save or copy the model again."
+                f"{api}: '{source}' must have function names that TensorFlow can make a fingerprint of, got {reason}. "
+                "The file was changed: save or copy the model again."
             ) from error

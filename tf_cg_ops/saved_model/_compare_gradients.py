@@ -1,4 +1,4 @@
-"""Compares, in numbers, a gradient function of the file with automatic differentiation of the ops inside."""
+"""Compares a gradient function of the file with automatic differentiation of the ops inside, for random numbers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from ._graphs import Body, nodes_of
 
 
 def to_compare(meta_graph: Any) -> Any:
-    """A copy of a meta graph whose bodies `compare_gradients` takes: without foreign gradients and the order of ops.
+    """A copy of a meta graph for `compare_gradients`, without foreign gradients and control dependencies.
 
-    An op that waits for the read of a variable would run the read.
+    With a control dependency on the read of a variable, an op would run the read.
     """
     plain = type(meta_graph).FromString(meta_graph.SerializeToString())
     for node in nodes_of(plain.graph_def):
@@ -27,19 +27,19 @@ def to_compare(meta_graph: Any) -> Any:
 def compare_gradients(
     body: Body, node: str, gradient: SavedGradient | None, captures: Captures
 ) -> tuple[float | None, str]:
-    """The difference of the two gradients of a node of a body from `to_compare`, or None and why there is none."""
+    """The difference between the two gradients of a node of a body from `to_compare`, or None and the reason."""
     if gradient is None:
-        return None, "the file does not hold the gradient function"
+        return None, "the file does not contain the gradient function"
     try:
         return _relative_difference(body, body.graph.get_operation_by_name(node), gradient, captures), ""
-    except Exception as error:  # A model may need anything that random numbers do not give: the report shows it.
+    except Exception as error:  # Random numbers can fail in any model, in any way. The report shows the error.
         return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _relative_difference(body: Body, op: Any, gradient: SavedGradient, captures: Captures) -> float:
-    """The largest difference of the two gradients of an op, over the largest of their elements.
+    """The largest difference between the two gradients of an op, divided by the largest of their elements.
 
-    The arguments of the op, and all that comes from outside, such as values of variables, are random numbers.
+    The arguments of the op, and everything from outside, such as the values of variables, are random numbers.
     """
     num_results = gradient.num_results
     results, inputs = list(op.inputs)[:num_results], list(op.inputs)[num_results:]
@@ -53,7 +53,7 @@ def _relative_difference(body: Body, op: Any, gradient: SavedGradient, captures:
     _check_reads([*inputs, *fed.values()])
     values: dict[int, Any] = {}
     for tensor in (*inputs, *fed.values()):
-        # One value for each variable, also if several ops read it.
+        # All ops that read a variable get the same value.
         key = id(_handle_of(tensor.op)) if tensor.op.type == "ReadVariableOp" else id(tensor)
         if key not in values:
             values[key] = _random_value(body, tensor)
@@ -66,7 +66,7 @@ def _relative_difference(body: Body, op: Any, gradient: SavedGradient, captures:
 
 
 def _automatic_gradient(results: Sequence[tf.Tensor], x: tf.Tensor, dys: Sequence[tf.Tensor]) -> tf.Tensor | None:
-    """The gradient with respect to x; if x was read from a variable, to all reads of that variable."""
+    """The gradient with respect to x. If x was read from a variable, with respect to all reads of that variable."""
     sources = [x]
     if x.op.type == "ReadVariableOp":
         others = [t for t in _from_outside(results) if t.op.type == "ReadVariableOp" and t is not x]
@@ -80,14 +80,14 @@ def _random_like(result: tf.Tensor, seed: int) -> tf.Tensor:
 
 
 def _dense(gradient: Any, x: tf.Tensor) -> tf.Tensor | None:
-    """The gradient with respect to x; None for an integer."""
+    """The gradient with respect to x as a Tensor; None if x has integers."""
     if not x.dtype.is_floating and not x.dtype.is_complex:
         return None
     return tf.zeros_like(x) if gradient is None else tf.convert_to_tensor(gradient)
 
 
 def _from_outside(tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
-    """The tensors that others depend on, and that only the caller of the function or a resource has."""
+    """The inputs of the function, and the tensors read from resources, that these tensors depend on."""
     waiting, seen = [tensor.op for tensor in tensors], set()
     while waiting:
         op = waiting.pop()
@@ -101,15 +101,15 @@ def _from_outside(tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
 
 
 def _check_reads(tensors: Sequence[tf.Tensor]) -> None:
-    """Raises NotImplementedError if two ops read one variable in two ways: their random numbers would not agree."""
+    """Raises NotImplementedError if two ops read a variable in different ways: their random numbers would not agree."""
     variables = {id(_handle_of(tensor.op)) for tensor in tensors if tensor.op.type == "ReadVariableOp"}
     for op in (tensor.op for tensor in tensors if tensor.op.type not in ("Placeholder", "ReadVariableOp")):
         if any(x.dtype == tf.resource for x in op.inputs) and id(_handle_of(op)) in variables:
-            raise NotImplementedError(f"{op.type} reads a part of a variable that ReadVariableOp reads, too")
+            raise NotImplementedError(f"{op.type} reads a part of a variable that ReadVariableOp reads as a whole")
 
 
 def _handle_of(read: Any) -> Any:
-    """The op that hands over the variable that an op reads."""
+    """The op with the handle of the variable that an op reads."""
     op = next(x for x in read.inputs if x.dtype == tf.resource).op
     while op.type == "Identity":
         op = op.inputs[0].op
@@ -117,7 +117,7 @@ def _handle_of(read: Any) -> Any:
 
 
 def _random_value(body: Body, tensor: tf.Tensor) -> np.ndarray:
-    """Random numbers for a tensor; the file knows the shapes of variables, and TensorFlow does not infer them."""
+    """Random numbers for a tensor. The file has the shapes of variables, which TensorFlow does not infer."""
     shape = tensor.shape
     if shape.rank is None:
         nodes = {node.name: node for node in body.nodes}

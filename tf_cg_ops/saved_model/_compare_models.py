@@ -15,11 +15,11 @@ from ._entry_points import EntryPoint, find_entry_points
 
 EQUAL, ROUNDING, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "not compared"
 
-_RANDOM = "the source gives other outputs each time, as random operations do"
+_RANDOM = "the source gives different outputs each time, as random operations do"
 
 Inputs = Mapping[str, Mapping[str, Any]]
 
-# Lines that TensorFlow writes around a message.
+# Lines that TensorFlow puts around a message.
 _NOISE = re.compile(
     r"Graph execution error|Detected at node|<stack traces|\[\[|\d+ (root|successful|derived) |You may be trying"
 )
@@ -27,9 +27,9 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of one signature or function of the source and of the target.
+    """The comparison of a signature or function in the source and in the target.
 
-    `verdict` is "equal, bit for bit", "equal up to rounding" or "not compared"; `detail` gives the reason.
+    `verdict` is "equal, bit for bit", "equal up to rounding" or "not compared", and `detail` the reason.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Comparison:
 
 @dataclass
 class _Result:
-    """A run of a model: its outputs and variables by name, or its error, and the inputs that it accepted."""
+    """A run of a model: its outputs and variables by name, or its error; and the inputs that it accepted."""
 
     values: dict[str, np.ndarray]
     error: str = ""
     inputs: Any = None
-    first_try: bool = True  # With the first inputs that were made up.
+    first_try: bool = True  # Whether it accepted the first inputs that were made up.
 
 
 def compare_models(
@@ -56,9 +56,9 @@ def compare_models(
     inputs: Inputs,
     progress: Callable[[str], None],
 ) -> list[Comparison]:
-    """Compares all signatures and functions of a meta graph; raises RuntimeError where outputs differ.
+    """Compares all signatures and functions of a meta graph. Raises RuntimeError if outputs differ.
 
-    `tags` is appended to their names, to tell those of several meta graphs apart.
+    `tags` is appended to their names, to tell several meta graphs apart.
     """
 
     def run(path: pathlib.Path, label: str, earlier: dict[str, _Result]) -> tuple[dict[str, _Result], Any]:
@@ -103,9 +103,9 @@ def _run_all(
     earlier: dict[str, _Result],
     progress: Callable[[str], None],
 ) -> tuple[dict[str, _Result], dict[str, EntryPoint]]:
-    """Runs all entry points of a freshly loaded model, which has the same variables each time.
+    """Loads the model, so that its variables are the same each time, and runs all entry points.
 
-    They get the inputs of an earlier result if there is one; those that failed then are skipped.
+    An entry point gets the inputs of its earlier result. If it failed then, it is skipped.
     """
     try:
         loaded = tf.saved_model.load(str(path), tags=list(meta_graph.meta_info_def.tags))
@@ -133,7 +133,7 @@ def _run_all(
 
 
 def _try_sizes(entry_point: EntryPoint) -> _Result:
-    """Runs with made-up inputs; takes the first size of unknown dimensions that succeeds."""
+    """Runs with made-up inputs, and tries several sizes for unknown dimensions until one succeeds."""
     if entry_point.function is None:
         return _Result({}, "it cannot be reached in the loaded model")
     errors: list[str] = []
@@ -151,7 +151,7 @@ def _try_sizes(entry_point: EntryPoint) -> _Result:
 
 
 def _run_with(entry_point: EntryPoint, arguments: Mapping[str, Any]) -> _Result:
-    """Runs with the user's keyword arguments; makes up those that are missing."""
+    """Runs with the user's keyword arguments, and made-up values for missing ones."""
     try:
         specs = entry_point.kwargs
         given = {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in arguments.items() if name in specs}
@@ -162,12 +162,12 @@ def _run_with(entry_point: EntryPoint, arguments: Mapping[str, Any]) -> _Result:
 
 
 def _run(entry_point: EntryPoint, inputs: Any) -> _Result:
-    """Runs, and then restores the variables: no other run depends on this one."""
+    """Runs, and then restores the variables, so that no other run depends on this one."""
     args, kwargs = inputs
     before = [variable.read_value() for variable in entry_point.variables]
     try:
         outputs = entry_point.function(*args, **kwargs) if entry_point.function else None
-    except Exception as error:  # A model may raise anything: the report shows it.
+    except Exception as error:  # A model can raise any exception. The report shows it.
         return _Result({}, _in_one_line(error))
     else:
         return _to_result(outputs, entry_point.variables, inputs)
@@ -198,7 +198,7 @@ def _named_arrays(outputs: Any) -> dict[str, np.ndarray]:
 
 
 def _in_one_line(error: Exception) -> str:
-    """The type and the first line of an error, or its last line that is no noise if the first is."""
+    """The type and the first line of an error. If that line is noise, the last line that is not."""
     text = re.sub(r"\{\{function_node \S+?\}\} ", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     without_noise = [line for line in lines if not _NOISE.match(line)] or lines
@@ -224,19 +224,19 @@ def _compare_results(
     if difference == 0:
         return Comparison(name, EQUAL)
     if difference <= 1:
-        return Comparison(name, ROUNDING, "TensorFlow may fuse and order operations in another way")
-    if is_random():  # Two runs may agree by chance, for example dropout of few elements.
+        return Comparison(name, ROUNDING, "TensorFlow can fuse and order operations differently")
+    if is_random():  # Two runs can agree by chance, for example with dropout of few elements.
         return Comparison(name, NOT_COMPARED, _RANDOM)
     raise RuntimeError(
-        f"{api}: {name} of the new model gives another {differing} than that of the source. Nothing was written; "
-        "please report it, with the model."
+        f"{api}: {name} gives another {differing} in the new model than in the source. Nothing was written; please "
+        "report it, with the model."
     )
 
 
 def _largest_difference(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> tuple[str, float]:
-    """The name of the arrays that differ most, and their difference as a multiple of what rounding explains.
+    """The name of the arrays that differ most, and by how many times what rounding explains.
 
-    0 means that no bit differs.
+    0 means that they are equal, bit for bit.
     """
     if expected.keys() != actual.keys():
         return ", ".join(sorted(expected.keys() ^ actual.keys())), float("inf")
@@ -263,7 +263,7 @@ def _difference(expected: np.ndarray, actual: np.ndarray) -> float:
     if not (np.isfinite(a[differ]).all() and np.isfinite(b[differ]).all()):
         return float("inf")
     largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
-    # A sum in another order may differ by more than the unit in the last place, but by less than its square root.
+    # A sum in another order can differ by more than the unit in the last place, but by less than its square root.
     rounding = largest * float(np.spacing(np.abs(np.ones([], expected.dtype)))) ** 0.75
     if rounding == 0.0:
         return float("inf")

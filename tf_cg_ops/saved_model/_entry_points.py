@@ -15,7 +15,7 @@ _SEARCHED_KINDS = ("user_object", "function", "bare_concrete_function")
 
 @dataclass
 class EntryPoint:
-    """A signature, or one trace of a function; `function` is None if it cannot be reached."""
+    """A signature, or one trace of a function. `function` is None if it cannot be reached."""
 
     name: str
     function: Any  # A ConcreteFunction.
@@ -24,7 +24,7 @@ class EntryPoint:
     variables: Sequence[tf.Variable] = ()
 
     def is_random(self) -> bool:
-        """Whether it, or a function that it calls, has a random operation without a seed: results then differ."""
+        """Whether it, or a function that it calls, has a random operation without a seed, so that results differ."""
         graph_def = self.function.graph.as_graph_def() if self.function else tf.compat.v1.GraphDef()
         return any(
             {"seed", "seed2"} <= node.attr.keys() and not node.attr["seed"].i and not node.attr["seed2"].i
@@ -33,15 +33,15 @@ class EntryPoint:
 
 
 def find_entry_points(loaded: Any, object_graph: Any) -> dict[str, EntryPoint]:
-    """All entry points by name. The name of a function is the shortest path of attributes that leads to it."""
+    """All entry points by name. A function's name is the shortest path of attributes that leads to it."""
     found = _signatures(loaded)
-    # From the object graph: `vars` and `dir` do not list __call__, and list much that is no function of the model.
+    # From the object graph, because `vars` and `dir` leave out __call__, and list much besides the model's functions.
     pending = deque([("", loaded, 0)] if object_graph.nodes else [])
     seen = {0}
     while pending:
         path, parent, number = pending.popleft()
         for child in sorted(object_graph.nodes[number].children, key=lambda child: child.local_name):
-            # Resources have functions, too: those run while a model is loaded.
+            # Resources are skipped: their functions run while a model is loaded.
             kind = object_graph.nodes[child.node_id].WhichOneof("kind")
             is_signatures = number == 0 and child.local_name == "signatures"
             if is_signatures or child.node_id in seen or kind not in _SEARCHED_KINDS:
@@ -56,7 +56,7 @@ def find_entry_points(loaded: Any, object_graph: Any) -> dict[str, EntryPoint]:
 
 
 def _signatures(loaded: Any) -> list[EntryPoint]:
-    # In a file that somebody changed, they may be anything.
+    # In a malformed file they can be anything.
     if not isinstance(loaded.signatures, Mapping):
         return [EntryPoint("signatures", None)]
     return [found for name, signature in loaded.signatures.items() for found in _of_function(name, signature)]
@@ -83,6 +83,6 @@ def _of_function(name: str, function: Any) -> list[EntryPoint]:
 
 
 def _of_concrete_function(name: str, function: Any) -> EntryPoint:
-    # The trace itself is called: its function may choose another trace for the same inputs.
+    # Calls the trace itself, because its function could choose another trace for the same inputs.
     args, kwargs = function.structured_input_signature
     return EntryPoint(name, function, args, kwargs, function.variables)

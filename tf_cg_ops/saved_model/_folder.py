@@ -1,4 +1,4 @@
-"""Reads the proto of a SavedModel from its folder."""
+"""Reads the proto of a SavedModel."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ _MAX_SIZE = 2**31 - 1
 
 
 def to_path(api: str, name: str, value: Any) -> pathlib.Path:
-    """The argument of this name as a Path; TypeError if it is not a path."""
+    """The argument of this name as a Path. Raises TypeError if it is not a path."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(
             f"{api}: {name} must be the path of a folder, got {text.describe(value)}. Pass a str or a Path."
@@ -22,32 +22,32 @@ def to_path(api: str, name: str, value: Any) -> pathlib.Path:
 def read_saved_model(api: str, path: pathlib.Path) -> Any:
     """The SavedModel proto in a folder."""
     if not path.exists():
-        raise FileNotFoundError(_no_saved_model(api, path, "nothing there"))
+        raise FileNotFoundError(_no_saved_model(api, path, "a path that does not exist"))
     if not path.is_dir():
         raise NotADirectoryError(_no_saved_model(api, path, "a file"))
     file = next((path / name for name in GRAPH_FILES if (path / name).is_file()), None)
     if file is None:
         raise FileNotFoundError(_no_saved_model(api, path, f"a folder without {GRAPH_FILES[0]}"))
     if file.stat().st_size > _MAX_SIZE:  # TensorFlow would run out of memory and end the process.
-        raise _unreadable(api, file, f"a file of {file.stat().st_size} bytes, more than a message of protobuf may have")
+        raise _unreadable(api, file, f"{file.stat().st_size} bytes, which is more than protobuf can read")
     try:
         proto = tf_internal.parse_saved_model(str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(api, file, str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")) from error
     if not proto.meta_graphs:
-        raise _unreadable(api, file, "none")
+        raise _unreadable(api, file, "one without graphs")
     return proto
 
 
 def _no_saved_model(api: str, path: pathlib.Path, got: str) -> str:
     return (
-        f"{api}: there is no SavedModel at '{path}'; expected a folder with saved_model.pb, got {got}. Pass the folder "
-        "that tf.saved_model.save wrote."
+        f"{api}: '{path}' must be a folder with saved_model.pb, got {got}. Pass the folder that tf.saved_model.save "
+        "wrote."
     )
 
 
 def _unreadable(api: str, file: pathlib.Path, got: str) -> ValueError:
     return ValueError(
-        f"{api}: '{file}' cannot be read; expected a SavedModel with its graphs, got {got}. It may be cut off: save or "
-        "copy the model again."
+        f"{api}: '{file}' must be a complete SavedModel, got {got}. Perhaps it is damaged: save or copy the model "
+        "again."
     )

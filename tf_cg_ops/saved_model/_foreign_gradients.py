@@ -1,8 +1,8 @@
-"""The gradients of `tf.custom_gradient` in a SavedModel: the ops that have them, and the functions that compute them.
+"""Finds gradients of `tf.custom_gradient` in a SavedModel, and the functions that compute them.
 
-`tf.custom_gradient` saves an IdentityN of its results and arguments, with the name of its gradient in an attribute. The
-file may hold a function for that name, which takes an upstream gradient for each output of the op, and the tensors that
-it closes over; the object graph lists these.
+`tf.custom_gradient` saves an IdentityN of its results and arguments, with the name of its gradient in an attribute. If
+the file has a function for that name, the function takes an upstream gradient for each output of the op, and the
+tensors that it closes over. The object graph lists these.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def is_foreign(node: Any) -> bool:
 
 
 def forget(node: Any) -> None:
-    """Makes a node an identity like any other."""
+    """Makes a node an ordinary identity."""
     del node.attr[_ATTRIBUTE]
 
 
@@ -41,7 +41,7 @@ class SavedGradient:
 
     Attributes:
       function: Its name.
-      outputs: For each input of the op the type of its gradient, or None if it has none.
+      outputs: For each input of the op, the type of its gradient, or None for an input without a gradient.
       captures: The objects that it closes over, as nodes of the object graph.
     """
 
@@ -51,11 +51,11 @@ class SavedGradient:
 
     @property
     def num_results(self) -> int:
-        """The number of inputs of the op that are results; those after them are arguments."""
+        """The number of inputs of the op that are results. The inputs after these are arguments."""
         return next((i for i, spec in enumerate(self.outputs) if spec is not None), len(self.outputs))
 
     def unflatten(self, tensors: list[tf.Tensor]) -> list[Any]:
-        """The gradients of the arguments, or None, from what the function returns."""
+        """Makes the gradients of the arguments, or None, from the tensors that the function returns."""
         remaining = list(tensors)
         gradients: list[Any] = []
         for spec in self.outputs:
@@ -65,7 +65,7 @@ class SavedGradient:
 
 
 def saved_gradient(meta_graph: Any, node: Any) -> SavedGradient | None:
-    """The gradient function of a node; None if the file does not hold it."""
+    """The gradient function of a node; None if the file does not contain it."""
     function = gradient_functions(meta_graph.graph_def).get(tf.compat.as_str(node.attr[_ATTRIBUTE].s))
     concrete = meta_graph.object_graph_def.concrete_functions
     if function is None or function not in concrete:
@@ -75,14 +75,14 @@ def saved_gradient(meta_graph: Any, node: Any) -> SavedGradient | None:
 
 
 class Captures:
-    """Finds the tensors that gradient functions close over in the bodies that hold their ops."""
+    """Finds the tensors that gradient functions close over, in the bodies with their ops."""
 
     def __init__(self, meta_graph: Any) -> None:
         self._objects = meta_graph.object_graph_def
         self._library = functions_of(meta_graph.graph_def)
 
     def find(self, capture: int, body: Body) -> tf.Tensor | None:
-        """The tensor of a body that stands for an object; None if the body does not get it."""
+        """The tensor of a body for an object; None if the body does not get it."""
         node = self._objects.nodes[capture]
         if node.WhichOneof("kind") == "captured_tensor":
             places = [(node.captured_tensor.concrete_function, node.captured_tensor.name)]
@@ -94,7 +94,7 @@ class Captures:
                 for i in [j for j, bound_node in enumerate(bound) if bound_node == capture]
                 if name in self._library
             ]
-        with body.graph.as_default():  # It holds the functions that nodes name.
+        with body.graph.as_default():  # It contains the functions that nodes name.
             for function, tensor in places:
                 found = self._passed(function, tensor, body.function, set())
                 if found is not None:
@@ -102,7 +102,7 @@ class Captures:
         return None
 
     def _passed(self, function: str, tensor: str, target: str, seen: set[tuple[str, str]]) -> str | None:
-        """The name in the target of a tensor of a function; None if no call passes it there."""
+        """The name that a function's tensor has in the target; None if no call passes it there."""
         if function == target:
             return tensor
         if function not in self._library or (function, tensor) in seen:
@@ -134,18 +134,18 @@ class UnreachableError(ValueError):
 def call_saved_gradient(
     body: Body, op: Any, gradient: SavedGradient, captures: Captures, dys: Sequence[Any]
 ) -> list[Any]:
-    """The gradients of the arguments of an op, or None, for upstream gradients of its results; in the default graph."""
+    """Computes the gradients of the arguments of an op, or None, in the default graph. `dys` are for its results."""
     found = [captures.find(capture, body) for capture in gradient.captures]
     if any(tensor is None for tensor in found):
         raise UnreachableError
     dense = [tf.convert_to_tensor(dy) for dy in dys]
-    # The function takes an upstream gradient for each output of the op, also for those that nothing reads.
+    # The function takes an upstream gradient for each output of the op, even if no op reads the output.
     unused = [tf.constant(0.0) for _ in range(len(op.inputs) - len(dense))]
     return gradient.unflatten(inline.inline(body.graph, gradient.function, [*dense, *unused, *found])[0])
 
 
 def _source(reference: str, nodes: dict[str, Any]) -> str:
-    """The reference to what a chain of identities passes on."""
+    """The reference at the start of a chain of identities."""
     while (node := nodes.get(reference.partition(":")[0])) is not None and node.op == "Identity":
         reference = node.input[0]
     return reference

@@ -1,4 +1,4 @@
-"""Reads, checks and changes the protos of graphs and functions, and imports them into graphs of TensorFlow."""
+"""Reads, checks and changes the protos of graphs and functions, and imports them into TensorFlow."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.calls import CALLS
 
-# TensorFlow's errors about a graph. Others, of Python, say little without their type.
+# TensorFlow's errors about a graph. Python's own errors say little without their type.
 _TENSORFLOW_ERRORS = (ValueError, RuntimeError, tf.errors.OpError)
 
 
@@ -35,19 +35,19 @@ def node_name(reference: str) -> str:
 
 
 def place_of(function: str, node: str) -> str:
-    """The name of a node, after that of the function that holds it; the graph itself has none."""
+    """The name of a node, with the function that contains it, if it is in one: "function/node"."""
     return f"{function}/{node}" if function else node
 
 
 def set_repeated(repeated: Any, messages: Iterable[Any]) -> None:
-    """Makes a repeated field hold these messages, which may be its own."""
+    """Sets a repeated field to these messages, even if they are its own."""
     copies = [type(message).FromString(message.SerializeToString()) for message in messages]
     del repeated[:]
     repeated.extend(copies)
 
 
 def change_references(nodes: Iterable[Any], function: Any, change: Callable[[str], str]) -> None:
-    """Changes what nodes read and, unless it is None, what their function returns."""
+    """Changes what nodes read, and what their function returns unless it is None."""
     for node in nodes:
         node.input[:] = [change(reference) for reference in node.input]
     if function is not None:
@@ -56,7 +56,7 @@ def change_references(nodes: Iterable[Any], function: Any, change: Callable[[str
 
 
 def functions_in_nodes(nodes: Iterable[Any], library: Collection[str]) -> Iterator[str]:
-    """The functions of the library that nodes name: in an attribute, or as their op."""
+    """The functions of the library that nodes name, in an attribute or as their op."""
     for node in nodes:
         if node.op in library:
             yield node.op
@@ -64,7 +64,7 @@ def functions_in_nodes(nodes: Iterable[Any], library: Collection[str]) -> Iterat
 
 
 def functions_in_attributes(attributes: Mapping[str, Any], library: Collection[str]) -> Iterator[str]:
-    """The functions of the library that attributes name: as a function, or in a string."""
+    """The functions of the library that attributes name, as a function or in a string."""
     for attribute in attributes.values():
         for function in (attribute.func, *attribute.list.func):
             if function.name in library:
@@ -76,7 +76,7 @@ def functions_in_attributes(attributes: Mapping[str, Any], library: Collection[s
 
 
 def reachable(names: Iterable[str], named_by: Callable[[str], Iterable[str]]) -> list[str]:
-    """The names, and all that they name in turn, each once."""
+    """The names, and all names that they lead to, each once."""
     found: dict[str, None] = {}
     waiting = list(names)
     while waiting:
@@ -94,7 +94,7 @@ def update_op_list(meta_graph: Any) -> None:
     listed = {op.name: op for op in ops if op.name in used}
     for name in used - listed.keys():
         definition = tf_internal.op_def_registry.get(name)
-        if definition is not None:  # Functions of TensorFlow 1 are used as ops.
+        if definition is not None:  # A TensorFlow 1 function can be used as an op.
             listed[name] = definition
     set_repeated(ops, [listed[name] for name in sorted(listed)])
 
@@ -103,7 +103,7 @@ def update_op_list(meta_graph: Any) -> None:
 def raised_as_value_error(api: str, path: pathlib.Path) -> Iterator[None]:
     """Raises ValueError for any exception of the block, which works on the graphs of the model at `path`.
 
-    A malformed file may hold nodes without attributes, types that are none, names of nothing.
+    A malformed file can have nodes without attributes, invalid types, and names that do not exist.
     """
     try:
         yield
@@ -118,10 +118,10 @@ def raised_as_value_error(api: str, path: pathlib.Path) -> Iterator[None]:
 
 
 def check_graph(graph_def: Any) -> None:
-    """Raises ValueError if TensorFlow would end the process, or ask for memory without bound.
+    """Raises ValueError if the graph would make TensorFlow end the process, or use memory without bound.
 
-    TensorFlow follows calls to infer shapes, and overflows its stack if a function calls itself. It lists the types of
-    the inputs, as many as an attribute says, before it compares that number with the inputs.
+    TensorFlow follows calls to infer shapes, and overflows its stack if a function calls itself. It makes a list of
+    input types as long as an attribute says, before it compares that number with the inputs.
     """
     for node in nodes_of(graph_def):
         for attribute in _length_attributes(node.op):
@@ -141,7 +141,7 @@ def check_graph(graph_def: Any) -> None:
 
 @functools.cache
 def _length_attributes(op: str) -> tuple[str, ...]:
-    """The attributes of an op that hold the length of an input list."""
+    """The attributes of an op with the length of an input list."""
     definition = tf_internal.op_def_registry.get(op)
     return tuple(arg.number_attr for arg in definition.input_arg if arg.number_attr) if definition else ()
 
@@ -161,8 +161,8 @@ class Body:
     Attributes:
       function: The name of the function; empty for the graph itself.
       nodes: The nodes in the proto of the graph or function.
-      graph: A graph with an op for each node and with the shapes that TensorFlow infers. It holds all functions.
-      references: For each output of a node, as the graph calls it, the reference to it in the proto of the function.
+      graph: A graph with an op for each node, the shapes that TensorFlow infers, and all functions.
+      references: Maps each output of a node, as the graph names it, to the reference in the proto of the function.
     """
 
     function: str
@@ -172,12 +172,12 @@ class Body:
 
     @property
     def where(self) -> str:
-        """The place of its ops, in messages."""
+        """What messages say about where its ops are."""
         return f" in the function '{self.function}'" if self.function else ""
 
 
 def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterator[Body]:
-    """The bodies that are wanted, which depends on the name of the function and its nodes."""
+    """Imports the bodies for which `wanted(function, nodes)` is true."""
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     bodies: list[tuple[str, Any, Any, dict[str, str]]] = []
     if wanted("", graph_def.node):
@@ -196,7 +196,7 @@ def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterato
 
 
 def import_body(graph_def: Any, function: str) -> Body:
-    """The body of one function, or of the graph for an empty name."""
+    """Imports the body of one function, or of the graph for an empty name."""
     (body,) = import_bodies(graph_def, lambda name, _: name == function)
     return body
 

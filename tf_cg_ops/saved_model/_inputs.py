@@ -1,4 +1,4 @@
-"""Inputs for the entry points of a SavedModel: from the user, or made up from the input specs, the same each time."""
+"""Inputs for the entry points of a SavedModel, from the user or made up. Made-up inputs are the same each time."""
 
 import pathlib
 import zipfile
@@ -15,12 +15,12 @@ from . import _folder
 # Tried one after the other for dimensions of unknown size.
 SIZES = (2, 1, 5, 32)
 
-# TensorFlow lists it among the signatures.
+# TensorFlow lists this one among the signatures, too.
 _INIT_OP = "__saved_model_init_op"
 
 
 def generate(specs: Any, size: int) -> Any:
-    """Small random values in the structure of the specs; a constant, such as a bool, stays as it is."""
+    """Small random values with the structure of the specs. A constant, such as a bool, stays as it is."""
     rng = np.random.default_rng(0)
     return tf.nest.map_structure(lambda spec: _random_value(spec, size, rng), specs)
 
@@ -34,7 +34,7 @@ def _random_value(spec: Any, size: int, rng: np.random.Generator) -> Any:
     if isinstance(spec, tf.SparseTensorSpec):
         return tf.sparse.from_dense(_random_tensor(tf.TensorSpec(spec.shape, spec.dtype), size, rng))
     if isinstance(spec, tf.TypeSpec):
-        raise TypeError(f"no values can be made up for {spec}")
+        raise TypeError(f"values cannot be made up for {spec}")
     return spec
 
 
@@ -50,11 +50,11 @@ def _random_tensor(spec: tf.TensorSpec, size: int, rng: np.random.Generator) -> 
         return tf.cast(tf.constant(rng.normal(size=dims) + 1j * rng.normal(size=dims)), spec.dtype)
     if spec.dtype.is_floating:
         return tf.cast(tf.constant(rng.normal(size=dims)), spec.dtype)
-    raise TypeError(f"no values can be made up for dtype {spec.dtype.name}")
+    raise TypeError(f"values cannot be made up for dtype {spec.dtype.name}")
 
 
 def checked(api: str, inputs: Any) -> Mapping[str, Mapping[str, Any]]:
-    """The argument `inputs`; TypeError if it does not have the arguments of signatures by their names."""
+    """The argument `inputs`. Raises TypeError if it is not a dict of dicts."""
     inputs = {} if inputs is None else inputs
     values = [inputs, *inputs.values()] if isinstance(inputs, Mapping) else [inputs]
     wrong = next((value for value in values if not isinstance(value, Mapping)), None)
@@ -66,21 +66,21 @@ def checked(api: str, inputs: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def check_names(api: str, proto: Any, inputs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises ValueError if inputs names a signature or an argument that no meta graph has."""
+    """Raises ValueError if `inputs` names a signature or an argument that is not in the model."""
 
     def check(name: str, what: str, known: Collection[str], otherwise: str) -> None:
         if name not in known:
-            expected = f"one of {', '.join(known)}" if known else f"none, for {otherwise}"
+            expected = f"one of {', '.join(known)}" if known else f"left out, because {otherwise}"
             raise ValueError(
-                f"{api}: inputs names an unknown {what}; expected {expected}, got {name}. Name signatures and their "
-                "arguments as the model does."
+                f"{api}: {what} in inputs must be {expected}, got {name}. Name signatures and their arguments as the "
+                "model does."
             )
 
     known = _argument_names(proto)
     for signature, arguments in inputs.items():
-        check(signature, "signature", known, "the model has no signatures")
+        check(signature, "a signature", known, "the model has no signatures")
         for argument in arguments:
-            check(argument, f"argument of {signature}", known[signature], "it has no arguments")
+            check(argument, f"an argument of {signature}", known[signature], "it has no arguments")
 
 
 def _argument_names(proto: Any) -> dict[str, list[str]]:
@@ -95,14 +95,13 @@ def _argument_names(proto: Any) -> dict[str, list[str]]:
 
 
 def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
-    """Inputs from an .npz file, by signature and argument. Names may leave out the signature if there is only one."""
+    """Inputs from an .npz file, by signature and argument. If there is only one signature, names can leave it out."""
     signatures = list(_argument_names(_folder.read_saved_model(api, model)))
     expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
 
-    def holds_no_inputs(got: str) -> ValueError:
+    def wrong_file(got: str) -> ValueError:
         return ValueError(
-            f"{api}: '{file}' holds no inputs; expected an .npz file with arrays named {expected}, got {got}. Write it "
-            "with numpy.savez."
+            f"{api}: '{file}' must be an .npz file with arrays named {expected}, got {got}. Write it with numpy.savez."
         )
 
     try:
@@ -113,13 +112,13 @@ def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dic
             arrays_by_name = dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         got = str(error).partition("\n")[0].rstrip(".")
-        raise holds_no_inputs(got) from error
+        raise wrong_file(got) from error
     inputs: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays_by_name.items():
         signature, separator, argument = name.partition("/")
         if not separator and len(signatures) == 1:
             signature, argument = signatures[0], name
         elif not separator:
-            raise holds_no_inputs(f"an array named {name}")
+            raise wrong_file(f"an array named {name}")
         inputs.setdefault(signature, {})[argument] = array
     return inputs

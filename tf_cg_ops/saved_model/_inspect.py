@@ -1,4 +1,6 @@
-"""`inspect`: the embedded gradients of a SavedModel."""
+"""`inspect`: lists the custom gradients in a SavedModel."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Iterator
@@ -27,19 +29,19 @@ _EMBED, _RULE = "CustomGradientEmbed", "CustomGradientRule"
 
 @dataclass(frozen=True)
 class EmbeddedGradient:
-    """A value of a SavedModel that has a custom gradient.
+    """A value in a SavedModel that has a custom gradient.
 
     Attributes:
-      function: The function of the graph that holds it; empty if the graph itself does.
+      function: The function of the graph that contains it; empty for the graph itself.
       node: Its operation there.
-      kind: "embed_gradient", "custom_gradient", which includes all that is made with it, such as `recompute_grad`, or
-        "tf.custom_gradient" for a gradient of TensorFlow's decorator, which `adopt` replaces.
+      kind: "embed_gradient"; "custom_gradient", also for everything that is made with it, such as `recompute_grad`; or
+        "tf.custom_gradient" for TensorFlow's decorator, whose gradients `adopt` replaces.
       user_function: For "custom_gradient": the name of the decorated Python function.
       dtypes: The dtype of each tensor of the value.
-      shapes: The shape of each tensor of the value; None for an unknown rank or dimension.
-      inputs_with_gradients: The number of inputs that have a gradient.
-      rule_ops: For "custom_gradient": the number of operations of the gradient, with those of called functions.
-      error: The reason if there is no gradient: it could not be traced, or the file does not hold it. Else empty.
+      shapes: The shape of each tensor of the value, with None for an unknown rank or dimension.
+      inputs_with_gradients: How many inputs have a gradient.
+      rule_ops: For "custom_gradient": how many operations compute the gradient, including called functions.
+      error: Why the gradient is missing: it could not be traced, or is not in the file. Empty if it is not missing.
     """
 
     function: str
@@ -55,13 +57,7 @@ class EmbeddedGradient:
 
 @tf_internal.autograph_artifact
 def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
-    """Lists the embedded gradients of a SavedModel: values `h = fx` that have a derivative `gx` or a gradient rule.
-
-    The model is neither loaded nor run; TensorFlow infers the shapes from its graphs.
-
-    Compared with `saved_model_cli show`: that shows signatures, and of the graphs only the names of their ops.
-
-    Limits: it does not tell which of the gradients a call uses.
+    """Lists the custom gradients in a SavedModel.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -74,6 +70,9 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     >>> found.kind, found.user_function, found.dtypes, found.shapes
     ('custom_gradient', 'round', ('float32',), ((None, 3),))
 
+    The model is neither loaded nor run: TensorFlow infers the shapes from its graphs. `inspect` does not tell which of
+    the gradients a call uses. (`saved_model_cli show` shows signatures, but no gradients.)
+
     Args:
       path: The folder of a SavedModel.
 
@@ -82,7 +81,7 @@ def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
 
     Raises:
       TypeError: `path` is not a path.
-      FileNotFoundError: There is no SavedModel.
+      FileNotFoundError: `path` is not a SavedModel.
       NotADirectoryError: `path` is a file.
       ValueError: The SavedModel cannot be read, is malformed, or needs ops that are not registered.
     """
@@ -115,7 +114,7 @@ def _describe(meta_graph: Any, library: dict[str, Any], body: Body, node: Any) -
         user_function, error = (tf.compat.as_str(op.get_attr(name)) for name in ("function_name", "error"))
     else:
         kind, with_gradients = "tf.custom_gradient", 0
-        error = "the file does not hold the gradient function of this tf.custom_gradient"
+        error = "the file does not contain the gradient function of this tf.custom_gradient"
         gradient = saved_gradient(meta_graph, node)
         if gradient is not None:
             outputs, rule, error = outputs[: gradient.num_results], gradient.function, ""
@@ -134,6 +133,6 @@ def _describe(meta_graph: Any, library: dict[str, Any], body: Body, node: Any) -
 
 
 def _count_ops(function: str, library: dict[str, Any]) -> int:
-    """The number of operations of a function and of all functions that it names, each counted once."""
+    """The number of operations in a function and in all functions that it names, each counted once."""
     names = reachable([function], lambda name: functions_in_nodes(library[name].node_def, library))
     return sum(len(library[name].node_def) for name in names)

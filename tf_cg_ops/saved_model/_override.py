@@ -1,4 +1,6 @@
-"""`override`: writes a SavedModel some of whose ops have other gradients."""
+"""`override`: copies a SavedModel, with other gradients for some of its ops."""
+
+from __future__ import annotations
 
 import os
 import pathlib
@@ -9,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
+from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
@@ -31,12 +34,12 @@ _API = "saved_model.override"
 
 @dataclass(frozen=True)
 class OverrideReport:
-    """The changes that `override` made.
+    """What `override` changed.
 
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
-      overridden: The number of operations of each type that got a rule.
+      overridden: How many operations of each type got a rule.
       comparisons: The results of the check; None if it was turned off.
     """
 
@@ -54,17 +57,10 @@ def override(
     rules: Mapping[Key, Rule],
     *,
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> OverrideReport:
-    """Copies the SavedModel at `source` to `target`, with other gradients for some of its ops.
-
-    An op `y = op(x)` that a rule is for has the gradient
-
-        dx = rule(op, dy)
-
-    in the copy, as with `tf_cg_ops.override_gradients`. The copy has the same values, signatures, functions, variables
-    and further files. Loading it needs `import tf_cg_ops`.
+    """Copies a SavedModel, in which the ops that you name use your gradients.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -84,12 +80,19 @@ def override(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -100.0])).numpy().tolist()
     [0.0, 10.0, 0.0]
 
+    In the copy, an op `y = op(x)` that a rule matches has the gradient
+
+        dx = rule(op, dy)
+
+    as with `tf_cg_ops.override_gradients`, also in called functions, loops and conditionals. Values, signatures,
+    functions, variables and other files stay the same. Gradients that the model computes itself, as in a saved training
+    step, stay, too. Loading the copy needs `import tf_cg_ops`.
+
     Args:
       source: The folder of a SavedModel.
       target: The folder to write. Its parent must exist.
-      rules: A dictionary from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. The first that
-        matches an op is its rule. A rule computes from the op and the upstream gradients alone: it may read no
-        variable.
+      rules: A dict from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. An op gets the first
+        rule that matches. A rule computes from the op and the upstream gradients alone, and cannot read variables.
       check: Whether to run and compare both models.
       inputs: The inputs of the check, as for `strip`.
       progress: Called with a line of text before each step.
@@ -98,23 +101,18 @@ def override(
       An OverrideReport.
 
     Raises:
-      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the parent of
-        `target` is not a folder.
+      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
+        folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
-      TypeError: An argument has a wrong type; a rule does not take the op and its upstream gradients, or returned a
-        gradient of a dtype that does not fit.
-      ValueError: `rules` is empty; a rule matched no op, or returned a wrong number of gradients or a wrong shape; the
+      TypeError: An argument has the wrong type; a rule does not take the op and its upstream gradients, or returns a
+        gradient of a wrong dtype.
+      ValueError: `rules` is empty; a rule matches no op, or returns the wrong number of gradients or a wrong shape; the
         SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`;
         `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The new model fails, or computes other values.
 
-    An exception inside a rule comes unchanged. If there is any error, nothing is written.
-
-    The rules apply in the functions that compute values, and in those that these call, in loops and conditionals.
-    Gradients that a function computes itself, such as those of a saved training step, stay as they are.
-
-    Compared with TensorFlow: nothing there changes the gradients of a saved graph.
+    Other exceptions of a rule reach you unchanged. If there is an error, nothing is written.
     """
     matching = RuleTable(_API, rules).matching()
 
@@ -132,9 +130,9 @@ def override(
 def _override_meta_graph(
     source: pathlib.Path, meta_graph: Any, matching: Matching, progress: Callable[[str], None]
 ) -> None:
-    """Attaches rules to the ops of the graph, and of the functions that compute values.
+    """Attaches rules to ops in the graph and in functions that compute values.
 
-    A function that only a gradient calls, such as the rule of an op of this library, stays as it is.
+    A function that only gradients call, such as a rule of an op of this library, stays as it is.
     """
     graph_def = meta_graph.graph_def
     with raised_as_value_error(_API, source):
@@ -159,5 +157,5 @@ def _override_meta_graph(
 def _called(nodes: Iterable[Any], library: dict[str, Any]) -> list[str]:
     """The functions that calls, loops and conditionals among the nodes run."""
     calls = [node for node in nodes if node.op in control_flow.TYPES]
-    by_name = [node.op for node in nodes if node.op in library]  # Functions of TensorFlow 1 are used as ops.
+    by_name = [node.op for node in nodes if node.op in library]  # A TensorFlow 1 function can be used as an op.
     return [*by_name, *(name for node in calls for name in functions_in_attributes(node.attr, library))]

@@ -1,6 +1,6 @@
-"""Drops the nodes of graphs and functions that nothing needs any more.
+"""Drops nodes of graphs and functions that are not needed any more.
 
-Keeps every node that a non-gradient may need.
+Keeps every node that could be needed for something other than gradients.
 """
 
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from tf_cg_ops._src.core import tf_internal
 
 from ._graphs import node_name, set_repeated
 
-# Stateful only because they must not move past a write. TensorFlow runs them in a function for their readers alone.
+# Stateful only so that they do not move past a write. In a function, TensorFlow runs them only if they are read.
 _READ_OPS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
 def prune_function(function: Any) -> int:
-    """Drops the nodes that no result and no side effect of a function needs; returns their number."""
+    """Drops the nodes that no result or side effect of a function needs, and returns how many."""
     nodes = {node.name: node for node in function.node_def}
     roots = list(function.ret.values())
     roots += [name for name in function.control_ret.values() if name in nodes and nodes[name].op not in _READ_OPS]
@@ -37,7 +37,7 @@ def prune_function(function: Any) -> int:
 
 
 def _find_live(nodes: dict[str, Any], roots: Iterable[str]) -> set[str]:
-    """The nodes that the roots need. Not a read that they only wait for: then they wait for the inputs of the read."""
+    """The nodes that the roots need. If they only wait for a read, they wait for its inputs instead."""
     live: set[str] = set()
     skipped: set[str] = set()
     pending = list(roots)
@@ -58,14 +58,14 @@ def _find_live(nodes: dict[str, Any], roots: Iterable[str]) -> set[str]:
 
 
 def _without_dead_controls(inputs: Iterable[str], nodes: dict[str, Any], live: set[str]) -> list[str]:
-    """The inputs, with each dropped read replaced by the nodes that it waited for: side effects keep their order."""
+    """The inputs, with each dropped read replaced by the nodes that it waited for. Side effects keep their order."""
     data = [reference for reference in inputs if not reference.startswith("^")]
     controls: dict[str, None] = {}
     seen: set[str] = set()
     pending = [node_name(reference) for reference in inputs if reference.startswith("^")]
     while pending:
         name = pending.pop()
-        if name in live or name not in nodes:  # The latter: arguments of the function.
+        if name in live or name not in nodes:  # What is not in nodes is an argument of the function.
             controls["^" + name] = None
         elif name not in seen:
             seen.add(name)
@@ -80,10 +80,10 @@ def _has_side_effects(node: Any) -> bool:
 
 
 def prune_graph(graph_def: Any, candidates: set[str], named_elsewhere: bytes) -> int:
-    """Drops those of the candidates, and of the nodes that only they read, that nothing needs; returns their number.
+    """Drops candidates that are not needed, and nodes that only these read. Returns how many.
 
     A node stays if it has side effects, if another node reads it or waits for it, or if its name occurs in
-    `named_elsewhere`: the serialized signatures, collections and all else that may name nodes.
+    `named_elsewhere`: the serialized signatures, collections and everything else that can name nodes.
     """
     nodes = {node.name: node for node in graph_def.node}
     readers: dict[str, set[str]] = {name: set() for name in nodes}
@@ -110,7 +110,7 @@ def _must_stay(node: Any, named_elsewhere: bytes) -> bool:
 
 
 def _forget_colocation(nodes: Iterable[Any], dropped: Iterable[str]) -> None:
-    """Removes colocations with dropped nodes, with which TensorFlow would not import a node."""
+    """Removes colocations with dropped nodes, because TensorFlow would refuse to import them."""
     dropped_places = {b"loc:@" + name.encode() for name in dropped}
     for node in nodes:
         if "_class" in node.attr:

@@ -1,6 +1,6 @@
 """Replaces the ops of this library in the protos of a SavedModel by built-in ops with the same values.
 
-The new op has the name of the old one, so that references by name stay right.
+A new op has the name of the old one, so that references by name stay right.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tf_cg_ops._src.ops import composed
 
 from ._graphs import change_references
 
-# The name of each op's output in the body of a function. The ops that replace them call it "output".
+# The name of each op's output in the body of a function. In the ops that replace them it is "output".
 OUTPUT_NAMES = {
     "CustomGradientBarrier": "outputs",
     "CustomGradientCheckShape": "checked",
@@ -33,11 +33,11 @@ class OpReplacer:
         self._function_names: dict[Any, str] = {}  # By dtypes and attributes of the op.
 
     def replace_in_graph(self, graph_def: Any) -> set[str]:
-        """Replaces the nodes of a graph; returns the names of the nodes that the new ones do not read."""
+        """Replaces nodes of a graph. Returns the names of the nodes that the new ones do not read."""
         return {name for node in graph_def.node if node.op in OUTPUT_NAMES for name in self._replace(node)}
 
     def replace_in_function(self, function: Any) -> bool:
-        """Replaces the nodes of a function and the references to them; returns whether there were any."""
+        """Replaces nodes of a function and the references to them. Returns whether there were any."""
         old_outputs = {}
         for node in function.node_def:
             if node.op in OUTPUT_NAMES:
@@ -55,7 +55,7 @@ class OpReplacer:
         return bool(old_outputs)
 
     def _replace(self, node: Any) -> set[str]:
-        """Replaces one node; returns the names of the nodes that the new one does not read."""
+        """Replaces one node. Returns the names of the nodes that the new one does not read."""
         self.replaced[node.op] += 1
         data = [reference for reference in node.input if not reference.startswith("^")]
         controls = [reference for reference in node.input if reference.startswith("^")]
@@ -83,7 +83,7 @@ class OpReplacer:
         return {reference.partition(":")[0] for reference in data[len(read) :]}
 
     def _call_attributes(self, node: Any) -> dict[str, Any]:
-        """The attributes of a PartitionedCall with the value of a CustomGradientEmbedGrad."""
+        """The attributes of a PartitionedCall that computes a CustomGradientEmbedGrad."""
         dtype = tf.as_dtype(node.attr["T"].type)
         shape_dtype = tf.as_dtype(node.attr["Tshape"].type) if "Tshape" in node.attr else tf.int64
         attributes = {

@@ -13,12 +13,12 @@ from ._strip import StripReport
 
 
 def of_strip(report: StripReport) -> str:
-    """The report of `strip` as text: a line for each thing that was done or found."""
-    replaced = _counts(report.replaced) or "0 operations: the model holds none of this library, and was copied as it is"
+    """The report of `strip` as text, with a line for each thing that was done or found."""
+    replaced = _counts(report.replaced) or "0 operations: the model has none of this library, and was copied unchanged"
     lines = [("replaced", replaced)]
     if report.replaced:
         nodes, functions = count(report.nodes_dropped, "operation"), count(report.functions_dropped, "function")
-        lines.append(("dropped", f"{nodes} and {functions} that served gradients"))
+        lines.append(("dropped", f"{nodes} and {functions} that only gradients need"))
     hosts = [
         f"{host} calls Python, and fails outside of the process that made the model" for host in report.host_functions
     ]
@@ -33,14 +33,14 @@ def of_override(report: OverrideReport) -> str:
 def of_adopt(report: AdoptReport) -> str:
     """The report of `adopt` as text."""
     adopted = [_adopted_text(found) for found in report.adopted]
-    nothing = "nothing: the model holds no gradient of tf.custom_gradient, and was copied as it is"
+    nothing = "nothing: the model has no gradients of tf.custom_gradient, and was copied unchanged"
     return _text(report, [("adopted", line) for line in adopted or [nothing]])
 
 
 def _adopted_text(found: AdoptedGradient) -> str:
     place = place_of(found.function, found.node)
     if found.difference is None:
-        return f"{place}: {found.gradients}; the file and autodiff are not compared: {found.detail}"
+        return f"{place}: {found.gradients}; the file and autodiff could not be compared: {found.detail}"
     return f"{place}: {found.gradients}; the file and autodiff differ by {found.difference:.2g} of the largest element"
 
 
@@ -53,7 +53,7 @@ def _text(
     before: Sequence[tuple[str, str]],
     after: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The lines before and after those about the check, with their labels in a column."""
+    """The lines before, about, and after the check, with their labels in a column."""
     compared = [_comparison_text(comparison) for comparison in report.comparisons or []]
     if not compared:
         reason = "the check was turned off" if report.comparisons is None else "there is nothing that could be called"
@@ -69,9 +69,9 @@ def _comparison_text(comparison: Comparison) -> str:
 
 
 def gradient_table(found: Sequence[EmbeddedGradient]) -> str:
-    """The findings of `inspect` as a table: a row for each embedded gradient, and the errors below it."""
+    """The findings of `inspect` as a table, with a row for each gradient, and the errors below it."""
     if not found:
-        return "The model holds no embedded gradients."
+        return "The model has no custom gradients."
     head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
     rows = [head, *(_table_row(gradient) for gradient in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]

@@ -1,6 +1,6 @@
-"""Puts rules behind ops in the proto of a graph or function.
+"""Attaches rules to ops in the proto of a graph or function.
 
-The new op has the name of the old one, so that references by name stay right; the old one gets a new name.
+The rule's op takes the name of the old op, so that references by name stay right. The old op gets a new name.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from ._graphs import Body, change_references, functions_of, reachable
 
 
 def rewrite_body(graph_def: Any, body: Body, attach: Callable[[Any], Sequence[tf.Tensor] | None]) -> None:
-    """Puts rules behind ops of one body of a graph, to which it adds their functions.
+    """Attaches rules to ops of one body of a graph, and adds their functions to the graph.
 
-    `attach` adds a CustomGradientRule for an op to the default graph, and returns its outputs, which stand for the
-    first outputs of the op; None for an op without a rule.
+    `attach` adds a CustomGradientRule for an op to the default graph, and returns its outputs, which replace the first
+    outputs of the op. It returns None for an op without a rule.
     """
     library = functions_of(graph_def)
     rewriter = _BodyRewriter(body, attach)
@@ -41,10 +41,10 @@ class _BodyRewriter:
         self._attach = attach
         self._nodes = {node.name: node for node in body.nodes}
         self._positions = {nested: flat.rpartition(":")[2] for flat, nested in body.references.items()}
-        self.rules: dict[str, Any] = {}  # The new op for each op that has a rule, by the name of the latter.
+        self.rules: dict[str, Any] = {}  # The rule's op, by the name of the op that it belongs to.
 
     def rewrite(self, function: Any) -> None:
-        """Replaces nodes of the body, and references to them in the proto of the function; None for that of a graph."""
+        """Replaces nodes of the body, and references to them in the proto of the function (None for a graph)."""
         new_nodes = []
         for op in self._body.graph.get_operations():
             if op.name in self._nodes and op.inputs and op.outputs:
@@ -56,7 +56,7 @@ class _BodyRewriter:
             self._body.nodes.extend(new_nodes)
 
     def _new_nodes(self, op: Any) -> list[Any]:
-        """The new nodes for an op, if it has a rule."""
+        """The new nodes for an op; empty if it has no rule."""
         graph = self._body.graph
         num_operations = len(graph.get_operations())
         with graph.as_default():
@@ -67,7 +67,7 @@ class _BodyRewriter:
         return [self._new_node(op, new) for new in graph.get_operations()[num_operations:]]
 
     def _new_node(self, op: Any, new: Any) -> Any:
-        """The node of a new op that was made for the rule of `op`."""
+        """The node for a new op of the rule of `op`."""
         node = tf.compat.v1.NodeDef()
         node.CopyFrom(new.node_def)
         node.device = op.device
@@ -77,7 +77,7 @@ class _BodyRewriter:
         return node
 
     def _reference(self, tensor: Any, of_value: bool) -> str:
-        """The reference to a tensor of the graph; `of_value`: to the op itself and not to its rule."""
+        """The reference to a tensor of the graph. `of_value` means the op itself and not its rule."""
         reference = self._body.references.get(tensor.name) if self._body.function else tensor.name
         if reference is None:  # A new op, such as one that reads a shape.
             (output,) = tensor.op.op_def.output_arg
@@ -85,14 +85,14 @@ class _BodyRewriter:
         return self._of_value(reference) if of_value else self._redirected(reference)
 
     def _redirected(self, reference: str) -> str:
-        """The reference to the outputs of the rule, if that is of an op that has one."""
+        """The reference to the rule's output instead, if the op has a rule."""
         name, _, output = reference.partition(":")
         if name not in self.rules:
             return reference
         position = int(self._positions[reference] if self._body.function else output or 0)
         if position >= len(self.rules[name].outputs):
             return self._of_value(reference)
-        # In a graph, outputs are numbered.
+        # In a graph, references have only the number of the output.
         return f"{name}:outputs:{position}" if self._body.function else reference
 
     def _of_value(self, reference: str) -> str:
@@ -100,7 +100,7 @@ class _BodyRewriter:
         return self._value_name(name) + colon + output
 
     def _value_name(self, name: str) -> str:
-        """The name of an op whose own name its rule has."""
+        """The new name of an op whose name the rule takes."""
         name += "/value"
         while name in self._nodes:
             name += "_"

@@ -1,4 +1,6 @@
-"""`strip`: writes a SavedModel without the ops of this library."""
+"""`strip`: copies a SavedModel without the ops of this library."""
+
+from __future__ import annotations
 
 import os
 import pathlib
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
+from tf_cg_ops._src.core.types import TensorLike
 
 from . import _compare_models, _pruning, _replace_ops
 from ._changed_copy import write_changed_copy
@@ -29,14 +32,14 @@ _HOST_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 @dataclass(frozen=True)
 class StripReport:
-    """The changes that `strip` made.
+    """What `strip` changed.
 
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
-      replaced: The number of replaced operations of each op.
-      nodes_dropped: The number of dropped operations.
-      functions_dropped: The number of dropped functions.
+      replaced: How many operations of each op were replaced.
+      nodes_dropped: How many operations were dropped.
+      functions_dropped: How many functions were dropped.
       host_functions: The operations that call Python functions of the process that made the model.
       comparisons: The results of the check; None if it was turned off.
     """
@@ -57,13 +60,10 @@ def strip(
     target: str | os.PathLike[str],
     *,
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> StripReport:
-    """Copies the SavedModel at `source` to `target` without ops of this library.
-
-    The copy has the same values, h = fx for each embedded gradient. It loads without this library, and you can freeze
-    it and convert it to TensorFlow Lite.
+    """Copies a SavedModel without the ops of this library, so that you can serve it where the library is not installed.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -80,49 +80,38 @@ def strip(
     >>> tf.saved_model.load(folder + "/stripped").f(tf.constant([-2.0, 0.5])).numpy().tolist()
     [-1.0, 1.0]
 
+    The copy computes the same values, and you can freeze it or convert it to TensorFlow Lite. It works on the saved
+    graphs, without the Python code of the model. Do not train the copy: it has TensorFlow's derivatives of its ops, not
+    your custom gradients.
+
+    All signatures, functions, variables, assets and other files stay. Ops that only gradients read are dropped, except
+    the inputs of loops, conditionals and called functions, and so are run-time checks of the shapes of gradients. If a
+    saved function computes custom gradients itself, as in a training step, it still does, with built-in ops.
+
     Args:
       source: The folder of a SavedModel.
       target: The folder to write. Its parent must exist.
-      check: Whether to run and compare both models.
-      inputs: The inputs of the check: signatures by name, and in each the arguments by name, as Tensors or values that
-        convert to the dtypes of the signature. Missing arguments are made up. Of several meta graphs, each takes the
-        signatures that it has.
+      check: Whether to run and compare both models. See "How the copy is checked" in the guide "Train on someone else's
+        SavedModel".
+      inputs: The inputs of the check: a dict from signatures to dicts from arguments to Tensors, or to values that
+        convert to the dtypes of the signature. Missing arguments are made up. If there are several meta graphs, each
+        takes the signatures that it has.
       progress: Called with a line of text before each step.
 
     Returns:
       A StripReport.
 
     Raises:
-      FileNotFoundError: There is no SavedModel at `source`, files of its variables are missing, or the parent of
-        `target` is not a folder.
+      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
+        folder.
       NotADirectoryError: `source` is a file.
       FileExistsError: `target` exists.
-      TypeError: An argument has a wrong type.
+      TypeError: An argument has the wrong type.
       ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
         `source`; `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The stripped model fails, or computes other values.
 
-    Kept: all signatures, functions, variables, assets and further files. The gradient
-
-        dx = sum_to_shape_of_x(dy * conj(gx))
-
-    is kept, as built-in operations, only if a saved function computes it itself, for example a saved training step.
-
-    Dropped: the nodes that only gradients read, except for the inputs of loops, conditionals and called functions; and
-    the checks of shapes of gradients at run time. A tape around the stripped model finds the derivatives of the
-    operations that computed the values, without custom gradients: do not train it further.
-
-    The check loads both models, and calls each signature, and each function of the root object and its parts, on the
-    same inputs: yours, or small ones that fit the input specs. Values, and the variables afterwards, must be equal bit
-    for bit, or up to rounding, since TensorFlow may order or fuse operations in another way; the report says which. It
-    also names those that could not be compared: the source fails with made-up inputs, returns other values each time,
-    or returns no values, but for example a dataset. Functions that run while a model is loaded, for example to fill a
-    table, are compared only by the values that use the table.
-
-    `target` is complete or does not exist: it is written beside it and renamed at the end.
-
-    Compared with `tf.saved_model.save`: that traces a model from Python. `strip` rewrites the saved graphs and needs no
-    Python code of the model.
+    If there is an error, nothing is written.
     """
     changes = _Changes()
 
@@ -154,7 +143,7 @@ class _Changes:
 
 
 def _strip_meta_graph(meta_graph: Any, changes: _Changes, progress: Callable[[str], None]) -> None:
-    """Replaces the ops of this library in the meta graph and drops the nodes and functions that only they use."""
+    """Replaces the ops of this library in the meta graph, and drops the nodes and functions that only they use."""
     if any(node.op in _replace_ops.OUTPUT_NAMES for node in nodes_of(meta_graph.graph_def)):
         _replace_and_prune(meta_graph, changes, progress)
     bodies = [("the graph", meta_graph.graph_def.node)]
@@ -172,7 +161,7 @@ def _replace_and_prune(meta_graph: Any, changes: _Changes, progress: Callable[[s
     gradients = {gradient.function_name: gradient.gradient_func for gradient in graph_def.library.gradient}
 
     def strip_function(name: str) -> list[str]:
-        """Returns the functions that it still needs."""
+        """Strips a function, and returns the functions that it still needs."""
         if name not in library:
             return []
         function = library[name]
@@ -193,7 +182,7 @@ def _replace_and_prune(meta_graph: Any, changes: _Changes, progress: Callable[[s
 
 
 def _serialize_without_graph(meta_graph: Any) -> bytes:
-    """All that may name a node of the graph from outside: signatures, collections, savers, objects."""
+    """Everything that can name a node of the graph from outside: signatures, collections, savers, objects."""
     without_graph = type(meta_graph)()
     without_graph.CopyFrom(meta_graph)
     without_graph.ClearField("graph_def")
@@ -201,7 +190,7 @@ def _serialize_without_graph(meta_graph: Any) -> bytes:
 
 
 def _functions_named_outside(meta_graph: Any, library: dict[str, Any]) -> list[str]:
-    """The functions that something other than a function names."""
+    """The functions that are named outside of functions."""
     return [
         *functions_in_nodes(meta_graph.graph_def.node, library),
         *meta_graph.object_graph_def.concrete_functions,

@@ -1,7 +1,10 @@
-"""Checks custom gradients against numeric differentiation, in every mode in which TensorFlow runs a function."""
+"""Checks custom gradients against numeric differentiation: one function in every mode, or all in a model."""
 
+from ._audit import audit as audit
+from ._audit_report import AuditedGradient as AuditedGradient
+from ._audit_report import AuditReport as AuditReport
 from ._check import check_gradient as check_gradient
 from ._report import Comparison as Comparison
 from ._report import GradientReport as GradientReport
 
-__all__ = ["Comparison", "GradientReport", "check_gradient"]
+__all__ = ["AuditReport", "AuditedGradient", "Comparison", "GradientReport", "audit", "check_gradient"]

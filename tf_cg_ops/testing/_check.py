@@ -1,5 +1,7 @@
 """`check_gradient`: compares a custom gradient with numeric differentiation."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, text, tf_internal
+from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
@@ -23,13 +26,13 @@ _STEP_RANGE = (1e-12, 1.0)
 
 @tf_internal.autograph_artifact
 def check_gradient(
-    f: Callable[..., Any],
-    args: Sequence[Any],
+    f: Callable[..., Structure],
+    args: Sequence[Structure],
     *,
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Structure] | None = None,
     modes: Sequence[str] = _modes.MODES,
-    like: Callable[..., Any] | None = None,
-    intended_gradient: Callable[..., Any] | None = None,
+    like: Callable[..., Structure] | None = None,
+    intended_gradient: Callable[..., Structure] | None = None,
     second_order: bool = False,
     forward_mode: bool = False,
     rtol: float = 1e-6,
@@ -38,7 +41,7 @@ def check_gradient(
     seed: int = 0,
     max_elements: int = 64,
 ) -> GradientReport:
-    """Compares the gradient of `f` with numeric differentiation, in every mode; raises AssertionError if it is wrong.
+    """Checks the gradient of `f` against numeric differentiation, in every mode; raises AssertionError if it is wrong.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -50,96 +53,77 @@ def check_gradient(
     >>> len(report.failures)
     0
 
-    If the gradient deliberately differs from that of `f`, pass `like=g`, a function that has the intended gradient (for
-    a straight-through estimator or a reversed gradient), or `intended_gradient`, which computes it (for a clipped
-    gradient: it depends on the upstream as no derivative does).
+    For a random upstream gradient `dy`, the gradient of each argument must be the vector-Jacobian product
+
+        dx = d/dx sum(dy * f(x)),    for complex numbers dx = dy * conj(f')
+
+    If `f` has another gradient on purpose, pass `like=g`, a function with that gradient (for a straight-through
+    estimator or a reversed gradient), or `intended_gradient`, which computes it (for a clipped gradient, which no
+    function has):
 
     >>> straight_through = cg.grad_pass_through(tf.round)
     >>> report = cg.testing.check_gradient(straight_through, [tf.constant([0.2, 0.7])], like=lambda x: x)
     >>> [comparison.mode for comparison in report.comparisons if comparison.order == "value"]
     ['eager', 'function', 'xla', 'vectorized']
 
+    The guide "Check a gradient" explains the modes, the tolerances and kinks, and shows a test for CI.
+
     Args:
-      f: The function. Arguments and outputs may have any structure, and include values that are no tensors. It must
-        return the same value for the same arguments, and compute in float64: if it reads weights of float32, cast the
+      f: The function. Its arguments and outputs can have any structure, and values other than tensors are fine. It must
+        return the same value for the same arguments, and compute in float64: if it reads float32 weights, cast the
         arguments inside.
-      args: A list or tuple of its arguments. Float tensors, arrays and numbers are converted to float64, complex ones
-        to complex128, and differentiated by; all others are passed on as they are.
-      kwargs: Keyword arguments, in the same way.
-      modes: The modes to check, of "eager", "function", "xla" and "vectorized", which are the default; "while_loop" and
-        "cond", inside of which the function is traced; "saved_model", in which it is saved and loaded in this process;
-        "functional", in which it is called with the symbolic inputs of a functional model of Keras 3; "mixed_float16"
-        and "mixed_bfloat16", in which it gets its real arguments in that precision, as with these policies of Keras.
-      like: A function with the same arguments and with outputs of the same shapes, whose gradient is intended.
-      intended_gradient: `intended_gradient(dy, *args, **kwargs)` returns the intended gradients as NumPy arrays, one
-        for each tensor that is differentiated by; None for zeros. `dy` is an array, or a list of one for each output.
-      second_order: Whether to check the derivatives of the gradient, too, by the arguments and by the upstream, against
-        numeric differentiation of the gradient that `f` has in eager mode.
-      forward_mode: Whether to check the tangents of `tf.autodiff.ForwardAccumulator`, too, for random tangents of the
-        arguments, in the modes "eager" and "function". For a function of `tf_cg_ops.custom_jvp` that is always done.
+      args: A list or tuple of arguments. Float tensors, arrays and numbers are converted to float64, complex ones to
+        complex128, and `f` is differentiated by them. All other arguments are passed on as they are.
+      kwargs: Keyword arguments, treated in the same way.
+      modes: The modes to check. The default is "eager", "function" (inside a `tf.function`), "xla" (with
+        `jit_compile=True`) and "vectorized" (inside `tf.vectorized_map`). You can add "while_loop" and "cond" (`f` runs
+        inside a loop or conditional), "saved_model" (`f` is saved, and loaded in this process), "functional" (`f` gets
+        the symbolic inputs of a functional Keras 3 model), "mixed_float16" and "mixed_bfloat16" (real arguments have
+        that precision, as under Keras's policies of these names).
+      like: A function with the arguments of `f` and outputs of the same shapes, whose gradient `f` should have.
+      intended_gradient: `intended_gradient(dy, *args, **kwargs)` returns the gradients that `f` should have: NumPy
+        arrays, one for each tensor that `f` is differentiated by, or None for zeros. `dy` is an array, or a list with
+        one for each output.
+      second_order: Whether to check the derivatives of the gradient, too, with respect to the arguments and the
+        upstream. They are compared with numeric differentiation of the gradient that `f` has in eager mode.
+      forward_mode: Whether to check `tf.autodiff.ForwardAccumulator`, too, with random tangents of the arguments, in
+        the modes "eager" and "function". A function of `tf_cg_ops.custom_jvp` is always checked in this way.
       rtol: The tolerance relative to the size of the gradient's terms.
-      atol: An absolute tolerance.
+      atol: An absolute tolerance, added to it.
       step: The largest step of numeric differentiation, relative to the element, from 1e-12 to 1. By default, steps
         between 1e-9 and 1e-1 are tried until the derivatives agree.
       seed: The seed of the random upstreams and directions.
-      max_elements: The number of elements of an argument that are differentiated by, one by one.
+      max_elements: How many elements of an argument to differentiate by, one at a time. If an argument has more, the
+        derivative along a random direction of all its elements is checked, too.
 
     Returns:
-      A `GradientReport`, which prints as a table: for each mode, order and argument the worst element.
+      A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, a value or a tangent is wrong in some mode, or computing it raised an exception. If
-        TensorFlow itself cannot run `f` in that mode, leave it out of `modes`. The message names function, argument,
-        mode, element and numbers, and the likely mistake if the numbers show it.
-      ValueError: A mode is unknown; there is nothing to differentiate, or to differentiate by; an argument is not
-        finite; `f` is random; `like` or `intended_gradient` return other shapes, or both are given; `forward_mode` with
-        `intended_gradient` or without a mode for it; a tolerance is negative or not finite, `step` is out of its
-        range, or `max_elements` is not positive.
-      TypeError: `args` is neither a list nor a tuple, or does not fit the signature of `f`; `f`, `like` or
-        `intended_gradient` is no function; a tolerance, `step`, `seed` or `max_elements` is no number; `f` mixes its
-        arguments, which are float64, with float32.
+      AssertionError: A gradient, value or tangent is wrong in some mode, or computing it raised an exception. If
+        TensorFlow itself cannot run `f` in a mode, leave it out of `modes`. The message names the function, argument,
+        mode, element and numbers, and the likely mistake if it is recognized.
+      ValueError: A mode is unknown; no argument or no output has a derivative; an argument is not finite; `f` is
+        random; `like` or `intended_gradient` returns other shapes, or both are given; `forward_mode` is used with
+        `intended_gradient` or without one of its modes; a tolerance is negative or not finite, `step` is out of range,
+        `seed` is negative, or `max_elements` is not positive.
+      TypeError: `args` is not a list or tuple, or does not fit the signature of `f`; `f`, `like` or `intended_gradient`
+        is not a function; `modes` is not a list; a number has the wrong type; `f` mixes float32 with its arguments,
+        which are float64.
       RuntimeError: It is called while a graph is built, or while functions run eagerly.
 
-    Other exceptions of `f` itself, in eager mode, are raised as they are.
+    Other exceptions of `f` in eager mode reach you unchanged.
 
-    The formula. For a random upstream `dy`, the gradient of each argument must be the vector-Jacobian product
+    Limits: `f` is not differentiated by the variables that it reads (pass their values as arguments), and at a kink the
+    numeric derivative is somewhere between the two slopes (choose other arguments).
 
-        dx = d/dx sum(dy * f(x)),    for complex numbers dx = dy * conj(f')
+    Differs from `tf.test.compute_gradient`:
 
-    The right side is computed once, in eager mode and in double precision, by central differences with Richardson
-    extrapolation. It is compared with the result of `tf.GradientTape` in each mode:
-
-    - "eager": eager mode;
-    - "function": inside a `tf.function`;
-    - "xla": inside a `tf.function(jit_compile=True)`;
-    - "vectorized": inside `tf.vectorized_map(fallback_to_while_loop=False)`, over three different arguments and
-      upstreams; the second and the third are compared with eager mode.
-
-    In each mode, the value must be that of eager mode. In the first mode, the gradients for a thousand times and a
-    thousandth of `dy` must be such multiples of that for `dy`, since a vector-Jacobian product is linear in the
-    upstream; not so with `intended_gradient`. In half precision all tolerances are those of 16 roundings of the largest
-    number, at least.
-
-    Tolerances. An element is wrong if it differs by more than `atol + rtol * s`, where `s` is the size of the terms
-    `dy_j * df_j/dx` that make the element. Added to that are the estimated error of the numeric derivative, up to the
-    tolerance of the argument's largest element, and the error through the rounding of the value, up to a tenth of the
-    largest derivative. If nothing changes the value, about `1e-14 / |x|` of its size counts as zero, with 1e-6 for a
-    smaller `|x|`. A gradient that is not finite is wrong, and so is any gradient if `f` is not finite around `x`; but
-    outputs that stay at one infinity count as constant. None counts as zeros. For a function that computes in float32
-    inside, pass a larger `rtol`, such as 1e-3, and `step=0.1`.
-
-    Limits. It does not differentiate by variables that `f` reads: pass their values as arguments. It does not recognize
-    kinks, where any number between two slopes may be right: choose other arguments. A derivative that is lost in the
-    rounding of the value cannot be told from zero. Of an argument with more than `max_elements` elements, that many are
-    differentiated by, and a random direction of all elements, which shows an error of the size of the gradient in a
-    single one. Along it, each element moves by about its own size, or by a hundredth of the typical size if that is
-    more and does not leave the domain of `f` or cross a kink.
-
-    Compared with `tf.test.compute_gradient`: that returns two Jacobians, with upstreams of ones and zeros, in eager
-    mode only, and leaves the comparison to the caller.
+    - It checks every mode, not only eager mode, with random upstream gradients instead of ones and zeros.
+    - It compares for you; `compute_gradient` returns two Jacobians.
     """
     _check_modes(modes)
-    # Reverse mode transposes the rule: whether it is linear only its tangents show.
+    # Reverse mode transposes the rule, so only its tangents show whether it is linear.
     has_rule = isinstance(f, CustomJvp) and intended_gradient is None and bool(set(modes) & set(_modes.FORWARD_MODES))
     forward_mode = convert.to_bool(API, "forward_mode", forward_mode) or has_rule
     second_order = convert.to_bool(API, "second_order", second_order)
@@ -160,7 +144,7 @@ def check_gradient(
         references = numeric_gradients(intended, upstream, numbers, max_elements)
     else:
         references = intended_gradients(name, function, arguments, intended_gradient, upstream)
-    # A rule that is not linear has gradients that resemble other mistakes, such as zeros.
+    # The gradients of a rule that is not linear look like other mistakes, such as zeros.
     found = ModeComparisons(modes, Tolerances(rtol, atol), not forward_mode or has_linear_tangents(function, seed))
     found.compare_gradients("first", function, None if intended_gradient else intended, upstream, references, numbers)
     if second_order:
@@ -174,20 +158,19 @@ def check_gradient(
             found.compare_gradients("second", gradient, None, weights, references, numbers)
     if forward_mode:
         found.compare_tangents(function, *numeric_tangents(intended, numbers))
-    report = GradientReport(name, found.comparisons)
+    report = GradientReport(name, found.comparisons, seed)
     if report.failures:
         raise AssertionError(report.failure_text()) from found.error
     return report
 
 
 def _check_modes(modes: Any) -> None:
-    """Raises an error unless these are names of modes."""
+    """Raises an error unless `modes` is a list of known modes."""
     if isinstance(modes, str) or not isinstance(modes, Iterable):
         raise TypeError(f"{API}: modes must be a list of names such as ['eager'], got {modes!r}.")
     if not modes or any(mode not in _modes.KNOWN_MODES for mode in modes):
         raise ValueError(
-            f"{API}: modes is not a list of known modes; expected some of {list(_modes.KNOWN_MODES)}, got {modes!r}. "
-            "Pass a list of these names."
+            f"{API}: modes must be one or more of {text.quoted(_modes.KNOWN_MODES)}, in a list, got {modes!r}."
         )
 
 
@@ -202,28 +185,27 @@ def _check_options(
     for name, function in (("f", f), ("like", like), ("intended_gradient", intended)):
         if not callable(function) and (function is not None or name == "f"):
             raise TypeError(
-                f"{API}: {name} is not a function; expected a callable, got {type(function).__name__}. Pass the "
-                "function, not its value."
+                f"{API}: {name} must be a function, got {text.describe_type(function)}. Pass the function, not its "
+                "value."
             )
     if like is not None and intended is not None:
         raise ValueError(
-            f"{API}: pass either like or intended_gradient, not both: each declares the intended gradient."
+            f"{API}: like and intended_gradient must not both be given, because each says which gradient is right. "
+            "Leave one out."
         )
     if forward_mode and intended is not None:
         raise ValueError(
-            f"{API}: forward_mode=True needs intended tangents, which intended_gradient does not give. Pass a function "
-            "with that gradient as like, or leave out forward_mode."
+            f"{API}: forward_mode=True needs tangents to compare with, which intended_gradient does not give. Pass a "
+            "function with that gradient as like, or leave out forward_mode."
         )
     if forward_mode and not set(modes) & set(_modes.FORWARD_MODES):
         raise ValueError(
-            f"{API}: forward_mode=True has no mode to run in; expected 'eager' or 'function' among modes, got "
-            f"{modes!r}. Add one."
+            f"{API}: modes must contain 'eager' or 'function' if forward_mode=True, got {modes!r}. Add one of them."
         )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{API}: it needs eager mode for numeric differentiation, but a graph is under construction, or "
-            "tf.config.run_functions_eagerly(True) was called. Call it outside of a tf.function, with functions that "
-            "run as graphs."
+            f"{API}: it must be called in eager mode, got a call while a graph is built or while functions run "
+            "eagerly. Call it outside of a tf.function, and not after tf.config.run_functions_eagerly(True)."
         )
 
 
@@ -238,7 +220,7 @@ def _check_numbers(rtol: Any, atol: Any, step: Any, seed: Any, max_elements: Any
 
 
 def _check_number(name: str, value: Any, number_type: type, least: float, most: float, expected: str) -> None:
-    message = f"{API}: {name} is invalid; expected {expected}, got {value!r}."
+    message = f"{API}: {name} must be {expected}, got {value!r}."
     try:
         number = number_type(value)
         fits = number == value or math.isnan(number)
@@ -254,14 +236,14 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     """The outputs that have derivatives; raises an error if the function cannot be differentiated numerically."""
     if not function.names:
         raise ValueError(
-            f"{API}: '{name}' has no float or complex tensor among its arguments to differentiate by. Integers, bools, "
-            "strings and None are passed on as they are."
+            f"{API}: args must contain a float or complex number or tensor to differentiate '{name}' by, got none. "
+            "Integers, bools, strings and None are passed on as they are."
         )
     for argument, value in zip(function.names, function.values, strict=True):
         if not np.all(np.isfinite(value)):
             raise ValueError(
-                f"{API}: '{argument}' of '{name}' contains inf or nan, around which nothing can be differentiated "
-                "numerically. Pass finite numbers."
+                f"{API}: the argument '{argument}' of '{name}' must be finite for numeric differentiation, got inf or "
+                "nan. Pass finite numbers."
             )
     try:
         outputs, others = function.call(to_tensors(function.values))
@@ -269,21 +251,21 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
         if not _is_mix_of_precisions(error):
             raise
         message = (
-            f"{API}: '{name}' mixes its arguments with tensors of lower precision; expected a function of "
-            f"float64 or complex128, to which the arguments are converted, got {in_one_line(error)}. Cast the "
-            "arguments inside the function, and pass rtol=1e-3 and step=0.1."
+            f"{API}: '{name}' must compute in float64 or complex128, to which its arguments are converted, got "
+            f"{in_one_line(error)}. Cast the arguments inside the function to the lower precision, and pass rtol=1e-3 "
+            "and step=0.1."
         )
         raise TypeError(message) from error
     if not outputs:
-        got = [output.dtype.name for output in others] or "no tensor"
+        got = f"only {text.quoted(output.dtype.name for output in others)}" if others else "no tensor"
         raise ValueError(
-            f"{API}: '{name}' returns nothing that has a derivative; expected a float or complex tensor, got "
-            f"{got}. Check the function before it rounds to integers."
+            f"{API}: '{name}' must return a float or complex tensor, got {got}. If it rounds to integers at the end, "
+            "check the part before."
         )
     if not _are_equal([to_double_precision(output) for output in outputs], function.outputs(function.values)):
         raise ValueError(
-            f"{API}: '{name}' returns another value when it is called again: it uses random numbers or a state. Use "
-            "tf.random.stateless_uniform and the like, with a fixed seed."
+            f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
+            "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
         )
     return [np.array(output) for output in outputs]
 
@@ -306,7 +288,4 @@ def _are_equal(first: Arrays, second: Arrays) -> bool:
 def _check_shapes_of_like(name: str, like: FlatFunction, values: Arrays) -> None:
     shapes, expected = [list(y.shape) for y in like.outputs(like.values)], [list(y.shape) for y in values]
     if shapes != expected:
-        raise ValueError(
-            f"{API}: like returns other shapes than '{name}'; expected {expected}, got {shapes}. Pass a function with "
-            f"the intended gradient and outputs like those of '{name}'."
-        )
+        raise ValueError(f"{API}: like must return the same shapes as '{name}', {expected}, got {shapes}.")

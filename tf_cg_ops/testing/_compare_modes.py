@@ -15,16 +15,16 @@ from ._report import Comparison, Reference, Tolerances, compare_with_reference, 
 
 # The number of different arguments and upstreams in a batch.
 _BATCH = 3
-# Between these, multiples of gradients neither overflow nor underflow in float64, and intermediate results hardly.
+# Between these, multiples of gradients neither overflow nor underflow in float64; nor do most intermediate results.
 _MIN_MAGNITUDE, _MAX_MAGNITUDE = 1e-280, 1e280
 
-# Returns the likely mistake in wrong numbers, or an empty string.
+# Returns the likely mistake, given wrong numbers; or an empty string.
 Hint = Callable[[Reference, np.ndarray], str]
 
 
 @dataclasses.dataclass
 class ModeComparisons:
-    """The comparisons of one `check_gradient`, and the last exception of a mode."""
+    """The comparisons of one `check_gradient`, and the last exception that a mode raised."""
 
     modes: Sequence[str]
     tolerances: Tolerances
@@ -41,15 +41,15 @@ class ModeComparisons:
         references: list[Reference],
         numbers: RandomNumbers,
     ) -> None:
-        """Compares the gradients and, at first order, the values; of a batch, the first with the references.
+        """Compares the gradients and, at first order, the values. The references are for the first of a batch.
 
-        `intended` is the function whose gradient is intended, if there is one: for hints.
+        `intended` is the function whose gradient `function` should have, if there is one. Hints use it.
         """
 
         def hint(reference: Reference, gradient: np.ndarray) -> str:
             if not self.has_linear_tangents:
                 return _hints.TANGENT_NOT_LINEAR
-            # If another mode agrees with the reference, it is right.
+            # The reference is right if another mode agrees with it.
             is_trusted = any(c.passed and (c.order, c.name) == (order, reference.name) for c in self.comparisons)
             text = _hints.hint_from_numbers(reference, references if order == "first" else [], gradient, is_trusted)
             if not text and intended is not None:
@@ -94,7 +94,7 @@ class ModeComparisons:
             for first, gradient, in_eager in zip(references, gradients, expected, strict=True):
                 zeros = tf.zeros(first.shape, first.dtype)
                 array = to_double_precision(zeros if in_eager is None else in_eager)
-                name = f"{first.name}, {k} of {len(results) + 1} in a batch"
+                name = f"{first.name} ({k} of {len(results) + 1} in a batch)"
                 self._compare(mode, order, exact_reference(name, array, first.dtype, "eager mode"), gradient, None)
 
     def _compare_multiples(
@@ -106,7 +106,7 @@ class ModeComparisons:
         references: list[Reference],
         gradients: list[Any],
     ) -> None:
-        """Compares the gradients for multiples of the upstream; adds the nonlinear ones that are not wrong already."""
+        """Adds a failure for each gradient that is not linear in the upstream, unless it is wrong already."""
         wrong = {c.name for c in self.comparisons if c.mode == mode and c.order == "first" and not c.passed}
         for factor in _hints.FACTORS:
             inputs = to_tensors(function.values + [factor * dy for dy in upstream])
@@ -123,7 +123,7 @@ class ModeComparisons:
                     continue
                 reference = dataclasses.replace(
                     original,
-                    name=f"{original.name}, for an upstream {factor:g} times as large",
+                    name=f"{original.name} (for an upstream {factor:g} times as large)",
                     source="linear in the upstream",
                     estimate=dataclasses.replace(original.estimate, value=array).multiply(factor),
                     direction=None,
@@ -134,7 +134,7 @@ class ModeComparisons:
                 )
 
     def compare_tangents(self, function: FlatFunction, directions: Arrays, references: list[Reference]) -> None:
-        """Compares the tangents of the outputs, in the modes that have forward mode."""
+        """Compares the tangents of the outputs, in the modes that support forward mode."""
         run = functools.partial(_tangents_and_values, function)
 
         def hint(reference: Reference, tangent: np.ndarray) -> str:
@@ -161,7 +161,7 @@ class ModeComparisons:
                 self._compare(mode, "tangent", exact, multiple, not_linear, only_failures=True)
 
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
-        """Adds an exception as a failure of its mode; the other modes are still compared."""
+        """Adds an exception as a failure of its mode. The other modes are still compared."""
         where = (mode, order, ", ".join(names))
         self.comparisons.append(Comparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error
@@ -212,7 +212,7 @@ def _tangents_and_values(function: FlatFunction, tensors: list[tf.Tensor]) -> _m
 
 
 def has_linear_tangents(function: FlatFunction, seed: int) -> bool:
-    """Whether the tangents in eager mode are linear; True if they cannot be computed, which the modes report."""
+    """Whether the tangents in eager mode are linear; True if they cannot be computed, because the modes report that."""
     directions = [RandomNumbers(seed).draw_like(x) for x in function.values]
 
     def tangents(factor: float) -> Arrays:

@@ -1,4 +1,4 @@
-"""A function of any structures as a function from flat tensors to flat tensors, for differentiation."""
+"""Turns a function of any structures into one from a list of tensors to a list of tensors, to differentiate it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, slices, variables
+from tf_cg_ops._src.core import pytree, slices, text, variables
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 API = "check_gradient"
@@ -18,9 +18,12 @@ Arrays = list[np.ndarray]
 class FlatFunction:
     """A function and the point at which it is differentiated.
 
-    `call` maps tensors like `values` to the outputs that have derivatives, and to the others. `names` are those of
-    `values`. `step` is the step of numeric differentiation, relative to each element, if the user chose one.
-    `derived_from` is, for a gradient, its function and the upstream gradients.
+    Attributes:
+      names: The names of the arguments.
+      values: The point: the values of the arguments.
+      call: Maps tensors like `values` to two lists: the outputs that have derivatives, and the other outputs.
+      step: The step of numeric differentiation, relative to each element, if the user chose one.
+      derived_from: If this is a gradient, its function and the upstream gradients.
     """
 
     names: list[str]
@@ -34,7 +37,7 @@ class FlatFunction:
         return [to_double_precision(output) for output in self.call(to_tensors(values))[0]]
 
     def gradients(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> tuple[list, list, list]:
-        """The outputs with derivatives, the other outputs, and the gradient of each argument, which may be None."""
+        """The outputs with derivatives, the other outputs, and the gradient of each argument, or None."""
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             outputs, others = self.call(tensors)
@@ -69,7 +72,7 @@ def to_double_precision(tensor: Any) -> np.ndarray:
 
 
 def has_derivative(tensor: Any) -> bool:
-    """Whether the dtype has derivatives: integers, bools and strings have none."""
+    """Whether the dtype has derivatives. Integers, bools and strings have none."""
     dtype = tf.as_dtype(tensor.dtype)
     return bool(dtype.is_floating or dtype.is_complex)
 
@@ -80,11 +83,11 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None) -> None:
         if not isinstance(args, (list, tuple)):
             raise TypeError(
-                f"{API}: args is no sequence of arguments; expected a list or a tuple, got {type(args).__name__}. Pass "
-                "[x] for one argument."
+                f"{API}: args must be a list or tuple of arguments, got {text.describe_type(args)}. Pass [x] for one "
+                "argument."
             )
         if not isinstance(kwargs or {}, Mapping):
-            raise TypeError(f"{API}: kwargs must be a dict of arguments by name, got {type(kwargs).__name__}.")
+            raise TypeError(f"{API}: kwargs must be a dict of arguments by name, got {text.describe_type(kwargs)}.")
         self._structure = (list(args), dict(kwargs or {}))
         self._leaves = [_leaf_to_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
         indices, indices_by_keyword = tf.nest.pack_sequence_as(self._structure, list(range(len(self._leaves))))
@@ -137,7 +140,7 @@ def _leaf_to_double_precision(leaf: Any) -> Any:
 
 
 def differentiable_tensors(leaf: Any) -> list[tf.Tensor]:
-    """The differentiable tensors of a leaf, which may be composite."""
+    """The differentiable tensors of a leaf; a composite tensor has several."""
     if not tf.is_tensor(leaf):
         return []
     return [part for part in tf.nest.flatten(leaf, expand_composites=True) if has_derivative(part)]

@@ -10,45 +10,45 @@ from ._numeric import NumericDerivatives, directional_derivatives
 from ._report import Reference
 
 _CLOSE = 1e-4
-# Multiples of the upstream that show whether a gradient is linear in it.
+# Multiplying the upstream by these shows whether a gradient is linear in it.
 FACTORS = (1e3, 1e-3)
 
 NOT_LINEAR = (
-    "It is not linear in the upstream, so it is no vector-Jacobian product: if that is intended, pass "
-    "intended_gradient=."
+    "It is not linear in the upstream, so it is not a vector-Jacobian product. If you want that, as when you clip a "
+    "gradient, pass intended_gradient=."
 )
 TANGENT_NOT_LINEAR = (
-    "It is not linear in the tangents, so it has no transpose: a rule of custom_jvp multiplies the tangents by the "
+    "It is not linear in the tangents, so it has no transpose. A rule of custom_jvp must multiply the tangents by the "
     "Jacobian."
 )
-_CONJUGATED = "It would be right with the derivative conjugated: TensorFlow's convention is dx = dy * conj(f')."
+_CONJUGATED = "It would be right with the derivative conjugated. TensorFlow's convention is dx = dy * conj(f')."
 
 
 def hint_from_numbers(reference: Reference, others: Sequence[Reference], gradient: np.ndarray, is_trusted: bool) -> str:
-    """A hint from the numbers alone; unless the reference is trusted, it may be that the reference is uncertain."""
+    """A hint from the numbers alone; unless the reference is trusted, also that the reference itself is uncertain."""
     actual, expected = gradient.ravel()[reference.elements], reference.estimate.value
     if not np.all(np.isfinite(actual)):
         return "The gradient is not finite."
     if not np.all(np.isfinite(expected)):
-        return "The function itself is not finite around the argument: pass other numbers."
+        return "The function itself is not finite near this argument. Pass other numbers."
     if not np.any(actual):
         return "The gradient is zero everywhere."
     is_zero = expected == 0
     if np.any(is_zero & (actual != 0)) and np.all(is_zero | (reference.estimate.error > 0.01 * np.abs(expected))):
         return (
-            "The numeric derivative is zero wherever it is known: if the gradient deliberately differs from it, as in "
-            "a straight-through estimator, pass like= or intended_gradient=."
+            "The numeric derivative is zero, or not known. If the gradient differs from it on purpose, as in a "
+            "straight-through estimator, pass like= or intended_gradient=."
         )
     for other in others:
         same_shape = other is not reference and other.shape == reference.shape
         if same_shape and _is_close(actual, other.estimate.value) and np.any(other.estimate.value):
-            return f"It is the gradient with respect to '{other.name}': the gradients may be in the wrong order."
+            return f"It equals the gradient with respect to '{other.name}'. Are the gradients in the right order?"
     errors, uncertainty = np.abs(actual - expected), reference.estimate.error
     if not is_trusted and np.any((errors > 1e-7 * reference.estimate.scale) & (errors < 100 * uncertainty)):
         return (
-            f"The numeric derivative itself is uncertain by {float(np.max(uncertainty)):.1e}: there may be a kink "
-            "nearby, it may drown in the rounding of a larger value, or the function computes in a lower precision "
-            "than float64. Pass other numbers, or step and rtol."
+            f"The numeric derivative itself is uncertain by {float(np.max(uncertainty)):.1e}. Perhaps there is a kink "
+            "nearby, the derivative is lost in the rounding of a larger value, or the function computes in a lower "
+            "precision than float64. Pass other numbers, or step and rtol."
         )
     return ""
 
@@ -60,9 +60,9 @@ def hint_from_ratio(reference: Reference, gradient: np.ndarray) -> str:
     if _is_close(actual, ratio * expected):
         factor = ratio.real if abs(np.imag(ratio)) < _CLOSE else ratio
         if abs(factor + 1) < _CLOSE:
-            return "The ratio is -1 everywhere: the sign is wrong."
+            return "The ratio is -1 everywhere, so the sign is wrong."
         if abs(factor - 1) > _CLOSE:
-            return f"The ratio is {factor:.5g} everywhere: a factor is wrong."
+            return f"The ratio is {factor:.5g} everywhere, so a factor is wrong."
     return ""
 
 
@@ -76,7 +76,7 @@ def hint_from_upstreams(
 ) -> str:
     """A hint from the gradients for other upstreams, if the gradient is as wrong in eager mode.
 
-    `intended` is the function whose gradient is intended.
+    `intended` is the function whose gradient `function` should have.
     """
 
     def gradient_for(dys: Arrays) -> np.ndarray:
@@ -97,18 +97,18 @@ def hint_from_upstreams(
     if is_complex and _is_close(np.conj(gradient_for([np.conj(dy) for dy in upstream])), expected):
         return _CONJUGATED
     if _is_close(gradient_for([2 * dy for dy in upstream]), actual):
-        return "It does not depend on the upstream: multiply by dy."
+        return "It does not depend on the upstream. Multiply it by dy."
+    if any(not _is_close(gradient_for([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
+        return NOT_LINEAR
     ones = [np.ones_like(dy) for dy in upstream]
     uniform = NumericDerivatives(intended, ones).partial_derivatives(argument, reference.elements)
     if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(ones), uniform.value):
-        return "It is right for a uniform upstream only: it is not a vector-Jacobian product."
+        return "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
     if len(upstream) == 1 and upstream[0].size == actual.size and reference.direction is None:
         directions = [np.zeros_like(x) for x in function.values]
         directions[argument] = upstream[0].reshape(reference.shape).astype(function.values[argument].dtype)
         if _is_close(directional_derivatives(intended, directions)[0].value, actual):
-            return "It is the Jacobian times the upstream: the Jacobian is transposed."
-    if any(not _is_close(gradient_for([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
-        return NOT_LINEAR
+            return "It is the Jacobian times the upstream. A gradient needs the transposed Jacobian."
     return ""
 
 
@@ -123,14 +123,14 @@ def _hint_from_surrogate(
         slope = replace_none_by_zeros(gradients, tensors)[argument]
     if _is_close(actual, to_double_precision(dy[0] * value).ravel()[elements]):
         return (
-            "It is the upstream times the value of like, not its derivative: derivative= of straight_through takes a "
-            "derivative, and surrogate the function itself."
+            "It is the upstream times the value of like, not times its derivative. Pass straight_through the function "
+            "as surrogate, or its derivative as derivative=."
         )
     second = tape.gradient(slope, tensors[argument], unconnected_gradients="zero")
     if _is_close(actual, to_double_precision(second).ravel()[elements]):
         return (
-            "It is the derivative of like's derivative: a function that you pass to straight_through is the "
-            "surrogate; pass its derivative as derivative=."
+            "It is the derivative of like's derivative. straight_through differentiates the surrogate that you pass; "
+            "to pass the derivative itself, write derivative=."
         )
     return ""
 

@@ -10,22 +10,22 @@ import tensorflow as tf
 from ._flat_function import FlatFunction, to_tensors
 from ._report import Tolerances
 
-# Those that are checked unless the user names others.
+# The default.
 MODES = ("eager", "function", "xla", "vectorized")
 FORWARD_MODES = ("eager", "function")
 # The dtypes in which Keras's policies of these names compute, and their unit roundoffs, relative.
 _MIXED = {"mixed_float16": (tf.float16, 2.0**-11), "mixed_bfloat16": (tf.bfloat16, 2.0**-8)}
-# How often the roundoff may be lost in a few operations on rounded arguments.
+# How many roundoffs a few operations on rounded arguments can lose.
 _TOLERATED_ROUNDINGS = 16.0
 
-# Derivatives, each of which may be None, and values.
+# Derivatives, or None for some of them, and values.
 Results = tuple[list[Any], list[tf.Tensor]]
 # From flat tensors, one for each argument, to flat results.
 _Flat = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Sequence[list[tf.Tensor]]) -> list[Results]:
-    """The results for the first inputs; in the mode "vectorized", which takes them as one batch, for all inputs."""
+    """The results for the first inputs. The mode "vectorized" takes all inputs as a batch, and returns all results."""
     is_none: list[bool] = []
 
     def without_none(tensors: list[tf.Tensor]) -> Results:
@@ -49,7 +49,7 @@ def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Seque
 
 
 def wrap(mode: str, function: FlatFunction) -> FlatFunction:
-    """Puts the function into the loop, model or precision of the mode. Other modes leave it unchanged."""
+    """Puts the function into the loop, model or precision of the mode, if it has one."""
     if mode in MODES:
         return function
     if mode == "functional" and function.derived_from is not None:
@@ -73,7 +73,7 @@ def wrap(mode: str, function: FlatFunction) -> FlatFunction:
 
 
 def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:
-    """The tolerances for numbers of which the largest has this size: in half precision, some of its roundings."""
+    """The tolerances for numbers up to this size. In half precision they allow some roundings of the largest one."""
     if mode not in _MIXED:
         return tolerances
     rounding = _TOLERATED_ROUNDINGS * _MIXED[mode][1]
@@ -101,7 +101,7 @@ def _zeros(like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
-    """The function as a SavedModel that was saved and loaded again."""
+    """The function, saved as a SavedModel and loaded again."""
     module = tf.Module()
     specs = [tf.TensorSpec(value.shape, value.dtype) for value in function.values]
     module.function = tf.function(lambda *tensors: flat(tensors), input_signature=specs)
@@ -113,8 +113,8 @@ def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) ->
 
 
 def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
-    """A functional model of Keras 3, which the function makes from symbolic inputs."""
-    import keras  # Not at the top: the other modes need not wait for it.
+    """A functional Keras 3 model that calls the function with symbolic inputs."""
+    import keras  # Not at the top, because importing it is slow and the other modes do not need it.
 
     inputs = [keras.Input(batch_shape=value.shape, dtype=value.dtype.name) for value in function.values]
     model = keras.Model(inputs, flat(inputs))
@@ -122,7 +122,7 @@ def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> 
 
 
 def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor]) -> _Flat:
-    """The real arguments arrive in half precision, as in a layer with that policy."""
+    """The function gets its real arguments in half precision, as in a layer with that policy."""
 
     def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         arguments = [t if t.dtype.is_complex else tf.cast(t, dtype) for t in tensors]

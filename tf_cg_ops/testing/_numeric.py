@@ -1,7 +1,7 @@
 """Numeric differentiation with an estimate of its error.
 
-Central differences with Richardson extrapolation (L. F. Richardson, 1911): the steps start at a hundredth of the
-argument and shrink until the derivatives agree; if rounding prevents that, larger steps follow.
+Central differences with Richardson extrapolation (L. F. Richardson, 1911). The steps start at a hundredth of the
+argument and shrink until the derivatives agree. If rounding prevents that, larger steps follow.
 """
 
 import dataclasses
@@ -11,16 +11,16 @@ import numpy as np
 
 from ._flat_function import Arrays, FlatFunction
 
-# The golden ratio: its powers are incommensurable, so that no period of a function fits all steps.
+# The golden ratio. Its powers are incommensurable, so no period of a function fits all steps.
 _RATIO = (5**0.5 - 1) / 2
 # The error of a numeric derivative through rounding, for values and steps of 1.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# A function that computes in float32 may seem constant for smaller relative steps.
+# A function that computes in float32 can seem constant for smaller relative steps.
 _FLOAT32_RESOLUTION = 5e-7
-# A relative error at which no further steps are tried; otherwise the steps that agree best count.
+# At this relative error no further steps are tried. If no step reaches it, the steps that agree best count.
 _ACCURATE = 1e-8
 # The error of an analytic derivative through rounding, for values and arguments of 1. It grows as arguments get
-# smaller, but not below a millionth: otherwise nothing would be wrong for a tiny argument.
+# smaller, but only down to a millionth; otherwise every gradient would pass for a tiny argument.
 _NOISE = 64 * float(np.finfo(np.float64).eps)
 _SMALLEST_ARGUMENT = 1e-6
 # An error this small, relative to the largest derivative of an argument, does not matter.
@@ -34,7 +34,7 @@ class Estimate:
     Attributes:
       value: The derivatives.
       error: Their estimated errors.
-      scale: The sizes of their terms before they cancel.
+      scale: The sizes of their terms, before the terms cancel.
       rounding: The error of the numeric derivative through the rounding of the value, at the chosen step.
       noise: The error of an analytic derivative through the rounding of the value.
     """
@@ -46,19 +46,19 @@ class Estimate:
     noise: np.ndarray
 
     def multiply(self, factor: float) -> "Estimate":
-        """The estimate for quantities that are so many times as large."""
+        """The estimate for quantities that are `factor` times as large."""
         return Estimate(*(factor * part for part in dataclasses.astuple(self)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """The net changes of quantities, and the sizes of the changes before they cancel."""
+    """The net changes of quantities, and the sizes of the changes before these cancel."""
 
     net: np.ndarray
     size: np.ndarray
 
 
-@np.errstate(all="ignore")  # An overflow is not finite, and recognized by that.
+@np.errstate(all="ignore")  # An overflow shows as a number that is not finite.
 def estimate_derivative(
     change: Callable[[float], Change],
     magnitude: np.ndarray,
@@ -68,9 +68,9 @@ def estimate_derivative(
 ) -> Estimate:
     """The derivative at t=0 of quantities that change by `change(t)`, for a t of about the size `unit`.
 
-    Net changes at +-h, +-rh and +-r^2 h have odd and even parts. The odd parts give the derivative. Its error is the
-    change by the last extrapolation, plus the difference of the even parts from those of a smooth function: only there,
-    a kink at t=0 shows, or a peak that the steps straddle. `magnitude` is the size of the values, which are rounded.
+    Net changes at +-h, +-rh and +-r^2 h have odd and even parts. The odd parts give the derivative. Its error is how
+    much the last extrapolation changes it, plus how far the even parts are from a smooth function's: only they show a
+    kink at t=0, or a peak that the steps straddle. `magnitude` is the size of the values, which are rounded.
     """
     best: Estimate | None = None
     noise = _NOISE * magnitude / max(unit, _SMALLEST_ARGUMENT)
@@ -100,14 +100,14 @@ def estimate_derivative(
 
 def _choose_better(best: Estimate, new: Estimate, below_resolution: bool) -> Estimate:
     is_better = new.error < best.error
-    if below_resolution:  # If nothing changes for so small a step, a larger one that saw a change is right.
+    if below_resolution:  # If nothing changes for such a small step, trust a larger one that saw a change.
         is_better &= (new.scale > 0) | (best.error > 0.01 * best.scale)
     pairs = zip(dataclasses.astuple(best), dataclasses.astuple(new), strict=True)
     return Estimate(*(np.where(is_better, new_part, best_part) for best_part, new_part in pairs))
 
 
 def _steps(unit: float, step: float | None) -> list[float]:
-    """The steps in the order in which they are tried; `step` is relative."""
+    """The steps, in the order in which they are tried. `step` is relative."""
     if step is not None:
         return [step * unit]
     smaller = [10.0**-k * unit for k in range(2, 10)]
@@ -118,7 +118,7 @@ def _steps(unit: float, step: float | None) -> list[float]:
 
 
 def element_sizes(x: np.ndarray) -> np.ndarray:
-    """The absolute value of each element; the typical one for zeros."""
+    """The absolute value of each element; the typical size for a zero."""
     size = np.abs(x)
     return np.where(size > 0, size, typical_size(x))
 
@@ -130,7 +130,7 @@ def typical_size(x: np.ndarray) -> float:
 
 
 def changes_of(outputs: Arrays, center: Arrays) -> Arrays:
-    """The differences between the outputs and those at the center; 0 between equal infinities."""
+    """The differences between these outputs and the outputs at the center; 0 between equal infinities."""
     with np.errstate(invalid="ignore"):
         return [np.where(y == y0, 0.0, y - y0) for y, y0 in zip(outputs, center, strict=True)]
 
@@ -144,7 +144,7 @@ def norm(terms: np.ndarray) -> np.ndarray:
 
 
 class NumericDerivatives:
-    """The derivatives of Re sum(conj(dy) * f), which are TensorFlow's gradient, by elements and along directions."""
+    """The derivatives of Re sum(conj(dy) * f), TensorFlow's gradient, by single elements and along directions."""
 
     def __init__(self, function: FlatFunction, upstream: Arrays) -> None:
         self._function = function
@@ -157,7 +157,7 @@ class NumericDerivatives:
         return np.concatenate(terms)
 
     def partial_derivatives(self, argument: int, elements: np.ndarray) -> Estimate:
-        """The derivatives by these elements of an argument; by the real and imaginary parts of complex ones."""
+        """The derivatives by these elements of an argument, or by their real and imaginary parts."""
         x = self._function.values[argument]
         units = element_sizes(x).ravel()
         estimates: list[Estimate] = []
@@ -217,5 +217,5 @@ def directional_derivatives(function: FlatFunction, directions: Arrays) -> list[
 
 
 def finite_part(arrays: Arrays) -> Arrays:
-    """The arrays with zeros for infinities and nan, which have no size."""
+    """The arrays, with zeros for infinities and nan, which have no size."""
     return [np.where(np.isfinite(array), array, 0.0) for array in arrays]

@@ -21,7 +21,7 @@ _ACCURATE = 1e-7
 
 
 class RandomNumbers:
-    """Draws numbers of similar size and any sign or phase: none is so small that an error at it would hide."""
+    """Draws numbers of similar size and any sign or phase. None is so small that it would hide an error."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -35,15 +35,15 @@ class RandomNumbers:
         return np.asarray(size * self._rng.choice([-1.0, 1.0], array.shape), array.dtype)
 
     def draw_direction(self, x: np.ndarray, min_move: float) -> np.ndarray:
-        """A direction: each element moves by about its size, and at least by `min_move` of the typical one."""
+        """A direction. Each element moves by about its size, and at least by `min_move` times the typical size."""
         return self.draw_like(x) * np.maximum(element_sizes(x), min_move * typical_size(x))
 
     def move_towards_zero(self, x: np.ndarray) -> np.ndarray:
-        """Other arguments: each element up to 5 % nearer to zero."""
+        """Other arguments, with each element up to 5 % nearer to zero."""
         return np.asarray(x * (1.0 - 0.05 * self._rng.uniform(size=x.shape)), x.dtype)
 
     def choose_elements(self, size: int, most: int) -> np.ndarray:
-        """The indices of the elements to check: the same for arguments of the same size."""
+        """The indices of the elements to check, the same for arguments of the same size."""
         if size <= most:
             return np.arange(size)
         return np.sort(np.random.default_rng(self._seed).choice(size, most, replace=False))
@@ -52,7 +52,7 @@ class RandomNumbers:
 def numeric_gradients(
     function: FlatFunction, upstream: Arrays, numbers: RandomNumbers, max_elements: int
 ) -> list[Reference]:
-    """One reference for each argument. If elements are left out, a random direction of all of them is added."""
+    """One reference for each argument. If it leaves out elements, it also has a random direction of all of them."""
     numeric = NumericDerivatives(function, upstream)
     references = []
     for i, (name, x) in enumerate(zip(function.names, function.values, strict=True)):
@@ -73,8 +73,8 @@ def _choose_directions(
 ) -> tuple[Arrays, list[Estimate]]:
     """Random directions and the derivatives along them.
 
-    Small elements move far enough to be seen, unless derivatives are more accurate if they move by their own size:
-    small moves neither leave the domain of the function nor cross a kink.
+    Small elements move far enough to be seen, unless the derivatives are more accurate if they move only by their own
+    size: a small move neither leaves the domain of the function nor crosses a kink.
     """
     candidates = []
     for min_move in (_MIN_MOVE, 0.0):
@@ -115,9 +115,8 @@ def intended_gradients(
     got = [None if gradient is None else list(np.shape(gradient)) for gradient in gradients]
     if len(got) != len(expected) or any(g not in (None, e) for g, e in zip(got, expected, strict=True)):
         raise ValueError(
-            f"{API}: intended_gradient returned other shapes than those of the arguments of '{function_name}'; "
-            f"expected {expected} (one for each of {text.quoted(function.names)}), got {got}. Return NumPy arrays of "
-            "these shapes, or None for zeros."
+            f"{API}: intended_gradient must return arrays of the shapes {expected} (one for each of "
+            f"{text.quoted(function.names)}) for '{function_name}', got {got}. Return None for zeros."
         )
     references = []
     for name, gradient, x in zip(function.names, gradients, function.values, strict=True):

@@ -1,4 +1,4 @@
-"""Comparisons of numbers with their references, and the report of them."""
+"""Compares numbers with their references, and reports the results."""
 
 import dataclasses
 import re
@@ -10,13 +10,17 @@ import tensorflow as tf
 from ._flat_function import API
 from ._numeric import Estimate
 
-# The multiple of the numeric derivative's own error that is tolerated, up to the tolerance of the largest element: an
-# uncertain derivative does not pass.
+# How many times the numeric derivative's own error is tolerated. The largest element's tolerance is the limit, so that
+# nothing passes only because its derivative is uncertain.
 _TOLERATED_ERRORS = 10.0
 # The largest part of the largest derivative that the rounding of a large value may hide.
 _MAX_HIDDEN = 0.1
 _MAX_LENGTH = 400
-# Lines before the message in the errors of graphs that ran.
+# The orders whose numbers depend on the upstream gradient.
+_UPSTREAM_ORDERS = ("first", "second")
+# Stands for an index in the comparison of a directional derivative.
+_ALL_ELEMENTS = "all, along a random direction"
+# Lines that TensorFlow puts before the message, in errors of graphs.
 _GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
 
@@ -24,8 +28,8 @@ _GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces una
 class Reference:
     """The expected numbers of one argument or output, at some or all of its elements.
 
-    `source` names the method that they come from. `direction` has a number for each element, and
-    `directional_derivative` is the expected sum of its products with the gradient.
+    `source` says where they come from. `direction` has a number for each element, and `directional_derivative` is what
+    its products with the gradient should add up to.
     """
 
     name: str
@@ -45,24 +49,24 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The worst element of one argument or output, in one mode.
+    """One argument or output in one mode, and its worst element.
 
     Attributes:
-      mode: The mode of TensorFlow.
+      mode: The mode that was checked.
       order: "value", "first", "second" or "tangent".
       name: The name of the argument or output.
       passed: Whether all elements are within their tolerances.
-      checked: The number of elements that were compared.
-      size: The number of all elements.
+      checked: How many elements were compared.
+      size: How many elements there are.
       element: The index of the worst element.
-      analytic: The number that TensorFlow computed there.
-      numeric: The number that was expected there.
+      analytic: What TensorFlow computed there.
+      numeric: What was expected there.
       error: Their difference.
-      tolerance: The largest error that would pass there.
+      tolerance: The largest error that passes there.
       is_none: Whether the gradient is None, which counts as zeros.
-      source: The method that the expected number comes from.
-      problem: The exception or the wrong shape, if there are no numbers; else empty.
-      hint: The likely mistake, if it is recognized.
+      source: Where the expected number comes from.
+      problem: The exception or the wrong shape; empty if there are numbers to compare.
+      hint: The likely mistake; empty if it is not recognized.
       raised: Whether `problem` is an exception.
     """
 
@@ -91,10 +95,17 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class GradientReport:
-    """The comparisons of `check_gradient`. `str()` of it is a table."""
+    """The result of `check_gradient`. It prints as a table.
+
+    Attributes:
+      function: The name of the function.
+      comparisons: A Comparison for each mode, order and argument or output.
+      seed: The seed of the random upstream gradients.
+    """
 
     function: str
     comparisons: list[Comparison]
+    seed: int = 0
 
     @property
     def failures(self) -> list[Comparison]:
@@ -106,10 +117,11 @@ class GradientReport:
         rows = [head, *(_row(comparison) for comparison in self.comparisons)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([f"gradients of '{self.function}'", *(line.rstrip() for line in lines)])
+        title = f"gradients of '{self.function}' for random upstream gradients (seed {self.seed})"
+        return "\n".join([title, *(line.rstrip() for line in lines)])
 
     def failure_text(self) -> str:
-        """A message for each failure, followed by the table."""
+        """A message for each mistake, followed by the table."""
         same: dict[tuple[Any, ...], list[Comparison]] = {}
         for failure in self.failures:
             same.setdefault(_fault(failure), []).append(failure)
@@ -119,23 +131,31 @@ class GradientReport:
         failure = failures[0]
         names = ", ".join(f"'{failure.mode}'" for failure in failures)
         where = f"in mode {names}" if len(failures) == 1 else f"in the modes {names}"
+        name, bracket, case = failure.name.partition(" (")
+        argument = f"'{name}'{bracket}{case}"
         quantity = {
             "value": f"the value of '{self.function}' ({failure.name})",
-            "first": f"the gradient of '{self.function}' with respect to '{failure.name}'",
-            "second": f"the second-order gradient of '{self.function}' with respect to '{failure.name}'",
+            "first": f"the gradient of '{self.function}' with respect to {argument}",
+            "second": f"the second-order gradient of '{self.function}' with respect to {argument}",
             "tangent": f"the tangent of '{self.function}' ({failure.name})",
         }[failure.order]
         if failure.raised:
             return (
-                f"{API}: {quantity} could not be computed {where}; expected numbers, got "
-                f"{failure.problem}. Leave the mode out by modes=[...] if TensorFlow cannot run the function in "
-                "it."
+                f"{API}: {quantity} could not be computed {where}: {failure.problem}. If TensorFlow cannot run the "
+                "function in that mode, leave it out of modes."
             )
         if failure.problem:
-            return f"{API}: {quantity} is wrong {where}; {failure.problem}"
+            advice = " A gradient has the dtype and shape of its argument." if failure.order in _UPSTREAM_ORDERS else ""
+            return f"{API}: {quantity} is wrong {where}: {failure.problem}{advice}"
+        condition = ""
+        if failure.order in _UPSTREAM_ORDERS:
+            condition = f"for a random upstream gradient (seed {self.seed}) "
+        elif failure.order == "tangent":
+            condition = f"for random tangents (seed {self.seed}) "
+        places = {_ALL_ELEMENTS: " along a random direction of all elements", "[]": ""}
         text = (
-            f"{API}: {quantity} is wrong {where}; expected {format_number(failure.numeric)} ("
-            f"{failure.source}) at element {failure.element}, got "
+            f"{API}: {quantity} is wrong {where}: {condition}it must be {format_number(failure.numeric)} "
+            f"({failure.source}){places.get(failure.element, f' at element {failure.element}')}, got "
             f"{'None' if failure.is_none else format_number(failure.analytic)} (ratio {format_number(failure.ratio)}; "
             f"{failure.checked} of {failure.size} elements checked)."
         )
@@ -143,7 +163,7 @@ class GradientReport:
 
 
 def _fault(failure: Comparison) -> tuple[Any, ...]:
-    """Equal for failures that are the same but for the mode, and for the rounding of its numbers."""
+    """A key that is equal for failures that differ only in the mode, and in the rounding of the numbers."""
     numbers = [f"{number:.4g}" for number in (failure.analytic, failure.numeric)]
     kind = (failure.order, failure.name, failure.raised, failure.problem, failure.is_none)
     return (*kind, failure.element, *numbers)
@@ -180,7 +200,7 @@ class Tolerances:
     atol: float
 
     def of(self, estimate: Estimate) -> np.ndarray:
-        """A tolerance for each element: relative to the size of its terms, plus the errors of the reference."""
+        """A tolerance for each element, relative to the size of its terms, plus the errors of the reference."""
         relative = np.where(np.isfinite(estimate.value), self.rtol * estimate.scale, 0.0)
         own_error = np.minimum(_TOLERATED_ERRORS * estimate.error, np.max(relative, initial=0.0))
         rounding = np.minimum(estimate.rounding, _MAX_HIDDEN * np.max(estimate.scale, initial=0.0))
@@ -197,15 +217,15 @@ def compare_with_reference(
     nonfinite_may_agree: bool,
     **where: Any,
 ) -> Comparison:
-    """Finds the worst element. Numbers that are not finite are wrong, unless both may agree on them, as values may."""
+    """Finds the worst element. Numbers that are not finite are wrong; values may agree on them, gradients may not."""
     where = {"name": reference.name, "source": reference.source, **where}
     if dtype != reference.dtype or actual.shape != reference.shape:
         problem = (
-            f"expected {_dtype_and_shape(reference.dtype, reference.shape)}, got "
-            f"{_dtype_and_shape(dtype, actual.shape)}. Gradients have the dtype and the shape of the argument."
+            f"it must be {_dtype_and_shape(reference.dtype, reference.shape)}, got "
+            f"{_dtype_and_shape(dtype, actual.shape)}."
         )
         return Comparison(passed=False, problem=problem, **where)
-    numbers, expected, allowed, labels = _select_elements(reference, actual, tolerances)
+    numbers, expected, allowed = _select_elements(reference, actual, tolerances)
     where.update(checked=reference.elements.size, size=actual.size)
     if not numbers.size:
         return Comparison(passed=True, **where)
@@ -217,7 +237,7 @@ def compare_with_reference(
     worst = int(np.argmax(excess))
     return Comparison(
         passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
-        element=labels[worst],
+        element=_label(reference, worst),
         analytic=_to_python_number(numbers[worst]),
         numeric=_to_python_number(expected[worst]),
         error=float(errors[worst]),
@@ -228,18 +248,23 @@ def compare_with_reference(
 
 def _select_elements(
     reference: Reference, actual: np.ndarray, tolerances: Tolerances
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-    """The actual and the expected numbers that are compared, their tolerances and their labels."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The actual and the expected numbers to compare, and their tolerances."""
     numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
     allowed = tolerances.of(reference.estimate)
-    labels = [str([int(i) for i in np.unravel_index(e, reference.shape)]) for e in reference.elements]
     if reference.direction is not None and reference.directional_derivative is not None:
         terms = np.real(np.conj(actual) * reference.direction)
         numbers = np.append(numbers, np.sum(terms))
         expected = np.append(expected, reference.directional_derivative.value)
         allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
-        labels.append("all, along a random direction")
-    return numbers, expected, allowed, labels
+    return numbers, expected, allowed
+
+
+def _label(reference: Reference, position: int) -> str:
+    """What a compared number belongs to."""
+    if position == reference.elements.size:
+        return _ALL_ELEMENTS
+    return str([int(i) for i in np.unravel_index(reference.elements[position], reference.shape)])
 
 
 def _to_python_number(value: Any) -> complex:
@@ -251,7 +276,7 @@ def _dtype_and_shape(dtype: tf.DType, shape: tuple[int, ...]) -> str:
 
 
 def exact_reference(name: str, value: np.ndarray, dtype: tf.DType, source: str) -> Reference:
-    """A reference that is exact but for its last digits."""
+    """A reference that is exact up to its last digits."""
     flat = value.ravel()
     size = np.where(np.isfinite(flat), np.abs(flat), 0.0)
     zeros = np.zeros(flat.size)

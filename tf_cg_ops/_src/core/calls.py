@@ -10,11 +10,11 @@ TYPES = CALLS | LOOPS | CONDITIONALS
 
 
 def num_own_inputs(op_type: str) -> int:
-    """The number of inputs that the op keeps for itself: the first one of a conditional chooses the branch."""
+    """How many inputs the op does not pass on: the first input of a conditional chooses the branch."""
     return 1 if op_type in CONDITIONALS else 0
 
 
 def functions_in(attributes: Iterable[Any]) -> Iterator[Any]:
-    """The functions (NameAttrLists, whose name can be set) that the attributes of a node name."""
+    """The functions in the attributes of a node, as NameAttrLists whose name you can set."""
     for attribute in attributes:
         yield from (function for function in (attribute.func, *attribute.list.func) if function.name)

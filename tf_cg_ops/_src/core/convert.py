@@ -1,4 +1,4 @@
-"""Conversion of arguments to Tensors, dtypes and axes that the ops take, with messages that name the arguments."""
+"""Converts arguments to what the ops take, with messages that name the arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tf_cg_ops._src.core.variables import as_variable
 # The element types of every op of the library, in the order of the ops' attribute T.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
-# Built once: this code runs before every eager call, which costs microseconds.
+# Built once: this code runs in every eager call, and a call takes microseconds.
 _SUPPORTED = frozenset(DTYPES)
 _LISTS = (list, tuple)
 _BOOLS = (bool, np.bool_)
@@ -21,24 +21,23 @@ _NUMPY = (np.ndarray, np.generic)
 
 
 def is_inexact_array(value: Any) -> bool:
-    """Whether it is a NumPy array or number that can have a gradient; the kind of bfloat16 is "V"."""
+    """Whether a value is a NumPy array or number that can have a gradient; the kind of bfloat16 is "V"."""
     return isinstance(value, _NUMPY) and value.dtype.kind not in "OSUmMbiu"
 
 
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
-    """Lists of gx and x, and for each pair the suffix of its names in messages: `[0]`, or nothing for a single pair."""
+    """Lists of gx and x, and for each pair a suffix for messages: `[0]`, or nothing if there is a single pair."""
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]
     if gx_is_list != x_is_list or len(gx) != len(x):
         raise ValueError(
-            f"{api}: gx and x do not pair up; expected one gx for each x, got {_describe_length(gx)} for gx and "
-            f"{_describe_length(x)} for x. Pass two lists of the same length, or a single gx with a single x."
+            f"{api}: gx must have one entry for each x, got {_describe_length(gx)} for gx and {_describe_length(x)} "
+            "for x. Pass two lists of the same length, or a single gx with a single x."
         )
     if not x:
         raise ValueError(
-            f"{api}: x is an empty {type(x).__name__}. Pass at least one x, or return fx itself where there is nothing "
-            "to embed."
+            f"{api}: x must hold at least one Tensor, got an empty {type(x).__name__}. Without an x, use fx itself."
         )
     return list(gx), list(x), [f"[{i}]" for i in range(len(x))]
 
@@ -50,11 +49,11 @@ def _describe_length(value: Any) -> str:
 
 
 def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf.Tensor]:
-    """Tensors of one dtype: that of the Tensors and Variables among the arguments, else that of the first.
+    """Converts values to Tensors of one dtype, the one of the Tensors and Variables, or of the first value.
 
     Python numbers and NumPy arrays take the dtype of the Tensors, as they do in TensorFlow's own operators.
     """
-    # A Variable has to be read to know its dtype: a scope of mixed precision may change it.
+    # Only reading a Variable tells its dtype, because mixed precision can change it.
     values = [
         _to_tensor(api, name, value, None) if hasattr(value, "dtype") and not isinstance(value, _NUMPY) else value
         for name, value in zip(names, values, strict=True)
@@ -63,11 +62,11 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
         raise TypeError(
-            f"{api}: the dtype of {first} has no gradient; expected one of {supported}, got {dtype.name}. Cast "
-            f"it, for example with tf.cast({first}, tf.float32)."
+            f"{api}: {first} must have one of the dtypes {supported}, got {dtype.name}. Cast it, for example with "
+            f"tf.cast({first}, tf.float32)."
         )
     for name, value in zip(names, values, strict=True):
-        # NumPy would drop the imaginary part, with no more than a warning.
+        # NumPy would drop the imaginary part, with just a warning.
         if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:
             raise _dtypes_differ(api, first, dtype, name, tf.as_dtype(np.asarray(value).dtype))
     return [_to_tensor(api, name, value, dtype) for name, value in zip(names, values, strict=True)]
@@ -84,7 +83,7 @@ def to_tensor_pairs(
 
 
 def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tuple[str, tf.DType]:
-    """The dtype of all Tensors, and the name of the first one; without Tensors, those of the first argument."""
+    """The name of the first Tensor and the dtype of all of them; without Tensors, of the first argument."""
     first = None
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, tf.Tensor):
@@ -109,33 +108,32 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
 
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
-    """The error for a value that is no dense tensor."""
+    """The error for a value that does not convert to a dense Tensor."""
     hint = "Convert it before the call."
     if callable(value):
-        hint = "Pass the value of the function, and not the function itself."
+        hint = "Pass the value of the function, not the function itself."
     elif value is None:
         hint = "A function without a return statement returns None."
     return TypeError(
-        f"{api}: {name} is not a dense tensor; expected a Tensor or a value that converts to one, got "
-        f"{text.describe(value)}. {hint}"
+        f"{api}: {name} must be a dense Tensor or a value that converts to one, got {text.describe(value)}. {hint}"
     )
 
 
 def _dtypes_differ(api: str, first: str, dtype: tf.DType, name: str, other: tf.DType) -> TypeError:
     return TypeError(
-        f"{api}: the dtypes differ; expected {dtype.name} for all arguments, which {first} has, got "
-        f"{other.name} for {name}. Cast one of the two with tf.cast."
+        f"{api}: {name} must have the dtype of {first}, {dtype.name}, got {other.name}. Cast one of the two with "
+        "tf.cast."
     )
 
 
 def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
-    """A real number, or a Variable or Tensor of any real dtype, cast to `dtype`; TypeError for anything else."""
+    """Casts a real number, Variable or Tensor to `dtype`; raises TypeError for anything else."""
     if isinstance(value, (bool, str, bytes)) or value is None:
         raise _not_real(api, name, value)
-    # The tf.Variable itself: inside a Keras layer, reading a Variable of Keras may round it to 16 bits.
+    # The tf.Variable itself: inside a Keras layer, reading a Keras variable can round it to 16 bits.
     variable = as_variable(value)
     value = value if variable is None else variable
-    # A number is rounded once, to the dtype of the result.
+    # Round a number only once, to the dtype of the result.
     number_dtype = dtype.real_dtype if isinstance(value, (int, float)) else None
     tensor = _to_tensor(api, name, value, number_dtype)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
@@ -145,25 +143,25 @@ def to_real(api: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
 
 def _not_real(api: str, name: str, value: Any) -> TypeError:
     return TypeError(
-        f"{api}: {name} is not a real number; expected a number, or a Variable or Tensor of real numbers, got "
-        f"{text.describe(value)}. Convert it before the call."
+        f"{api}: {name} must be a real number, or a Variable or Tensor of real numbers, got {text.describe(value)}. "
+        "Convert it before the call."
     )
 
 
 def to_bool(api: str, name: str, value: Any) -> bool:
-    """The flag of this name as a bool; TypeError for anything else."""
+    """Returns a flag as a bool; raises TypeError for anything else."""
     if not isinstance(value, _BOOLS):
         raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
     return bool(value)
 
 
 def to_stopped(api: str, fx_gx_manually_stopped: Any) -> bool:
-    """`to_bool` for the flag that every function with a `gx` has."""
+    """`to_bool` for the flag of every function with a `gx`."""
     return to_bool(api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
 
 
 def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
-    """None or a list of ints; an integer Tensor of rank 0 or 1, if its value is not known while tracing."""
+    """Returns None, a list of ints, or a Tensor of rank 0 or 1 if the value is not known while tracing."""
     if axis is None:
         return None
     if isinstance(axis, tuple) and not axis:
@@ -173,7 +171,7 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     if isinstance(axis, np.ndarray):
         if axis.ndim > 1:
             raise _axis_rank_error(api, axis.shape)
-        # NumPy makes floats of an empty list.
+        # NumPy turns an empty list into floats.
         entries = list(np.ravel(axis)) if axis.size else []
     else:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
@@ -189,7 +187,7 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
 
 
 def _to_int64(entry: Any) -> tf.Tensor:
-    """A scalar of an axis that holds Tensors, or TypeError."""
+    """Converts one entry of an axis that holds Tensors, or raises TypeError."""
     if isinstance(entry, tf.Tensor) and entry.dtype.is_integer and entry.dtype != tf.uint64:
         return tf.cast(entry, tf.int64)
     return tf.constant(operator.index(entry), tf.int64)
@@ -206,36 +204,30 @@ def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
 
 
 def _check_int64(api: str, dimensions: list[int]) -> list[int]:
-    """The dimensions, if they fit the op's attribute; the op checks everything else about them."""
+    """Returns the dimensions if they fit the op's attribute; the op checks the rest."""
     if not all(-(2**63) <= dimension < 2**63 for dimension in dimensions):
         raise ValueError(invalid_axis(api, "x", f"axis {dimensions}"))
     return dimensions
 
 
 def invalid_axis(api: str, x_name: str, got: str) -> str:
-    """The message for an axis with a dimension that `x` does not have, or with one twice."""
-    return (
-        f"{api}: axis does not name dimensions of {x_name}; expected distinct values in [-rank, rank) of {x_name}, got "
-        f"{got}. Name each event dimension once."
-    )
+    """The message for an axis that names a dimension twice, or one that `x` does not have."""
+    return f"{api}: axis must name dimensions of {x_name}, each at most once, with values in [-rank, rank), got {got}."
 
 
 def _axis_is_bool(api: str, axis: Any) -> TypeError:
     return TypeError(
-        f"{api}: axis is a bool; expected None, an int, a sequence of ints or an integer Tensor, got "
-        f"{text.describe(axis)}. If it was meant for fx_gx_manually_stopped, pass it as that keyword."
+        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. If you "
+        "mean fx_gx_manually_stopped, pass it by name."
     )
 
 
 def _axis_is_not_integer(api: str, axis: Any) -> TypeError:
     return TypeError(
-        f"{api}: axis does not name dimensions; expected None, an int, a sequence of ints or an integer Tensor, got "
-        f"{text.describe(axis)}. Name the event dimensions of x: those that one element of fx depends on."
+        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. Name "
+        "the dimensions of x that one element of fx depends on."
     )
 
 
 def _axis_rank_error(api: str, shape: Any) -> ValueError:
-    return ValueError(
-        f"{api}: axis has too many dimensions; expected a scalar or a vector, got a Tensor of shape {shape}. Flatten "
-        "it."
-    )
+    return ValueError(f"{api}: axis must be a scalar or a vector, got a Tensor of shape {shape}. Flatten it.")

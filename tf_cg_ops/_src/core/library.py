@@ -1,4 +1,4 @@
-"""The op libraries, opened here and nowhere else, after a check that they fit this TensorFlow."""
+"""Opens the op libraries, after checking that they fit this TensorFlow. No other module opens them."""
 
 import importlib.util
 import pathlib
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 PATH = pathlib.Path(__file__).parents[2] / "_ops.so"
-# XLA kernels, and gradients for TF_AddGradients: they need libtensorflow_cc, which TensorFlow's Python package has.
+# The XLA kernels and the gradients for TF_AddGradients need libtensorflow_cc, which comes with the Python package.
 PATH_WITH_CC = PATH.with_name("_ops_with_cc.so")
 SUPPORTED_TENSORFLOW = "2.18 to 2.21"
 
@@ -26,24 +26,24 @@ def _check_version() -> None:
         missing = PATH.with_name("_build_info.py") if PATH.exists() else PATH
         if (PATH.parents[1] / "pyproject.toml").exists():
             raise ImportError(
-                "tf_cg_ops: Python imports the source folder, which hides the installed package and is not built: "
-                f"there is no {missing}. Run Python from another folder, or build in place with: pip install -e ."
+                f"tf_cg_ops: Python imports the source folder, which is not built ({missing} is missing), instead of "
+                "the installed package. Run Python from another folder, or build in place with: pip install -e ."
             )
         raise ImportError(
-            f"tf_cg_ops: the op library is missing: there is no {missing}. Build it against the installed TensorFlow "
-            "with: pip install ."
+            f"tf_cg_ops: the op library is missing ({missing}). Build it against the installed TensorFlow with: pip "
+            "install ."
         )
     from tf_cg_ops import _build_info
 
     distribution, compiled_against = _build_info.TENSORFLOW_DISTRIBUTION, _build_info.TENSORFLOW_VERSION
     minor = _minor(compiled_against)
-    # Under another minor version the library may fail with an undefined symbol or, worse, fail later.
+    # With another minor version the library can fail with an undefined symbol or, worse, later.
     if _minor(tf.__version__) != minor:
         raise ImportError(
-            f"tf_cg_ops: the op library does not fit this TensorFlow; expected TensorFlow {minor} (it was compiled "
-            f"against {distribution} {compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} "
-            f"{minor}, or rebuild tf_cg_ops in its source folder against another of {SUPPORTED_TENSORFLOW} with: "
-            "pip install --force-reinstall --no-deps ."
+            f"tf_cg_ops: the op library needs TensorFlow {minor} (it was compiled against {distribution} "
+            f"{compiled_against}), got TensorFlow {tf.__version__}. Install {distribution} {minor}, or rebuild "
+            f"tf_cg_ops against another version from {SUPPORTED_TENSORFLOW}, in its source folder, with: pip install "
+            "--force-reinstall --no-deps ."
         )
 
 
@@ -62,12 +62,12 @@ custom_gradient_embed_grad = _ops.custom_gradient_embed_grad
 custom_gradient_rule = _ops.custom_gradient_rule
 custom_gradient_token = _ops.custom_gradient_token
 
-# TensorFlow puts this around the message of an op that it runs eagerly.
+# What TensorFlow puts around the message of an op in eager mode.
 _AROUND_A_MESSAGE = re.compile(r"^\{\{function_node \S+\}\} | \[Op:\w+\](?: name:.*)?$", re.DOTALL)
 
 
 def run_op(op: Callable[..., tf.Tensor], *inputs: Any, **attributes: Any) -> tf.Tensor:
-    """Runs an op of the library; in eager mode its errors have only the message of the op."""
+    """Runs an op of the library, and strips what TensorFlow adds to its error messages in eager mode."""
     try:
         return op(*inputs, **attributes)
     except tf.errors.OpError as error:

@@ -1,8 +1,7 @@
-"""Calls that were meant for another function: they raise an error that names the function and shows the call.
+"""Errors for calls in the style of another library, which name the right function and show the right call.
 
-The name `custom_gradient` stands for a decorator in TensorFlow, and for a function of values in TensorFlow Probability
-and TensorFlow 1's contrib. Python's own error, "takes from 0 to 1 positional arguments but 3 were given", helps nobody
-who knows the other one.
+`custom_gradient` is a decorator in TensorFlow, but a function of values in TensorFlow Probability and TensorFlow 1's
+contrib. Python's own error, "takes from 0 to 1 positional arguments but 3 were given", would not help.
 """
 
 import functools
@@ -19,7 +18,7 @@ MISSING: Any = object()
 
 
 def explains(api: str, advice: str) -> Callable[[Function], Function]:
-    """Decorates a public function: where a call does not fit its signature, the error ends with this advice."""
+    """Decorates a public function: if a call does not fit its signature, the error ends with this advice."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -38,7 +37,7 @@ def explains(api: str, advice: str) -> Callable[[Function], Function]:
 def check_fits(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
 ) -> None:
-    """Raises TypeError, with this advice or the call to write, if the arguments do not fit a public function."""
+    """Raises TypeError if the arguments do not fit a public function, with this advice or the right call."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)
@@ -48,9 +47,9 @@ def check_fits(
 
 
 def notes_missing_arguments(function: Function) -> Function:
-    """Decorates a public function: it gets MISSING for an argument that a call lacks, and can raise its own error.
+    """Decorates a public function: it gets MISSING for an argument that is missing, so that it raises its own error.
 
-    A correct call costs nothing more, as a wrapper would. Readers and type checkers see the signature as it is written.
+    Unlike a wrapper, this does not slow down correct calls. Readers and type checkers see the signature as written.
     """
     signature = inspect.signature(function)
     required = [p for p in signature.parameters.values() if p.default is p.empty]
@@ -60,14 +59,14 @@ def notes_missing_arguments(function: Function) -> Function:
 
 
 def check_values(api: str, **values: Any) -> None:
-    """Raises TypeError if a call of a function of values lacks one of them."""
+    """Raises TypeError if one of these values is MISSING."""
     missing = next((name for name, value in values.items() if value is MISSING), None)
     if missing:
         raise TypeError(f"{api}: missing a required argument: {missing!r}. {for_values(api)}")
 
 
 def for_values(api: str) -> str:
-    """The advice for a function of values, which a user may take for a decorator."""
+    """The advice for a function of values that was used as a decorator."""
     return (
         f"Write {api}(fx, gx, x). To decorate a function that returns (value, grad_fn), use tf_cg_ops.custom_gradient."
     )

@@ -1,4 +1,4 @@
-"""The op that calls a Python function from a graph. Only this process can run it, and its errors say so."""
+"""Calls a Python function from a graph. Only this process can run such a graph, and the errors say so."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ from tf_cg_ops._src.core import tf_internal
 
 # The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
 _NOT_SAVED = "TfCgOpsPythonIsNotSaved"
-_IS_PYTHON = " is Python code, which"
 
 
 def call_python(
@@ -23,22 +22,22 @@ def call_python(
     *,
     stateless: bool = False,
 ) -> list[tf.Tensor]:
-    """Adds an op to the graph that passes its inputs to a function as arrays, and returns its results.
+    """Adds an op to the graph that calls a function with its inputs as arrays, and returns the results.
 
-    `subject` begins its errors, with the API and the user's function; `advice` ends those of another process. A
-    stateless op runs only if somebody reads its results.
+    Its errors begin with `subject`, the API and the user's function; in another process they end with `advice`. A
+    stateless op runs only if its results are used.
     """
     graph = tf.compat.v1.get_default_graph()
     if tf_internal.is_traced_for_xla(graph):
         raise NotImplementedError(
-            f"{subject}{_IS_PYTHON} XLA cannot compile; expected a graph without XLA, got one with jit_compile=True. "
-            "Compile a Keras model with jit_compile=False, and leave jit_compile=True out of every tf.function around "
-            "it."
+            f"{subject} is Python code, which XLA cannot compile. Leave jit_compile=True out of every tf.function "
+            "around it, and compile a Keras model with jit_compile=False."
         )
-    # TensorFlow shows the token if another process runs the graph, which must not find a function of its own under it.
+    # TensorFlow shows the token if another process runs the graph. It is unique, so that that process does not find a
+    # function under it.
     token = (
-        f"{subject}{_IS_PYTHON} lived in the process that made this graph; expected that process, got another one. "
-        f"{advice} (Function {uuid.uuid4().hex})"
+        f"{subject} is Python code, which only runs in the process that made this graph. {advice} (Function "
+        f"{uuid.uuid4().hex})"
     )
     tf_internal.add_python_function(graph, token, function)
     op = tf.raw_ops.PyFuncStateless if stateless else tf.raw_ops.PyFunc
@@ -50,16 +49,15 @@ def call_python(
     return results
 
 
-# An error that is raised here would only be logged: TensorFlow then raises its own, which advises to save without
-# gradients. Such a model fails in the process that loads it.
+# TensorFlow would only log an error that is raised here, and advise to save without gradients, which gives a model that
+# cannot be loaded. So the message is in the name of a capture that TensorFlow refuses to save.
 @tf.RegisterGradient(_NOT_SAVED)
 @tf.autograph.experimental.do_not_convert
 def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
-    """Captures a text, which TensorFlow shows in its error for captures that are not saved."""
+    """Captures a text: TensorFlow's error about captures that cannot be saved shows it."""
     with tf.init_scope():
         text = tf.constant(
-            "tf_cg_ops: what is saved must consist of TensorFlow operations, got Python code, by numpy_function or "
-            "watch_gradient(call=...). Save the weights instead, and build the model from its code where they are "
-            "loaded."
+            "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
+            "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
         )
     return tf.identity(text)

@@ -1,4 +1,4 @@
-"""Arguments and results of a decorated function as flat lists of leaves, and their Tensors that have gradients."""
+"""Flattens the arguments and results of a decorated function, and finds the Tensors that have gradients."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from tf_cg_ops._src.core.variables import as_variable
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """One argument of a call, by the name of its parameter: `star` is "*" for `*args`, and "**" for `**kwargs`."""
+    """One argument of a call and its name. `star` is "*" for `*args` and "**" for `**kwargs`."""
 
     name: str
     value: Any
@@ -25,7 +25,7 @@ class Argument:
 
 
 class Leaves:
-    """The flat values of arguments, and their names as the user writes them: `x`, `x[0]`, `options['rate']`."""
+    """The flat values of arguments, and their names as a user writes them: `x`, `x[0]`, `options['rate']`."""
 
     def __init__(self, values: list[Any], find_arguments: Callable[[], list[Argument]]) -> None:
         self.values = values
@@ -33,17 +33,17 @@ class Leaves:
 
     @functools.cached_property
     def arguments(self) -> list[Argument]:
-        """The arguments in their structure, found when they are first needed: that takes longer than a call."""
+        """The arguments in their structure. Finding them takes longer than a call, so they are found when needed."""
         return self._find_arguments()
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The names, computed when they are first needed."""
+        """The names of the leaves, computed when needed."""
         return [name for argument in self.arguments for name in leaf_names(argument.name, argument.value)]
 
 
 def are_eager_tensors(values: Sequence[Any]) -> bool:
-    """Whether all values are EagerTensors, as nearly all are in eager mode: a check in front of slower ones."""
+    """Whether all values are EagerTensors, as in nearly every eager call; slower checks come later."""
     for value in values:  # noqa: SIM110 (A generator takes three times as long.)
         if type(value) is not EagerTensor:
             return False
@@ -57,16 +57,16 @@ def flatten_arguments(
     kwargs: dict[str, Any],
     constants: Collection[str] = (),
 ) -> Leaves:
-    """The leaves of all arguments but `constants`, in the order of the signature.
+    """Flattens all arguments except `constants`, in the order of the signature.
 
-    Raises TypeError if the arguments do not fit the signature. Positional Tensors alone are in its order and are not
-    compared with it: if calling the function then fails, `signature.bind` has the message.
+    Raises TypeError if the arguments do not fit the signature. Positional Tensors are not compared with it, because
+    they are in its order: if the call fails, `signature.bind` has the message.
     """
     if not kwargs and not constants and (are_eager_tensors(args) or all(isinstance(arg, tf.Tensor) for arg in args)):
         return Leaves(list(args), functools.partial(_arguments, api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
     leaves = Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
-    _ = leaves.names  # Now: the caller may change a list or dictionary before a gradient needs the names.
+    _ = leaves.names  # Now, because the caller can change a list or dict before a gradient needs the names.
     return leaves
 
 
@@ -85,7 +85,7 @@ def _arguments(
 
 
 def spread(arguments: list[Argument]) -> list[Argument]:
-    """The arguments, with one for each item of `*args` and `**kwargs`, as the caller wrote them."""
+    """Splits `*args` and `**kwargs` into one argument for each item."""
     spread = []
     for argument in arguments:
         if argument.star == "**":
@@ -100,7 +100,7 @@ def spread(arguments: list[Argument]) -> list[Argument]:
 def leaf_names(name: str, value: Any) -> list[str]:
     """The name of each leaf of a structure of this name."""
     names, num_leaves = tf.nest.flatten(paths(name, value)), len(tf.nest.flatten(value))
-    # Only tf.nest may know the inside of a structure.
+    # Some structures only tf.nest can look into.
     return names if len(names) == num_leaves else [f"{name}[{i}]" for i in range(num_leaves)]
 
 
@@ -116,9 +116,9 @@ def paths(name: str, value: Any) -> Any:
 
 
 def flatten_up_to(structure: Any, value: Any) -> list[Any]:
-    """One part of the value for each leaf of the structure; ValueError if the value has not that structure.
+    """One part of the value for each leaf of the structure; ValueError if the value does not have that structure.
 
-    A part may be a list of numbers, which stands for an array.
+    A list of numbers can be one part, since it stands for an array.
     """
     if isinstance(structure, Mapping):
         if not isinstance(value, Mapping) or set(value) != set(structure):
@@ -132,7 +132,7 @@ def flatten_up_to(structure: Any, value: Any) -> list[Any]:
 
 
 def tensors_for_gradients(value: Any) -> list[tf.Tensor]:
-    """The Tensors that stand for a value in gradients; none for numbers, arrays, None and other objects."""
+    """The Tensors of a value that can have gradients; an empty list for numbers, arrays, None and other objects."""
     if isinstance(value, tf.Tensor):
         return [value]
     if as_variable(value) is not None:
@@ -158,7 +158,7 @@ def is_composite(value: Any) -> bool:
 
 
 def _as_tensor(value: Any) -> tf.Tensor | None:
-    """The Tensor that a composite stands for, as a `tfp.util.TransformedVariable` does; None for other composites."""
+    """The Tensor that a composite such as a `tfp.util.TransformedVariable` converts to; None for other composites."""
     if isinstance(value, tf.experimental.ExtensionType) or not (hasattr(value, "dtype") and hasattr(value, "shape")):
         return None
     try:
@@ -168,7 +168,7 @@ def _as_tensor(value: Any) -> tf.Tensor | None:
 
 
 def is_read_as_tensor(leaf: Any) -> bool:
-    """Whether a leaf is read when it is converted to a Tensor: a Variable, or a composite that stands for a Tensor."""
+    """Whether a leaf is a Variable, or a composite that converts to a Tensor."""
     if as_variable(leaf) is not None:
         return True
     known = isinstance(leaf, (tf.SparseTensor, tf.IndexedSlices)) or hasattr(type(leaf), "__composite_gradient__")
@@ -181,7 +181,7 @@ def _is_inexact(part: Any) -> bool:
 
 
 def _replace_components(value: Any, tensors: Sequence[Any]) -> Any:
-    """The composite with new Tensors for those of `tensors_for_gradients`."""
+    """Replaces the `tensors_for_gradients` of a composite."""
     if isinstance(value, tf.SparseTensor):
         return tf.SparseTensor(value.indices, tensors[0], value.dense_shape)
     if isinstance(value, tf.IndexedSlices):
@@ -206,7 +206,7 @@ def upstream_gradients(outputs: list[Any], components: list[list[tf.Tensor]], dy
 
 
 def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
-    """The values with new Tensors instead of their components."""
+    """Replaces the components of each value by new Tensors."""
     if all(isinstance(value, tf.Tensor) for value in values):
         return list(tensors)
     rows = zip(values, components, regroup(values, components, tensors), strict=True)
@@ -214,9 +214,9 @@ def replace_tensors(values: list[Any], components: list[list[tf.Tensor]], tensor
 
 
 def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Sequence[Any]) -> list[Any]:
-    """Each value with new Tensors instead of its components; None for a value that has none, or none that is new.
+    """Replaces the components of each value by new Tensors; None for a value without components or new Tensors.
 
-    If only some of the components of a value are new, the others are zeros.
+    If only some of the components of a value are new, the others become zeros.
     """
     remaining = iter(tensors)
     regrouped: list[Any] = []
@@ -234,7 +234,7 @@ def regroup(values: list[Any], components: list[list[tf.Tensor]], tensors: Seque
 
 
 def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> list[Any]:
-    """The part of a gradient for each Tensor of its input. A sparse gradient of a dense input stays whole."""
+    """Splits a gradient into one part for each Tensor of its input. A sparse gradient of a dense input stays whole."""
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values if isinstance(value, tf.IndexedSlices) else gradient]
     if is_composite(gradient):
@@ -243,7 +243,7 @@ def gradient_components(gradient: Any, value: Any, tensors: list[tf.Tensor]) -> 
 
 
 def to_output(leaf: Any) -> Any:
-    """The leaf of a result as a value: a Tensor for a Variable, an array or a number, otherwise the leaf itself."""
+    """Converts a leaf of a result to a Tensor if it is a Variable, an array or a number."""
     if isinstance(leaf, tf.Tensor):
         return leaf
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
@@ -251,7 +251,7 @@ def to_output(leaf: Any) -> Any:
 
 
 def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
-    """The structure with the Tensors that `replace` returns for its own; Variables and all other leaves stay."""
+    """Replaces the Tensors of a structure by what `replace` returns for them; Variables and other leaves stay."""
     leaves = tf.nest.flatten(structure)
     positions = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
     if positions:
@@ -264,7 +264,7 @@ def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf
 
 
 def tensors_in(structure: Any) -> list[tf.Tensor]:
-    """The Tensors of a structure, those of composites too, in the order of `map_tensors`."""
+    """The Tensors of a structure, including the ones inside composites, in the order of `map_tensors`."""
     found: list[tf.Tensor] = []
 
     def note(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

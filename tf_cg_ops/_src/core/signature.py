@@ -1,4 +1,4 @@
-"""Signatures of decorated functions: whether arguments fit them, and which argument has which name."""
+"""Signatures of decorated functions: do arguments fit, and which names do they have?"""
 
 import functools
 import inspect
@@ -9,7 +9,7 @@ from tf_cg_ops._src.core import text
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature; None for some callables written in C."""
+    """The signature of a function; None for some callables written in C."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -22,7 +22,7 @@ def without_annotations(signature: inspect.Signature) -> inspect.Signature:
 
 
 def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or one that calls this functools.partial: a partial of a partial would not keep that whole."""
+    """The function, or for a functools.partial a function that calls it: a partial of a partial merges the two."""
     if not isinstance(function, functools.partial):
         return function
 
@@ -35,7 +35,7 @@ def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name that may be passed by keyword."""
+    """Whether a function has a parameter of this name that you can pass by keyword."""
     signature = signature_of(function)
     parameter = signature.parameters.get(name) if signature else None
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
@@ -61,7 +61,7 @@ def bind(
 def mismatched_signature(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.Signature | None:
-    """The signature for a message, if these arguments do not fit it; None if they do, or without a signature."""
+    """The signature for a message if the arguments do not fit it, otherwise None."""
     signature = signature_of(function)
     if signature is not None:
         try:
@@ -74,15 +74,15 @@ def mismatched_signature(
 def check_argument_names(
     api: str, function: Callable[..., Any], names: Collection[str], advice: str = "Pass a list of names."
 ) -> tuple[str, ...]:
-    """The `nondiff_argnames` as a tuple; TypeError if they are not names, ValueError if one is no argument."""
+    """Returns `nondiff_argnames` as a tuple; TypeError if they are not names, ValueError if one is not an argument."""
     is_collection = isinstance(names, Collection) and not isinstance(names, (str, bytes))
     if not is_collection or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{api}: nondiff_argnames must be a list of names, got {text.describe(names)}. {advice}")
     known = list(inspect.signature(function).parameters) if names else []
     if any(name not in known for name in names):
         raise ValueError(
-            f"{api}: nondiff_argnames does not name arguments of '{text.name_of(function)}'; expected some of {known}, "
-            f"got {names!r}. Pass a list of names."
+            f"{api}: nondiff_argnames must name arguments of '{text.name_of(function)}', which are {known}, got "
+            f"{names!r}."
         )
     return tuple(names)
 
@@ -90,7 +90,7 @@ def check_argument_names(
 def arguments_by_name(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
-    """The arguments of these names, defaults included, whether they were passed by position or by name."""
+    """The arguments with these names, including defaults, whether they were passed by position or by name."""
     bound = bind(api, function, args, kwargs) if names else None
     if bound is None:
         return {}

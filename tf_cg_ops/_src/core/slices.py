@@ -1,11 +1,12 @@
-"""Sliced gradients: `tf.IndexedSlices`, as `tf.gather` and embeddings have them.
+"""Sliced gradients: the `tf.IndexedSlices` of `tf.gather` and embeddings.
 
-A dense gradient is as large as the whole table, so rules that are linear keep the slices. But slices may name a row
-twice: a function that is not linear must see the sum, and TensorFlow's own (`tf.clip_by_norm` is one) compute with the
-parts as they are. A rule therefore never gets a `tf.IndexedSlices`. It gets a Tensor:
+A dense gradient is as large as the whole table, so a linear rule should keep the slices. But slices can name a row
+twice. A function that is not linear needs the sum of both, and TensorFlow's own functions, such as `tf.clip_by_norm`,
+use the parts as they are. So a rule always gets a Tensor instead:
 
-- In a graph it is dense, and runs only if the rule uses it; `kept` finds the slices of what the rule returns.
-- In eager mode, an `UpstreamSlices` becomes dense when its elements are first read.
+- In a graph the Tensor is dense, and only computed if the rule uses it; `kept` finds the slices of what the rule
+  returns.
+- In eager mode it is an `UpstreamSlices`, which becomes dense when its elements are first read.
 """
 
 from typing import Any
@@ -15,12 +16,12 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-# The attribute of a Tensor in a graph that holds the slices that it is the sum of.
+# The attribute of a Tensor in a graph for the slices that it is the sum of.
 _SLICES = "_tf_cg_ops_slices"
 
 
 def to_dense(gradient: Any) -> Any:
-    """A gradient as one Tensor, without tf.convert_to_tensor's warning about unknown shapes."""
+    """Converts a gradient to a dense Tensor, without tf.convert_to_tensor's warning about unknown shapes."""
     if isinstance(gradient, UpstreamSlices):
         return tf.convert_to_tensor(gradient)
     if not isinstance(gradient, tf.IndexedSlices):
@@ -30,10 +31,10 @@ def to_dense(gradient: Any) -> Any:
 
 
 def upstream(dy: Any, output: tf.Tensor) -> Any:
-    """The upstream gradient of an output as a rule gets it: a Tensor."""
+    """The upstream gradient of an output as the Tensor that a rule gets."""
     if not isinstance(dy, tf.IndexedSlices):
         return dy
-    if dy.dense_shape is None:  # A gradient function of the user may leave it out.
+    if dy.dense_shape is None:  # A user's gradient function can leave it out.
         dy = tf.IndexedSlices(dy.values, dy.indices, tf.shape(output, out_type=dy.indices.dtype))
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         return UpstreamSlices(dy)
@@ -48,7 +49,7 @@ def upstream(dy: Any, output: tf.Tensor) -> Any:
 
 
 def kept(gradient: Any) -> Any:
-    """The gradient as a `tf.IndexedSlices` if it is a linear function of sliced upstream, otherwise as it is."""
+    """The gradient as a `tf.IndexedSlices` if it is linear in a sliced upstream gradient, otherwise unchanged."""
     if isinstance(gradient, UpstreamSlices):
         return gradient.slices
     if not isinstance(gradient, tf.Tensor) or isinstance(gradient, tf_internal.EagerTensor):
@@ -58,7 +59,7 @@ def kept(gradient: Any) -> Any:
 
 
 def _slices_of(tensor: tf.Tensor) -> tf.IndexedSlices | None:
-    """The slices that a Tensor of the default graph sums, through identities, signs and numbers as factors."""
+    """The slices behind a Tensor of the default graph, through identities, signs and scalar factors; None without."""
     if tensor.graph is not tf.compat.v1.get_default_graph():
         return None
     slices = getattr(tensor, _SLICES, None)
@@ -81,10 +82,9 @@ def _slices_of(tensor: tf.Tensor) -> tf.IndexedSlices | None:
 
 
 class UpstreamSlices(tf_internal.EagerTensorBase):
-    """A sliced upstream gradient of eager mode, which TensorFlow takes for a Tensor.
+    """A sliced upstream gradient in eager mode, which TensorFlow takes for a Tensor.
 
-    Its negative, its products with numbers and its quotients by numbers stay sliced. All else is computed with the
-    dense Tensor.
+    Negating it, or multiplying or dividing it by a number, keeps it sliced. Everything else uses the dense Tensor.
     """
 
     def __init__(self, slices: tf.IndexedSlices) -> None:
@@ -113,7 +113,7 @@ class UpstreamSlices(tf_internal.EagerTensorBase):
         return self._dense.__tf_tensor__(dtype, name)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("slices", "_dense"):  # While a copy is made, they are not there.
+        if name in ("slices", "_dense"):  # A copy does not have them yet.
             raise AttributeError(name)
         with tf.init_scope():
             return getattr(self.__tf_tensor__(), name)
@@ -125,7 +125,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _sliced_or_dense(name: str) -> Any:
-    """An operator of the rows in eager mode, if the other operand is a number and nothing records."""
+    """An operator that works on the rows if the other operand is a number and nothing records."""
 
     def method(self: UpstreamSlices, *other: Any) -> Any:
         is_linear = tf.executing_eagerly() and all(map(_is_number, other)) and not tf_internal.could_possibly_record()

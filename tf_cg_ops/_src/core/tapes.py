@@ -1,4 +1,4 @@
-"""Gradient functions on the tapes of GradientTape and ForwardAccumulator."""
+"""Puts gradient functions on the tapes of GradientTape and ForwardAccumulator."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of
 
-# Takes an upstream gradient for each output; returns a gradient, or None, for each input.
+# Takes one upstream gradient for each output; returns one gradient, or None, for each input.
 Backward = Callable[..., Sequence[Any]]
 
 
@@ -22,8 +22,8 @@ def record(
 ) -> None:
     """Records `backward` as the gradient function of the outputs with respect to the inputs.
 
-    `tangents`, from one tangent for each input to one, or None, for each output, serves forward mode. Without it,
-    TensorFlow transposes `backward`.
+    `tangents` is for forward mode: it takes one tangent for each input and returns one, or None, for each output.
+    Without it, TensorFlow transposes `backward`.
     """
     gradients = functools.partial(_dense_in_forward_mode, lambda dys: backward(*dys))
     tf_internal.record_operation(name, outputs, inputs, gradients, tangents)
@@ -36,8 +36,8 @@ def recorded_copies(
     backward: Callable[[list[Any]], Sequence[Any]],
     tangents: Callable[..., Sequence[Any]] | None = None,
 ) -> list[tf.Tensor]:
-    """Copies of EagerTensors, with `backward` recorded for them as `record` does, but called with a list."""
-    # Unrecorded: otherwise forward mode would take the tangent of the results.
+    """Copies EagerTensors and records `backward`, which takes a list, for the copies."""
+    # The copies are not recorded, because forward mode would take the tangents of the results.
     copies = [unrecorded_identity(result) for result in results]
     gradients = functools.partial(_dense_in_forward_mode, backward)
     tf_internal.record_operation(name, copies, inputs, gradients, tangents)
@@ -55,12 +55,12 @@ def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys:
 def gradient_of(
     function: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor, dy: tf.Tensor
 ) -> tf.Tensor | None:
-    """The gradient of a function at `x`, also where no tape records; None without a path.
+    """The gradient of a function at `x`, even if no tape records; None if the value does not depend on `x`.
 
     The function takes `x` and `dy`, and returns its value and the upstream gradient to use.
     """
     if not tf.executing_eagerly():
-        x = tf.identity(x)  # In the graph of a loop or a branch it would be of another graph.
+        x = tf.identity(x)  # Inside of a loop or branch, x is in another graph.
         value, dy = function(x, dy)
         return slices.to_dense(tf.gradients(value, x, dy)[0])
     if new_tapes_record():
@@ -73,7 +73,7 @@ def gradient_of(
 
 
 def new_tapes_record() -> bool:
-    """Whether a new tape records: none does in a gradient function that forward mode differentiates."""
+    """Whether a new tape would record. It would not in a gradient function that forward mode differentiates."""
     source, result = _probes()
     with tf.GradientTape() as tape:
         tape.watch(source)
@@ -83,7 +83,7 @@ def new_tapes_record() -> bool:
 
 @functools.cache
 def _probes() -> list[tf.Tensor]:
-    """Two tensors that no other tape watches."""
+    """Two tensors that other tapes do not watch."""
     with tf.init_scope():
         return [tf.constant(0.0), tf.constant(0.0)]
 
@@ -92,17 +92,17 @@ _HANDLES = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
 
 
 def unrecorded_identity(tensor: tf.Tensor) -> tf.Tensor:
-    """Another EagerTensor with the same value and buffer, which no tape knows; TypeError for a Tensor of a graph."""
+    """An EagerTensor with the same value and buffer that is not on any tape; TypeError for a Tensor of a graph."""
     if type(tensor) is EagerTensor and dtype_number_of(tensor) not in _HANDLES:
         device = tensor.backing_device
         if _can_share(device) and device == tensor.device:
             return tf_internal.same_buffer(tensor)
     with tf_internal.stop_recording():
-        return tf.identity(tensor)  # This keeps the shape and dtype behind a handle.
+        return tf.identity(tensor)  # It keeps the shape and dtype behind a handle.
 
 
 @functools.cache
 def _can_share(device: str) -> bool:
-    """Whether it is a CPU or GPU of this process: devices that a program adds copy in ways of their own."""
+    """Whether a device is a CPU or GPU of this process: other devices can copy differently."""
     spec = tf.DeviceSpec.from_string(device)
     return spec.job == "localhost" and spec.device_type in ("CPU", "GPU")

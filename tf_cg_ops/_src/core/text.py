@@ -1,4 +1,4 @@
-"""Text for error messages: values, functions, names and numbers as a message shows them."""
+"""Formats values, functions, names and numbers for error messages."""
 
 import functools
 import types
@@ -12,14 +12,14 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, with that of its class but not of the functions around it."""
+    """The name of a function, with its class but without the functions around it."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
 
 
 def describe(value: Any) -> str:
-    """A value: its type where that says more than its contents."""
+    """Describes a value by its contents, or by its type where that says more."""
     if isinstance(value, _FUNCTIONS):
         return f"the function '{name_of(value)}'"
     if isinstance(value, tf.Tensor):
@@ -31,7 +31,7 @@ def describe(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """The type of a value, with an article: `an int`, `a tuple of 2 (Tensor, NoneType)`."""
+    """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"."""
     if isinstance(value, tuple):
         return f"a tuple of {len(value)} ({', '.join(type(item).__name__ for item in value)})"
     noun = type(value).__name__
@@ -44,5 +44,5 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """A number with its noun: "1 gradient", "2 gradients"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

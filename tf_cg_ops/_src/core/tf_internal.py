@@ -1,4 +1,4 @@
-"""Private names of TensorFlow, used here and nowhere else, each with the reason why no public name will do.
+"""All private names of TensorFlow that this library uses, each with the reason why a public name will not do.
 
 `tests/packaging/test_tf_internal.py` fails when TensorFlow changes one of them.
 """
@@ -9,50 +9,50 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-# The type of a function, which takes long to derive. Only Python code that calls a function needs it: rules,
-# which ops call, get an empty one.
+# The type of a function. Deriving it takes long, and only Python code that calls the function needs it: only ops call
+# rules, so rules get an empty type.
 from tensorflow.core.function.polymorphism.function_type import FunctionType
 
 # Traces a Python object by its identity. tf.function would look at the object in its __wrapped__ instead.
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
-# Whether AutoGraph translates the code that calls: no public name tells.
+# Tells whether AutoGraph translates the calling code.
 from tensorflow.python.autograph.core import ag_ctx as _autograph_context
 
-# Keeps AutoGraph from translating a function, or has it translate one. tf.autograph.experimental.do_not_convert also
-# enters a scope, and for the other there is no public name.
+# Stops AutoGraph from translating a function, or makes it translate one. tf.autograph.experimental.do_not_convert also
+# enters a scope, and the other has no public name.
 from tensorflow.python.autograph.impl import api as _autograph
 
 # Whether a dtype has gradients: TensorFlow's own answer, which changes between versions.
 from tensorflow.python.eager.backprop_util import IsTrainable as is_trainable
 
-# Takes half the time of tf.compat.v1.placeholder, which makes checks that no graph of a function needs.
+# Takes half the time of tf.compat.v1.placeholder, whose checks the graph of a function does not need.
 from tensorflow.python.eager.graph_only_ops import graph_placeholder
 
-# Make a function of a traced graph, or of its definition, without the wrapper, cache and call counters of tf.function.
+# Make a function from a traced graph or its definition, without the wrapper, cache and counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
-# TensorFlow's own warning about too many traces, which it gives for calls of a tf.function alone.
+# TensorFlow's warning about too many traces, which only calls of a tf.function give.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     _frequent_tracing_detector_manager as frequent_tracing,
 )
 
-# The tangents that accumulators have of some tensors. An accumulator tells only its own.
+# The tangents of tensors in all accumulators. The public method is for one accumulator.
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 
-# Whether anything records at all: if nothing does, an eager call only has to run its op.
+# Tells whether anything records. If not, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
 
-# The variables that a function reads. tf.GradientTape.watched_variables knows only those read under that very tape.
+# Collects the variables that a function reads. tf.GradientTape.watched_variables needs a tape for that.
 from tensorflow.python.eager.record import VariableWatcher
 
-# Puts a Python closure on the tapes as a gradient function. tf.custom_gradient does so with its own rules.
+# Puts a Python closure on the tapes as a gradient function. tf.custom_gradient would add its own rules.
 from tensorflow.python.eager.record import record_operation
 
-# Whether a tape watches a tensor: no public name tells.
+# Tells whether a tape watches a tensor.
 from tensorflow.python.eager.record import should_record_backprop
 
-# Computes without any tape. tf.GradientTape.stop_recording stops only that tape.
+# Stops all tapes. tf.GradientTape.stop_recording stops only that tape.
 from tensorflow.python.eager.record import stop_recording
 
 # The differentiable Tensors of a composite such as RaggedTensor, and the composite with their gradients instead.
@@ -62,13 +62,13 @@ from tensorflow.python.framework.composite_tensor_gradient import replace_flat_t
 # Finds gradient functions.
 from tensorflow.python.framework import ops
 
-# The type of an eager Tensor: tf.Tensor stands for those of graphs, too.
+# The type of an eager Tensor. tf.Tensor also covers tensors of a graph.
 from tensorflow.python.framework.ops import EagerTensor
 
 # The definition of an op: whether it is stateful, and its entry in the list of ops of a SavedModel.
 from tensorflow.python.framework import op_def_registry
 
-# A graph with a list of its captures, which tf.function hides in its calls; and the order of its stateful ops.
+# A graph that lists its captures, and the order of stateful ops in it. tf.function hides both.
 from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -76,13 +76,13 @@ from tensorflow.python.framework.func_graph import FuncGraph
 # The graph of a FunctionDef, and its GraphDef: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
 
-# Keeps the variables that tf.compat.v1.get_variable makes in eager mode.
+# Keeps the variables that tf.compat.v1.get_variable creates in eager mode.
 from tensorflow.python.ops.variable_scope import EagerVariableStore
 
-# Whether XLA will compile the graph that is being traced.
+# Tells whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
 
-# The shape and dtype of the contents of a resource, which its gradient has: no public name tells.
+# The shape and dtype of what a resource holds, and so of its gradient.
 from tensorflow.python.ops.default_gradient import shape_and_dtype, supports_default_grad
 
 # How TensorFlow differentiates loops and conditionals.
@@ -92,11 +92,11 @@ from tensorflow.python.ops import while_v2
 # The registry in which the op PyFunc looks up its function.
 from tensorflow.python.ops import script_ops
 
-# Runs an op. The generated functions of ops call it with all attributes, and each attribute costs time.
+# Runs an op. The public functions for ops pass all attributes, and each attribute takes time.
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
-# Whether a tape or an accumulator watches a tensor: should_record_backprop knows nothing of accumulators.
+# Tells whether a tape or an accumulator watches a tensor; should_record_backprop ignores accumulators.
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as possible_gradient_types
 
 # Registers how an op is batched, for tf.vectorized_map and Jacobians.
@@ -104,24 +104,24 @@ from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedErro
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
-# The structure of what a saved function returns: the loader of SavedModels reads it, and nothing public does.
+# Reads the structure of what a saved function returns. Only the loader of SavedModels can.
 from tensorflow.python.saved_model.nested_structure_coder import decode_proto
 
-# Reads the proto of a SavedModel. The public interface loads it into graphs, which changes it.
+# Reads the proto of a SavedModel. The public interface changes it by loading it into graphs.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
-# Writes the fingerprint of saved_model.pb, which depends on its bytes: a changed file needs a new one.
+# Writes the fingerprint of saved_model.pb: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 from tf_cg_ops._src.core import calls as _calls
 
-# The shape of an EagerTensor as a tuple: it hashes and compares in a tenth of the time of a TensorShape.
+# The shape of an EagerTensor as a tuple, which hashes and compares ten times faster than a TensorShape.
 shape_of = EagerTensor._shape_tuple
 
 # The dtype of an EagerTensor as a number, without the Python code of its property.
 dtype_number_of = EagerTensor._datatype_enum
 
-# Python code takes its objects for eager Tensors. EagerTensor, its subclass in C, cannot wait for its value.
+# Python code takes its objects for eager Tensors. Its subclass EagerTensor, in C, cannot compute its value later.
 EagerTensorBase: Any = EagerTensor.__base__
 
 
@@ -130,12 +130,12 @@ Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 # TensorFlow's decorator has no types, and would hide the signatures of public functions from type checkers.
 def autograph_artifact(function: Marked) -> Marked:
-    """Decorates a public function or class whose code AutoGraph must not translate."""
+    """Decorates a public function or class that AutoGraph must not translate."""
     return _autograph.autograph_artifact(function)
 
 
-# The list of a thread. While NOT_TRANSLATED is the last item, AutoGraph translates nothing. The context manager of
-# tf.autograph.experimental.do_not_convert makes and appends such an item in three times the time.
+# A list for each thread. While NOT_TRANSLATED is its last item, AutoGraph does not translate. The context manager of
+# tf.autograph.experimental.do_not_convert also appends such an item, but takes three times as long.
 autograph_statuses = _autograph_context._control_ctx
 NOT_TRANSLATED = _autograph_context.ControlStatusCtx(_autograph_context.Status.DISABLED)
 
@@ -146,15 +146,15 @@ def autograph_scope() -> contextlib.AbstractContextManager[Any]:
     return _autograph_context.control_status_ctx()
 
 
-# A function that is passed to a loop of TensorFlow is translated like the code around the call.
+# TensorFlow translates a function that you pass to a loop like the code around the call.
 def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as AutoGraph translates it, if it translates the code that calls this library."""
+    """The function, translated by AutoGraph if the code that calls this library is."""
     return _autograph.tf_convert(function, _autograph_context.control_status_ctx())
 
 
-# Attributes take half the time of an eager call, also those with their default values.
+# Attributes take half the time of an eager call, even with their default values.
 def execute(op: str, *inputs_and_attributes: Any) -> Any:
-    """Runs an op on EagerTensors, followed by the names and values of attributes that differ from their defaults.
+    """Runs an op on EagerTensors. After these come the names and values of attributes that differ from the default.
 
     Use it only if nothing records: gradient functions ask the record for all attributes.
     """
@@ -164,22 +164,22 @@ def execute(op: str, *inputs_and_attributes: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# tf.debugging.enable_check_numerics, for example, names the op in its reports.
+# tf.debugging.enable_check_numerics is one, and names the op in its reports.
 def are_ops_watched() -> bool:
-    """Whether functions of a debugger see each op of this thread."""
+    """Whether a debugger gets a callback for each op of this thread."""
     return bool(context.context().op_callbacks)
 
 
-# TensorFlow makes no copy on the same device, and tapes do not see it. The op Identity takes six times as long.
+# On the same device TensorFlow does not copy, and tapes do not see it. The op Identity takes six times as long.
 def same_buffer(tensor: Any) -> Any:
-    """Another EagerTensor with the buffer of one that is in the memory of this process."""
+    """Another EagerTensor with the same buffer, for a tensor in the memory of this process."""
     try:
         return tensor._copy_to_device(tensor.backing_device)
     except core._NotOkStatusException as error:
         ops.raise_from_not_ok_status(error, None)
 
 
-# tf.init_scope stops all recording on the thread, also that of tapes opened inside, and ends by what was before.
+# tf.init_scope stops all recording on the thread until it ends, even on tapes that are opened inside.
 @contextlib.contextmanager
 def recording_init_scope() -> Iterator[None]:
     """tf.init_scope that leaves recording on or off as it was."""
@@ -190,10 +190,10 @@ def recording_init_scope() -> Iterator[None]:
         yield
 
 
-# stop_recording also stops the tapes that a user's function opens inside.
+# stop_recording also stops tapes that a user's function opens inside.
 @contextlib.contextmanager
 def resume_recording() -> Iterator[None]:
-    """Records again inside of stop_recording."""
+    """Records again inside of a stop_recording."""
     pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
     try:
         yield
@@ -201,9 +201,9 @@ def resume_recording() -> Iterator[None]:
         pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
-# VariableWatcher is four calls of Python functions, in every call of a decorated function.
+# VariableWatcher would cost four calls of Python functions in every call of a decorated function.
 def call_and_watch_variables(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """What the function returns, and the trainable variables that it has read, as VariableWatcher knows them."""
+    """Calls a function; returns its result and the trainable variables that it reads, as a VariableWatcher does."""
     watcher = pywrap_tfe.TFE_Py_VariableWatcherNew()
     try:
         result = function(*args, **kwargs)
@@ -212,11 +212,11 @@ def call_and_watch_variables(function: Callable[..., Any], args: Any, kwargs: di
     return result, pywrap_tfe.TFE_Py_VariableWatcherWatchedVariables(watcher)
 
 
-# VariableWatcher knows only trainable variables, but a tape may watch any. TensorFlow reports accesses to the default
-# graph: to its method `watch_variable`, which that of eager mode does not have, and from inner graphs to the set.
+# VariableWatcher only reports trainable variables, but a tape can watch others. TensorFlow reports each access to the
+# default graph: to its method `watch_variable`, which eager mode does not have, or to the set of an inner graph.
 @contextlib.contextmanager
 def variable_accesses(accessed: list[Any]) -> Iterator[None]:
-    """A context that adds to a list each variable that is read in it, trainable or not."""
+    """A context that appends each variable that is read inside to a list, trainable or not."""
     graph = ops.get_default_graph()
     if isinstance(graph, FuncGraph):
         before = graph._watched_variables
@@ -241,16 +241,16 @@ def variable_accesses(accessed: list[Any]) -> Iterator[None]:
                 outer(variable)
 
 
-# The store in which tf.compat.v1.get_variable looks is the item of this collection.
+# tf.compat.v1.get_variable looks into the store in this collection.
 def eager_variable_store() -> Any:
-    """The store that keeps variables made in eager mode, such as a template has; None if none does."""
+    """The store that keeps variables created in eager mode, for example by a template, or None."""
     return next((store for store in ops.get_collection(("__variable_store",)) if store._store_eager_variables), None)
 
 
-# In eager mode, ops read their variables in C++, which reports trainable ones alone (pywrap_tfe_src.cc).
+# In eager mode, ops read variables in C++, which only reports trainable ones (pywrap_tfe_src.cc).
 @contextlib.contextmanager
 def reported_accesses(variables: list[Any]) -> Iterator[None]:
-    """A context in which VariableWatcher reports these variables, too: they count as trainable."""
+    """A context in which VariableWatcher also reports these variables, because they count as trainable."""
     variables = [variable for variable in variables if not variable.trainable]
     for variable in variables:
         variable._trainable = True
@@ -263,23 +263,23 @@ def reported_accesses(variables: list[Any]) -> Iterator[None]:
 
 # VariableWatcher sorts variables by the numbers of their handles.
 def creation_order(variable: Any) -> int:
-    """A number that is larger for a variable that was made later; 0 if it cannot be told."""
+    """A number that is larger for variables created later; 0 if it is not known."""
     return getattr(getattr(variable, "_handle", None), "_id", 0)
 
 
-# The public interface adds a function to a graph only by calling it.
+# The public way to add a function to a graph is to call it.
 def add_function(graph: Any, function: Any) -> None:
     """Adds a function, and all that it calls, to a graph."""
     graph._add_function_recursive(function)
 
 
 def holds_function(graph: Any, name: str) -> bool:
-    """Whether the graph itself has a function of that name: tf.vectorized_map asks only the graph of an op."""
+    """Whether the graph itself has a function with this name: tf.vectorized_map does not look further out."""
     return graph._get_function(name) is not None
 
 
 def find_function(graph: Any, name: str) -> Any:
-    """The function of that name in a graph or a graph around it; None if there is none."""
+    """The function with this name in a graph or the graphs around it, or None."""
     while graph is not None:
         function = graph._get_function(name)
         if function is not None:
@@ -293,12 +293,12 @@ def function_def_of(function: Any) -> Any:
     return function.cached_definition
 
 
-# The public interface makes functions by tracing alone.
+# The public interface only makes functions by tracing.
 def function_of_definition(definition: Any, called: list[Any], graph: Any = None) -> Any:
-    """A function of this FunctionDef, for ops that name it.
+    """Makes a function from a FunctionDef, for ops that name it.
 
-    `called` are the functions that it needs. The graph, from which TensorFlow takes shapes and Python gradients when it
-    saves the function, is made of the definition if it is not given.
+    `called` are the functions that it calls. When TensorFlow saves the function, it takes shapes and Python gradients
+    from `graph`; by default that is a new graph made from the definition.
     """
     current = context.context()
     current.add_function_def(definition)
@@ -312,11 +312,11 @@ def function_of_definition(definition: Any, called: list[Any], graph: Any = None
     return AtomicFunction(definition.signature.name, current, FunctionType([]), called, cached_graph=graph)
 
 
-# The gradient of an op in a batch may read tensors that TensorFlow did not convert, because no result depends on them.
+# The gradient of a batched op can read tensors that TensorFlow did not convert, because the results do not need them.
 def converted_for_pfor(pfor_input: Any, tensors: Sequence[Any]) -> list[tuple[Any, bool]]:
-    """The values, for a whole batch, of tensors of one example, made in the current graph; and whether each is stacked.
+    """Converts tensors of one example to the whole batch, in the current graph; returns whether each is stacked, too.
 
-    `pfor_input` is what an op of the example was converted with.
+    `pfor_input` comes from the conversion of an op of the example.
     """
     pfor = copy.copy(pfor_input.pfor)
     pfor._conversion_map = type(pfor._conversion_map)()
@@ -328,23 +328,23 @@ def converted_for_pfor(pfor_input: Any, tensors: Sequence[Any]) -> list[tuple[An
     return converted
 
 
-# A graph captures a tensor at the first op that reads it, and tapes learn of that only if the op is recorded.
+# A graph captures a tensor at the first op that reads it, but tapes only see that if the op is recorded.
 def capture(graph: Any, tensor: Any) -> Any:
-    """Returns the capture of a tensor in the graph of a function; in other graphs, the tensor itself."""
+    """The capture of a tensor in the graph of a function; in other graphs the tensor itself."""
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 
-# The functions of tf.raw_ops derive the attributes again, which takes half the time of a trace.
+# The functions of tf.raw_ops would derive the attributes again, which takes half the time of a trace.
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any], **options: Any) -> Any:
-    """Adds an op to a graph, with inputs of that graph and attributes as protos."""
+    """Adds an op to a graph, with inputs from that graph and attributes as protos."""
     return graph._create_op_internal(op_type, inputs, attrs=attributes, **options)
 
 
-# The graph in which TensorFlow builds the gradient of a tf.function has no order of stateful ops, and runs only those
+# The graph in which TensorFlow builds the gradient of a tf.function does not order stateful ops, and only runs the ones
 # that an output needs.
 @contextlib.contextmanager
 def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependencies]:
-    """Has the stateful ops made inside run in their order; leaves what the graph itself does with its ops as it was."""
+    """Makes the stateful ops that are created inside run in order, without changing the graph's own settings."""
     before = graph._add_control_dependencies, graph.experimental_acd_manager
     order = AutomaticControlDependencies()
     order.__enter__()
@@ -354,9 +354,9 @@ def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependenc
         graph._add_control_dependencies, graph.experimental_acd_manager = before
 
 
-# TensorFlow's own answer, as it orders the ops of a tf.function: not for random numbers and collectives.
+# How TensorFlow decides which ops of a tf.function to order: not random numbers and collectives.
 def is_ordered(op: Any) -> bool:
-    """Whether an op of a graph writes or reads something beside its inputs and outputs."""
+    """Whether an op in a graph reads or writes anything besides its inputs and outputs."""
     return auto_control_deps.op_is_stateful(op)
 
 
@@ -365,16 +365,16 @@ def is_read(op: Any) -> bool:
     return op.type in auto_control_deps.utils.RESOURCE_READ_OPS
 
 
-# There is no public way to have an op wait after it was made.
+# The public interface only lets an op wait for others when it is created.
 def wait_for(op: Any, others: list[Any]) -> None:
-    """Has an op of a graph run after others, unless it stands in a loop or branch of TensorFlow 1 and they do not."""
+    """Makes an op run after others, unless they are not in the same loop or branch of TensorFlow 1."""
     context = op._get_control_flow_context()
     op._add_control_inputs([other for other in others if other._get_control_flow_context() is context])
 
 
-# tf.raw_ops and all others make the ops of a graph by this method; the public create_op calls it, too.
+# All ops of a graph are created by this method, which the public create_op calls, too.
 class FuncGraphWithMakeOp(FuncGraph):
-    """The graph of a function, with a method that makes all its ops, for subclasses to override."""
+    """The graph of a function, with a method that creates all its ops and that subclasses can override."""
 
     def make_op(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Makes an op; the arguments are TensorFlow's."""
@@ -387,19 +387,18 @@ class FuncGraphWithMakeOp(FuncGraph):
 _python_functions: weakref.WeakKeyDictionary[Any, list[Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
 
-# tf.numpy_function calls its functions by number. In another process the number names another function, which a loaded
-# graph would call.
+# tf.numpy_function numbers its functions, so that in another process a loaded graph would call the wrong one.
 def add_python_function(graph: Any, token: str, function: Callable[..., Any]) -> None:
-    """Registers a function for the op PyFunc while the outermost graph lives, as TensorFlow does."""
+    """Registers a function for the op PyFunc as long as the outermost graph lives, as TensorFlow does."""
     while getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
     _python_functions.setdefault(graph, []).append(function)
     script_ops._py_funcs._funcs[token] = function
 
 
-# Only the contexts of TensorFlow 1's control flow tell an op in a branch from one outside.
+# Only the control flow contexts of TensorFlow 1 know which ops are in a branch.
 def is_in_v1_conditional(op: Any) -> bool:
-    """Whether an op stands between a Switch and a Merge."""
+    """Whether an op is between a Switch and a Merge."""
     flow = op._get_control_flow_context()
     while flow is not None:
         if flow.IsCondContext():
@@ -408,18 +407,18 @@ def is_in_v1_conditional(op: Any) -> bool:
     return False
 
 
-# An error raised while tracing can name the argument at fault; XLA's own messages do not.
+# An error while tracing can name the wrong argument; XLA's own messages do not.
 def is_traced_for_xla(graph: Any) -> bool:
     """Whether a graph is being traced for tf.function(jit_compile=True)."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-# TensorFlow looks for these attributes before it makes the graph of a body or a branch from its definition.
+# TensorFlow looks for these attributes first, and otherwise makes the graphs from their definitions.
 def cache_control_flow_graphs(op: Any) -> None:
-    """Keeps the graphs of an imported loop or conditional on its op, as tracing does.
+    """Keeps the graphs of an imported loop or conditional with its op, as tracing does.
 
-    Otherwise each differentiation makes new graphs, does not find what the last one accumulated, and the third
-    derivative never ends.
+    Otherwise each derivative would make new graphs without what the last one accumulated, and the third derivative
+    would never end.
     """
     if op.type not in _calls.LOOPS | _calls.CONDITIONALS:
         return
@@ -436,39 +435,50 @@ def cache_control_flow_graphs(op: Any) -> None:
             cache_control_flow_graphs(inner)
 
 
-# tf.gradients looks into this registry; to record an op on a tape takes its gradient function, too.
+# tf.gradients looks into this registry; recording an op on a tape needs its gradient function, too.
 def find_gradient_function(op: Any) -> Any:
-    """The registered gradient function of an op; None if it is not differentiable or has none."""
+    """The registered gradient function of an op, or None."""
     try:
         return ops.get_gradient_function(op)
     except LookupError:
         return None
 
 
-# tf.Operation has a public method to read an attribute, and none to write one.
+# TensorFlow keeps the user's gradient function in closures, and its name nowhere else.
+def name_of_python_gradient(op: Any) -> str:
+    """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
+    function = find_gradient_function(op)
+    for variable in ("tape_grad_fn", "grad_fn"):
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        function = function.__closure__[names.index(variable)].cell_contents if variable in names else None
+    names = getattr(function, "__qualname__", "").split(".<locals>")
+    return names[-2].rpartition(".")[2] if len(names) > 1 else ""
+
+
+# tf.Operation has a public method to read attributes, but not to write them.
 def set_attribute(op: Any, name: str, value: Any) -> None:
     """Sets an attribute of an op in a graph, as a proto."""
     op._set_attr(name, value)
 
 
-# Only the AtomicFunction has the graph that it was made of, with the Python gradients of its ops.
+# Only the AtomicFunction still has its graph, with the Python gradients of the ops.
 def graph_of_function(function: Any) -> Any:
     """The graph of a function that a graph holds."""
     return function.graph
 
 
-# The attributes of these ops name functions; their graphs, with the Python gradients of the ops inside, stand beside.
+# The attributes of these ops only name functions. Their graphs, with the Python gradients of the ops, are kept beside.
 def control_flow_graphs(op: Any) -> list[Any]:
     """The graphs of the functions of a loop (its condition first) or of the branches of a conditional."""
     if op.type in _calls.LOOPS:
-        # Under a ForwardAccumulator, TensorFlow changes a loop before it notes the graphs, which are then out of date.
+        # Under a ForwardAccumulator, TensorFlow changes a loop without updating the graphs that it keeps.
         if len(getattr(op, "_body_graph", op).inputs) != len(op.inputs):
             del op._cond_graph, op._body_graph
         return [while_v2._get_graph(op, name, f"_{name}_graph") for name in ("cond", "body")]
     return list(cond_v2.get_func_graphs(op))
 
 
-# After any TypeError, such as one of a gradient function, a plain call tries another signature and joins both messages.
+# After any TypeError, even from a gradient function, a plain call tries another signature and joins both messages.
 def call_trace(trace: Any, *tensors: Any) -> Any:
     """Calls a trace, a ConcreteFunction of Tensors."""
     return trace._call_flat(list(tensors), trace.captured_inputs)

@@ -1,4 +1,4 @@
-"""Variables of TensorFlow and Keras: which ones a function gets, reads or must not read."""
+"""Finds the variables that a function gets and reads."""
 
 import contextlib
 import functools
@@ -13,10 +13,10 @@ from tf_cg_ops._src.core import tf_internal
 
 
 def as_variable(value: Any) -> tf.Variable | None:
-    """The tf.Variable behind a Variable of TensorFlow or Keras."""
+    """The tf.Variable behind a TensorFlow or Keras variable; None for other values."""
     if isinstance(value, tf.Variable):
         return value
-    # A program that has a Variable of Keras has imported Keras.
+    # Without Keras there are no Keras variables, so do not import it.
     keras_variable = getattr(sys.modules.get("keras"), "Variable", None)
     if keras_variable is None or not isinstance(value, keras_variable):
         return None
@@ -34,10 +34,9 @@ def call_and_note_reads(
     kwargs: dict[str, Any],
     is_eager: bool,
 ) -> tuple[Any, list[tf.Variable]]:
-    """What `compute`, which calls the function, returns for the arguments, and the variables that the call has read.
+    """Calls `compute`, which calls the function; returns the result and the variables that were read.
 
-    Only those that can have gradients, in the order of their creation: the trainable ones, and those that a tape or an
-    accumulator watches.
+    These are the trainable variables and the ones that a tape or accumulator watches, in the order of their creation.
     """
     accessed: list[tf.Variable] = []
     context: contextlib.AbstractContextManager[None] = _NO_CONTEXT
@@ -61,7 +60,7 @@ def can_have_gradient(variable: tf.Variable) -> bool:
 
 
 def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> list[tf.Variable]:
-    """The variables and the others, each once, in the order of their creation; the first list is in that order."""
+    """Both lists of variables in one, without repetition, in the order of creation, which the first list has."""
     if not others:
         return list(variables)
     known: set[int] = set()
@@ -74,9 +73,9 @@ def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> l
     return sorted(unique, key=tf_internal.creation_order)
 
 
-# Enough for a variable in a list of an object in the closure of a wrapped method.
+# Deep enough for a variable in a list of an object in the closure of a wrapped method.
 _DEPTH, _MOST = 6, 2000
-# Nothing of these types holds a variable. This runs in each eager call under a tape.
+# Types that do not hold variables. They are skipped, because this runs in each eager call under a tape.
 _PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
 _PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
 _PLAIN_OR_FUNCTION = _PLAIN | {types.FunctionType}
@@ -84,7 +83,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
-    """`variables_behind`, but not far: this runs in each eager call under a tape."""
+    """`variables_behind` with a small depth: this runs in each eager call under a tape."""
     near = []
     if type(function) is not types.FunctionType:
         attributes, function = _attributes_and_function(function)
@@ -106,7 +105,7 @@ def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
 
 
 def read_from_outside(function: Any) -> list[Any]:
-    """The Tensors and variables that a function can read from its closure, its module or its object, or lists there."""
+    """The Tensors and variables that a function can read from its closure, module or object, and from lists there."""
     values, function = _attributes_and_function(function, of_layers=False)  # A layer keeps its variables.
     values += _inside(function) if isinstance(function, types.FunctionType) else []
     items = [item for value in values for item in (_inside(value) if isinstance(value, _CONTAINERS) else [value])]
@@ -114,7 +113,7 @@ def read_from_outside(function: Any) -> list[Any]:
 
 
 def _attributes_and_function(function: Any, of_layers: bool = True) -> tuple[list[Any], Any]:
-    """The attributes of the object of a method, and its function; otherwise the function alone."""
+    """The attributes of a method's object, and the method's function. Other functions have no such attributes."""
     if not isinstance(function, types.MethodType):
         return [], function
     owner = function.__self__
@@ -123,9 +122,9 @@ def _attributes_and_function(function: Any, of_layers: bool = True) -> tuple[lis
 
 
 def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
-    """The variables that a function can reach by closures, globals, arguments and attributes: maybe more than it reads.
+    """The variables that a function can reach through closures, globals, arguments and attributes.
 
-    In eager mode TensorFlow tells of no read of a variable that is not trainable.
+    It does not have to read them all. In eager mode TensorFlow only reports reads of trainable variables.
     """
     found: dict[int, tf.Variable] = {}
     seen: set[int] = set()
@@ -155,7 +154,7 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
-    if isinstance(value, tf.Module) or hasattr(value, "add_weight"):  # A layer has more attributes than variables.
+    if isinstance(value, tf.Module) or hasattr(value, "add_weight"):  # A layer has many other attributes.
         return list(value.variables)
     return list(getattr(value, "__dict__", {}).values())
 
@@ -167,7 +166,7 @@ def _closed_over(function: types.FunctionType) -> list[Any]:
 def _contents(cell: types.CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
-    except ValueError:  # It is empty until the function around has assigned it.
+    except ValueError:  # It is empty until the outer function assigns it.
         return []
 
 
@@ -177,7 +176,7 @@ def _globals_of(code: types.CodeType, names: dict[str, Any]) -> list[Any]:
 
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:
-    """The variables that were read but not passed, told apart by their handles, in the order of their creation."""
+    """The variables that were read but not passed as arguments, compared by their handles, in the order of creation."""
     if not watched:
         return []
     passed = {i for argument in arguments for variable in variables_in(argument) for i in _identities(variable)}
@@ -185,7 +184,7 @@ def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any])
 
 
 def variables_in(leaf: Any) -> list[tf.Variable]:
-    """The variable that a leaf is, or those that a composite holds, such as a `tfp.util.TransformedVariable`."""
+    """The leaf if it is a variable, or the variables in a composite such as a `tfp.util.TransformedVariable`."""
     variable = as_variable(leaf)
     if variable is not None:
         return [variable]
@@ -201,13 +200,13 @@ def _identities(variable: tf.Variable) -> set[int]:
     except AttributeError:
         pass  # A reference variable.
     except ValueError:
-        # A distributed variable has no handle outside of a replica; inside, its components are read.
+        # Outside of a replica a distributed variable has no handle; inside, code reads its components.
         identities.update(map(id, tf.distribute.get_strategy().experimental_local_results(variable)))
     return identities
 
 
 def handles_of(variable: tf.Variable) -> list[Any]:
-    """The handles of a variable: outside of a replica a distributed variable has one for each component."""
+    """The handles of a variable; a distributed one has several outside of a replica."""
     try:
         return [variable.handle]
     except ValueError:
@@ -215,10 +214,10 @@ def handles_of(variable: tf.Variable) -> list[Any]:
 
 
 def reference_variables(operations: Sequence[tf.Operation], arguments: Sequence[Any]) -> list[str]:
-    """The names of TensorFlow 1's reference variables that the operations make or read, but for the arguments."""
+    """The names of TensorFlow 1's reference variables that the operations make or read, except the arguments."""
     passed = {variable.op.name for variable in map(as_variable, arguments) if variable is not None}
     tensors = [tensor for op in operations for tensor in (*op.inputs, *op.outputs)]
-    # A reference variable is read through an Identity, made when the variable was: perhaps before these operations.
+    # A reference variable is read through an Identity that was made with it, perhaps before these operations.
     tensors += [source for tensor in tensors if tensor.op.type == "Identity" for source in tensor.op.inputs]
     found = {tensor.op.name for tensor in tensors if tensor.dtype != tensor.dtype.base_dtype}
     return sorted(found - passed)

@@ -1,4 +1,4 @@
-"""Objects by identity, without keeping them alive. The keys of `weakref.WeakKeyDictionary` are compared with `==`."""
+"""Dicts by identity that do not keep their keys alive. `weakref.WeakKeyDictionary` compares keys with `==`."""
 
 import contextlib
 import weakref
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class IdentityKey:
-    """A key that equals only the keys of the same living object.
+    """A key that equals only keys of the same object, while that object lives.
 
-    An object that takes no weak reference is kept alive instead.
+    An object without support for weak references is kept alive.
     """
 
     def __init__(self, value: Any, when_gone: Callable[[Any], None] | None = None) -> None:
@@ -30,18 +30,18 @@ class IdentityKey:
 
 
 class WeakIdentityDict:
-    """Values for objects, kept as long as the object. A value must not refer to its object."""
+    """Keeps a value for an object as long as the object lives. The value must not refer to the object."""
 
     def __init__(self) -> None:
         self._values: dict[int, tuple[Callable[[], Any], Any]] = {}
 
     def get(self, key: Any) -> Any:
-        """The value for an object; None if there is none."""
+        """The value for an object, or None."""
         found = self._values.get(id(key))
         return found[1] if found is not None and found[0]() is key else None
 
     def setdefault(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value for an object, or a new one; for an object without weak references, a new one each time."""
+        """The value for an object, or a new one; without support for weak references a new one each time."""
         value = self.get(key)
         if value is None:
             value = make()

@@ -1,4 +1,4 @@
-"""The answer of a gradient function as one entry for each leaf of the arguments: nothing is dropped or guessed."""
+"""Reads what a gradient function returned as one entry for each leaf of the arguments, without guessing."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -8,18 +8,18 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text
 
-# One entry for each leaf of a part of the arguments.
+# One entry for each leaf of some arguments.
 Entries = list[Any]
 
 
 class _WrongAnswerError(ValueError):
-    """The answer has another structure than the arguments. The text continues a sentence about the function."""
+    """The answer does not have the structure of the arguments. The text continues a sentence about the function."""
 
 
 def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries:
-    """The entries in the order of the leaves, or any number of entries without a dictionary: the caller counts those.
+    """The entries in the order of the leaves. Without a dict there can be any number, which the caller checks.
 
-    Raises ValueError or TypeError about this subject if the answer cannot be read.
+    Raises ValueError or TypeError about `subject` if the answer cannot be read.
     """
     answer = opened(subject, answer)
     if not has_mapping(answer):
@@ -32,7 +32,7 @@ def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries
     if not isinstance(answer, Mapping):
         readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments)))
     found: list[Entries] = []
-    errors: list[str] = []  # Not the exceptions, which hold this frame and so themselves.
+    errors: list[str] = []  # Text, because exceptions would keep this frame alive.
     for reading in readings:
         try:
             entries = reading()
@@ -52,14 +52,14 @@ def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries
 
 
 def opened(subject: str, answer: Any) -> Any:
-    """The answer with lists instead of its iterators, tuples and lists; TypeError for a container without an order."""
+    """Turns iterators and tuples in the answer into lists; raises TypeError for a container without an order."""
     if tf.is_tensor(answer) or isinstance(answer, (str, bytes)):
         return answer
     if isinstance(answer, (list, tuple, Iterator)):
         return [opened(subject, item) for item in answer]
     if isinstance(answer, Mapping):
         return {key: opened(subject, item) for key, item in answer.items()}
-    is_view = tf.nest.is_nested(answer)  # Those of dictionaries are sets, but they have an order.
+    is_view = tf.nest.is_nested(answer)  # The views of a dict are sets, but have an order.
     is_array_of_objects = isinstance(answer, np.ndarray) and answer.dtype == object
     if is_array_of_objects or (isinstance(answer, Set) and not is_view):
         container = "a NumPy array of objects" if is_array_of_objects else text.describe_type(answer)
@@ -71,7 +71,7 @@ def opened(subject: str, answer: Any) -> Any:
 
 
 def has_mapping(answer: Any) -> bool:
-    """Whether there is a dictionary in an opened answer, which has names instead of an order."""
+    """Whether an opened answer contains a dict, which has names instead of an order."""
     return any(map(has_mapping, answer)) if isinstance(answer, list) else isinstance(answer, Mapping)
 
 
@@ -128,7 +128,7 @@ def _by_position(answer: Sequence[Any], arguments: list[pytree.Argument]) -> Ent
 
 
 def _of_single(answer: Any, single: pytree.Argument, arguments: list[pytree.Argument]) -> Entries:
-    """The answer as the gradient of the only argument that holds Tensors."""
+    """Reads the answer as the gradient of the only argument that holds Tensors."""
     is_star = single.star == "*" and len(single.value) == 1 and isinstance(answer, Mapping)
     value = single.value[0] if is_star else single.value
     entries: Entries = []
@@ -138,7 +138,7 @@ def _of_single(answer: Any, single: pytree.Argument, arguments: list[pytree.Argu
 
 
 def _aligned(part: Any, value: Any, name: str) -> Entries:
-    """The entries of a part of the answer for the leaves of one value."""
+    """The entries for the leaves of one value, from its part of the answer."""
     num_leaves = len(tf.nest.flatten(value))
     if part is None:
         return [None] * num_leaves

@@ -1,4 +1,4 @@
-"""One call of a decorated function: computes the value, and gives it the gradient of its gradient function."""
+"""Calls a decorated function: computes the value and attaches the gradient function."""
 
 import dataclasses
 import functools
@@ -28,18 +28,18 @@ from tf_cg_ops._src.keras import dispatch, keras_internal
 
 @dataclasses.dataclass(eq=False)
 class GradFn:
-    """A `grad_fn` that an API of this library makes, with what a user's function cannot tell.
+    """A `grad_fn` that a function of this library makes, with more options than a user's `grad_fn`.
 
     Attributes:
-      function: As the `grad_fn` of `custom_gradient`; with captures, it returns a pair: the answer of such a function,
+      function: Like the `grad_fn` of `custom_gradient`. With captures it returns a pair: what such a function returns,
         and one gradient for each capture.
-      captures: Tensors that the function closes over, and that have gradients, too.
-      variables: With captures, the variables that the function reads: a cached trace does not read them again.
-      takes_needed: Whether the function has a parameter `needed`: for each leaf of the arguments, whether somebody can
-        ask for its gradient.
-      materialize: Whether the function gets zeros for an output that nobody used, instead of None.
-      tangents: The tangent of each leaf of the value, or None, from a tangent, or None, for each leaf of the arguments,
-        the variables, and their tangents. Without it, forward mode transposes the gradient.
+      captures: Tensors that the function closes over and that also have gradients.
+      variables: With captures, the variables that the function reads, since a cached trace does not read them again.
+      takes_needed: Whether the function has a parameter `needed`, which says for each leaf of the arguments whether its
+        gradient can be used.
+      materialize: Whether the function gets zeros instead of None for an unused output.
+      tangents: Takes a tangent (or None) for each leaf of the arguments, the variables, and their tangents; returns a
+        tangent (or None) for each leaf of the value. Without it, forward mode transposes the gradient.
     """
 
     function: Callable[..., Any]
@@ -60,28 +60,28 @@ def call_with_gradient(
     nondiff_argnames: Collection[str] = (),
     saved_orders: int | None = None,
 ) -> Any:
-    """Returns the value of a call, recorded on the tapes in eager mode, as the outputs of an op in a graph.
+    """Returns the value of a call, with its gradient: on the tapes in eager mode, in an op in a graph.
 
     Args:
-      function: The user's function, which has the name and the signature.
+      function: The user's function, for its name and signature.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
       wording: The words of the API.
-      compute: Returns `(value, grad_fn)` for the arguments, if the function itself does not. The second is a function
-        or a `GradFn`.
-      nondiff_argnames: The arguments without a gradient, for which `grad_fn` has no entry.
-      saved_orders: The highest order of derivative that a file has; by default as many as are cheap.
+      compute: Returns `(value, grad_fn)` for the arguments, if the function itself does not. `grad_fn` is a function or
+        a `GradFn`.
+      nondiff_argnames: The arguments without a gradient, for which `grad_fn` does not return an entry.
+      saved_orders: The highest order of derivative in a file; by default as many as are cheap.
     """
     is_eager = tf.executing_eagerly()
     name = text.name_of(function)
     arguments = pytree.flatten_arguments(wording.api, function, args, kwargs, nondiff_argnames)
-    # Read before the call, which may assign a variable: the gradient belongs to the values that the function got.
+    # Read before the call, which can assign a variable: the gradient belongs to the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
     value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
     scopes = keras_internal.current_scopes()
     if is_eager and type(value) is EagerTensor and not variables and not isinstance(grad_fn, GradFn):
-        # Nearly every eager call. All that follows would come to the same, in twice the time.
+        # A shortcut for nearly every eager call: the rest would do the same in twice the time.
         checks = GradientChecks(wording, name, arguments, inputs, variables)
         gradients = functools.partial(_gradients, grad_fn, False, checks, [value], [[value]], (), scopes)
         return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), gradients)[0]
@@ -102,7 +102,7 @@ def call_with_gradient(
         return value
 
     passed: list[int] = []
-    if returned:  # A gradient passes unchanged to the first component of such a leaf.
+    if returned:  # The upstream gradient passes unchanged to the first component of such a leaf.
         passed = [sum(map(len, components[:i])) for i in returned]
         flat_inputs += [flat_outputs[position] for position in passed]
     parts = grad_fn.function, grad_fn.captures is not None, checks, outputs, components, passed, scopes
@@ -135,7 +135,7 @@ def _compute(
     is_eager: bool,
 ) -> tuple[Any, Callable[..., Any] | GradFn, list[tf.Variable]]:
     """The value, its gradient function, and the variables that the function reads beside its arguments."""
-    # In eager mode, asking for the graph would make one for each thread.
+    # In eager mode, get_default_graph would create a graph for each thread.
     graph: Any = None if is_eager else tf.compat.v1.get_default_graph()
     is_of_session = graph is not None and not graph.building_function
     num_operations = graph.num_operations() if is_of_session else 0
@@ -148,17 +148,16 @@ def _compute(
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
         bind(wording.api, function, args, kwargs)
         raise TypeError(
-            f"{wording.api}: '{text.name_of(function)}' did not return its value with its gradient; expected a pair "
-            f"(value, grad_fn), got {text.describe_type(result)}. End it with: return value, grad_fn"
+            f"{wording.api}: '{text.name_of(function)}' must return a pair (value, grad_fn), got "
+            f"{text.describe_type(result)}. End it with: return value, grad_fn"
         )
     if is_of_session:
-        # TensorFlow does not report when they are read.
+        # TensorFlow does not report reads of these variables.
         names = reference_variables(graph.get_operations()[num_operations:], arguments.values)
         if names:
             raise TypeError(
-                f"{wording.api}: '{text.name_of(function)}' uses reference variables of TensorFlow 1; expected "
-                f"resource variables, got {text.quoted(names)}. Make them with use_resource=True, or pass them as "
-                "arguments."
+                f"{wording.api}: '{text.name_of(function)}' must not use reference variables of TensorFlow 1, got "
+                f"{text.quoted(names)}. Make them with use_resource=True, or pass them as arguments."
             )
     value, grad_fn = result
     watched: Sequence[tf.Variable] = read
@@ -171,17 +170,17 @@ def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, tf.Tensor):
         return [value]
     leaves = tf.nest.flatten(value)
-    if dispatch.package_of_keras_tensors(leaves):  # They came in a closure, or in an object.
+    if dispatch.package_of_keras_tensors(leaves):  # They come from a closure or an object.
         raise TypeError(
-            f"{api}: '{name}' computes with KerasTensors, which are not among its arguments, "
-            "and its gradient would be lost; expected them as arguments, or in lists, tuples and dictionaries, "
-            "got a value that is a KerasTensor. Pass them so, or call it in the call() of a keras.layers.Layer."
+            f"{api}: '{name}' computes with KerasTensors that are not among its arguments, so its gradient would be "
+            "lost. Pass them as arguments, or in lists, tuples and dictionaries, or call it in the call() of a "
+            "keras.layers.Layer."
         )
     return leaves
 
 
 def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[int]:
-    """The positions of leaves that are variables, or compute with some, if they are not read, only returned."""
+    """The positions of leaves that are, or contain, variables that the function only returns and does not read."""
     found = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, tf.Tensor):
@@ -206,7 +205,7 @@ def _gradients(
 ) -> list[Any]:
     """The gradients of all flat inputs from the upstream gradients of all components.
 
-    It passes keywords on to `grad_fn`, which runs in these scopes of Keras. A call binds all other arguments by
+    `grad_fn` runs in these Keras scopes and gets the keywords. The caller binds all other arguments with
     functools.partial, which is faster than a closure.
     """
     if keras_internal.current_scopes() != scopes:
@@ -214,7 +213,7 @@ def _gradients(
             return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
     is_eager_value = type(upstream[0]) is not EagerTensor and type(outputs[0]) is EagerTensor
     if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
-        # In a graph, such as tape.jacobian makes, this is a first derivative.
+        # In a graph, for example of tape.jacobian, this is a first derivative.
         with traced_rule.derivative(1):
             return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
     dys = pytree.upstream_gradients(outputs, components, upstream)
@@ -239,7 +238,7 @@ def _tangents(
     components: list[list[tf.Tensor]],
     passed: list[int],
 ) -> Callable[..., list[Any]]:
-    """A function from the tangents of all flat inputs to those of the components of the value."""
+    """Makes the function that computes the tangents of the value's components from the tangents of all flat inputs."""
 
     def tangents(*flat: Any) -> list[Any]:
         first_passed = len(flat) - len(passed)

@@ -1,4 +1,4 @@
-"""Checks of the gradients that a gradient function returns, in every mode."""
+"""Checks the gradients that a gradient function returns, in every mode."""
 
 import dataclasses
 import inspect
@@ -39,10 +39,10 @@ class GradientChecks:
     variables: Sequence[tf.Variable]
 
     def check_takes_variables(self, grad_fn: Callable[..., Any]) -> None:
-        """Raises TypeError if there are variables and grad_fn does not take them."""
+        """Raises TypeError if grad_fn does not take the variables that the function reads."""
         if self.variables and not takes_variables(self.wording, grad_fn):
             sentence = (
-                f"'{{function}}' reads variables that are not among its arguments ({{names}}); "
+                f"'{{function}}' reads variables that are not among its arguments ({{names}}), so "
                 f"{self.wording.takes_no_variables}"
             )
             names = text.quoted(variable.name for variable in self.variables)
@@ -50,7 +50,7 @@ class GradientChecks:
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
     def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
-        """Raises TypeError, from this error, if the parameters of grad_fn do not fit its upstream gradients."""
+        """Raises TypeError, from this error, if the upstream gradients do not fit the parameters of grad_fn."""
         function, args = _user_function(self.wording, grad_fn), [*dys]
         kwargs |= {"variables": self.variables} if self.variables else {}
         if self.wording.binds_arguments:
@@ -67,9 +67,8 @@ class GradientChecks:
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{self._subject} did not return gradients for the variables; expected a pair (gradients of the "
-                f"inputs, gradients of the variables), got {text.describe_type(answer)}. Return None for a variable "
-                "that has no gradient."
+                f"{self._subject} must return a pair (gradients of the inputs, gradients of the variables), got "
+                f"{text.describe_type(answer)}. Return None for a variable that has no gradient."
             )
         return self._of_arguments(answer[0]) + self._of_variables(answer[1])
 
@@ -106,16 +105,16 @@ class GradientChecks:
         if self._leaves_out_self(entries):
             entries = [None, *entries]
         if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
-            # Such as `training=True` and `name=None`. A tf.function passes keywords, and defaults, by position.
+            # For example training=True and name=None: a tf.function passes keywords and defaults by position.
             entries = entries + [None] * (len(self.inputs) - len(entries))
         if len(entries) != len(self.inputs):
             raise self._wrong_number(len(entries))
         return entries
 
     def _leaves_out_self(self, entries: list[Any]) -> bool:
-        """Whether the first argument is an object `self` or `cls`, and the entries begin after it.
+        """Whether the first argument is an object `self` or `cls` that the entries leave out.
 
-        The decorated function then does not know that it is a method, as in `types.MethodType(decorated, instance)`.
+        Then the decorated function does not know that it is a method, as in `types.MethodType(decorated, instance)`.
         """
         if not self.inputs or self.inputs[0] or self.arguments.names[0] not in ("self", "cls"):
             return False
@@ -125,7 +124,7 @@ class GradientChecks:
         return can_leave_out and not can_include
 
     def _fit(self, entries: list[Any], first: int) -> bool:
-        """Whether the entries fit the leaves from the first one on: all that hold Tensors, and no others."""
+        """Whether the entries fit the leaves from `first` on: and None for leaves without Tensors."""
         inputs = self.inputs[first:]
         has_rest = any(inputs[len(entries) :])
         pairs = zip(entries, inputs, strict=False)
@@ -139,8 +138,8 @@ class GradientChecks:
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
         argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
-            # Integer inputs in a rule for an op; and constants, which a tf.function may get as Tensors: one grad_fn
-            # serves both, and the derivative by a constant is nobody's.
+            # A rule for an op can return a gradient for an integer input. A float can be a Tensor in a tf.function, so
+            # one grad_fn serves both; here its gradient is not used.
             if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
                 return []
             remedy = "Return None there."
@@ -189,8 +188,8 @@ class GradientChecks:
         ]
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
-        """The gradient with respect to `target`, a tensor or variable, whose dtype and shape it must have."""
-        knows_contents = tf_internal.supports_default_grad(target)  # The target may be a handle.
+        """Checks that a gradient has the shape and dtype of its target, a tensor or variable; casts it if possible."""
+        knows_contents = tf_internal.supports_default_grad(target)  # Some handles do not tell.
         shape, dtype = tf.TensorShape(None), target.dtype.base_dtype
         if knows_contents:
             shape, dtype = tf_internal.shape_and_dtype(target)
@@ -206,14 +205,14 @@ class GradientChecks:
             raise ValueError(self.wording.wrong_shape_message(self.function, argument, shape, gradient.shape))
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
-        is_handle = target.dtype == tf.resource  # No op tells the shape of what it holds.
+        is_handle = target.dtype == tf.resource  # Its contents have no shape op.
         if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
         message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
 
     def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
-        """A number as a Tensor of this dtype, an array as one of its own."""
+        """Converts a number to a Tensor of this dtype; an array keeps its own dtype."""
         try:
             return to_tensor(gradient, dtype)
         except (TypeError, ValueError):
@@ -236,25 +235,25 @@ class GradientChecks:
 
 
 def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
-    """A real number as a Tensor of this dtype, an array as one of its own; an error for what is no number."""
+    """Converts a real number to a Tensor of this dtype; an array keeps its own dtype. Raises if it is not a number."""
     has_own_dtype = isinstance(value, (np.ndarray, np.generic, bool, complex))
     return tf.convert_to_tensor(value, None if has_own_dtype else dtype)
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:
-    """Whether a gradient may be cast: between floating-point dtypes, and to complex ones."""
+    """Whether a gradient can be cast: between floating-point dtypes, and to complex ones."""
     return (got.is_floating and (dtype.is_floating or dtype.is_complex)) or (got.is_complex and dtype.is_complex)
 
 
 def _fits_exactly(gradient: Any, tensors: list[tf.Tensor]) -> bool:
-    """Whether there is nothing more to check: an EagerTensor, or None, for a single Tensor, as in most eager calls."""
+    """Whether the check is done: None, or a fitting EagerTensor for a single Tensor, as in most eager calls."""
     if len(tensors) != 1:
         return False
     return gradient is None or (type(gradient) is EagerTensor and _fits(gradient, tensors[0]))
 
 
 def _fits(gradient: Any, target: tf.Tensor) -> bool:
-    """A fast check: True for a Tensor of the dtype and static shape of the target; False means: check it closely."""
+    """A fast check: True if a Tensor has the dtype and static shape of the target; False means to look closer."""
     if type(gradient) is type(target) is EagerTensor:
         same_dtype = dtype_number_of(gradient) == dtype_number_of(target)
         return same_dtype and shape_of(gradient) == shape_of(target)

@@ -1,4 +1,6 @@
-"""`custom_jvp`: a function with a tangent rule, from which reverse mode gets its transpose."""
+"""`custom_jvp`: a function with a tangent rule, which reverse mode transposes."""
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -10,7 +12,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
@@ -28,8 +30,7 @@ _WORDING = Wording(
     gradient_function="rule",
     parameters="primals, tangents",
     takes_no_variables=(
-        "expected a tangent rule that takes them, got one that does not. Write rule(primals, tangents, variables=None, "
-        "variable_tangents=None)."
+        "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),
 )
 
@@ -45,11 +46,11 @@ class FunctionWithTangent(Protocol[P, _Result]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> _Result: ...
     def defjvp(self, rule: _Rule) -> _Rule: ...
     @overload
-    def __get__(self, instance: None, owner: type) -> "FunctionWithTangent[P, _Result]": ...
+    def __get__(self, instance: None, owner: type) -> FunctionWithTangent[P, _Result]: ...
     @overload
     def __get__(
-        self: "FunctionWithTangent[Concatenate[Any, _WithoutSelf], _Result]", instance: object, owner: type
-    ) -> "FunctionWithTangent[_WithoutSelf, _Result]": ...
+        self: FunctionWithTangent[Concatenate[Any, _WithoutSelf], _Result], instance: object, owner: type
+    ) -> FunctionWithTangent[_WithoutSelf, _Result]: ...
 
 
 @overload
@@ -63,36 +64,12 @@ def custom_jvp(
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, _SET_THE_RULE)
 def custom_jvp(
-    f: Callable[..., Any] | None = None, *, nondiff_argnames: Collection[str] = (), saved_orders: int | None = None
-) -> Any:
-    """Decorates a function whose derivative you write as a tangent, the Jacobian-vector product.
-
-    The decorated function has a decorator `defjvp` for the tangent rule:
-
-        y, dy = rule(primals, tangents, **nondiff)
-
-    `primals` is a tuple of the arguments, in the order of the signature; `tangents` has their structure, with a Tensor
-    for each floating-point or complex Tensor and `None` for everything else. `dy`, in the structure of `y`, has to be
-    linear in the tangents; its entries for integers are ignored, and `None` stands for zeros. `nondiff` holds the
-    arguments that `nondiff_argnames` names, which are not among the primals.
-
-    Forward mode, `tf.autodiff.ForwardAccumulator`, calls the rule as it is. Reverse mode gets its transpose, which
-    TensorFlow forms: with the Jacobian `J` that the rule multiplies by, and the upstream gradients `v`,
-
-        dx = J^H v
-
-    In a graph the transpose is traced together with the value, and goes wherever the graph goes, as with
-    `tf_cg_ops.custom_gradient`: into loops and conditionals, under XLA, into a SavedModel. There forward mode around a
-    `tf.function` transposes it once more. Second derivatives are those of the operations in the rule.
-
-    If `f` reads trainable variables that are not among its arguments, the rule takes the keyword arguments `variables`
-    and `variable_tangents`, two lists. Variables that a tape or an accumulator watches count, too.
-
-    A rule that is not linear in the tangents, such as `dy = t**2`, has no transpose: reverse mode then gives the
-    derivative by `t` at zero. `tf_cg_ops.testing.check_gradient` finds that.
-
-    Compared with `jax.custom_jvp`: the same rule, with names of the arguments that have no derivative instead of their
-    positions.
+    f: Callable[..., Structure] | None = None,
+    *,
+    nondiff_argnames: Collection[str] = (),
+    saved_orders: int | None = None,
+) -> Callable[..., Structure]:
+    """Decorates a function whose derivative you write as a Jacobian-vector product, for forward and reverse mode.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -114,21 +91,43 @@ def custom_jvp(
     >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
 
+    Set the tangent rule with the decorator `defjvp`:
+
+        y, dy = rule(primals, tangents, **nondiff)
+
+    - `primals` is a tuple of the arguments, in the order of the signature.
+    - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor and `None` for the rest.
+    - `dy` has the structure of `y` and must be linear in the tangents. `None` stands for zeros.
+    - `nondiff` has the arguments that you name in `nondiff_argnames`. They are not among the primals.
+
+    Forward mode calls the rule. Reverse mode uses its transpose, which TensorFlow derives: for the upstream gradients
+    `v` and the Jacobian `J` that the rule multiplies by,
+
+        dx = J^H v
+
+    A rule that is not linear, such as `dy = t**2`, has no transpose, so its gradients are wrong;
+    `tf_cg_ops.testing.check_gradient` finds that.
+
+    If `f` reads trainable variables that are not among its arguments, the rule takes two lists as keyword arguments:
+    `variables` and `variable_tangents`.
+
     Args:
-      f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
-      nondiff_argnames: The names of arguments of `f` that have no derivative.
-      saved_orders: As in `custom_gradient`: the highest order of derivative that a loaded model can compute if the rule
-        calls decorated functions.
+      f: The function or method. Leave it out to use the decorator with parentheses.
+      nondiff_argnames: The names of the arguments of `f` that have no derivative.
+      saved_orders: The highest order of derivative that a loaded model can compute if the rule calls decorated
+        functions, as in `custom_gradient`.
 
     Returns:
-      A function with the signature and the value of `f`, and the decorator `defjvp`, which returns the rule.
+      A function with the signature and the value of `f`, and with the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` names no arguments of `f`, or `saved_orders` is less than 1. When you compute a
-        derivative: the tangents have another structure or shape than the value.
-      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. At the call: there is no rule, or
-        `f` reads variables and the rule does not take them. When you compute a derivative: the rule does not return a
-        pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
+      ValueError: `nondiff_argnames` has a name that is not an argument of `f`, or `saved_orders` is less than 1. When
+        you compute a derivative: the tangents do not have the structure or the shape of the value.
+      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. When you call it: the rule is
+        missing, or does not take the variables that `f` reads. When you compute a derivative: the rule does not return
+        a pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
+
+    Differs from `jax.custom_jvp`: arguments without a derivative are named, and reach the rule as keywords.
     """
     saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:
@@ -149,17 +148,16 @@ class CustomJvp(CustomGradient):
 
     @property
     def _variable(self) -> str:
-        """The name that a program has for it: a lambda has none."""
+        """The name of the function in the user's program; "f" for a lambda, which has none."""
         return self.__name__ if self.__name__.isidentifier() else "f"
 
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Sets the tangent rule; returns it."""
+        """Sets the tangent rule and returns it."""
         if not callable(rule):
             raise TypeError(
-                f"{_API}: the tangent rule of '{text.name_of(self)}' is not a function; expected a function or "
-                f"another callable, got {text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, "
-                "tangents)."
+                f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
+                f"{text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, tangents)."
             )
         self._rule = rule
         return rule
@@ -168,8 +166,8 @@ class CustomJvp(CustomGradient):
         if self._rule is None:
             name = text.name_of(function)
             raise TypeError(
-                f"{_API}: '{name}' has no tangent rule; expected one before the first call, got none. Write "
-                f"@{self._variable}.defjvp above rule(primals, tangents)."
+                f"{_API}: '{name}' has no tangent rule. Before the first call, write @{self._variable}.defjvp above "
+                "rule(primals, tangents)."
             )
         rule = self._rule
         if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
@@ -199,7 +197,7 @@ registration.classes.append(CustomJvp)
 
 @dataclasses.dataclass(eq=False)
 class _Tangents:
-    """The tangent rule at the arguments of one call, as a function of the tangents alone, and its transpose."""
+    """The tangent rule at the arguments of one call, as a function of the tangents, and its transpose."""
 
     function: str
     rule: Callable[..., Any]
@@ -214,7 +212,7 @@ class _Tangents:
     def __call__(
         self, tangents: list[Any], variables: Sequence[tf.Variable], variable_tangents: Sequence[Any]
     ) -> list[Any]:
-        """The tangent of each leaf of the value; None for one that has none."""
+        """The tangent, or None, of each leaf of the value."""
         options = dict(self.nondiff)
         if variables:
             options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
@@ -226,22 +224,21 @@ class _Tangents:
             if signature is None:
                 raise
             raise TypeError(
-                f"{self._subject} does not take its arguments; expected parameters for "
-                f"{', '.join(['primals', 'tangents', *options])}, got {text.name_of(self.rule)}{signature}. Write "
-                f"rule({', '.join(['primals', 'tangents', *options])})."
+                f"{self._subject} must take ({', '.join(['primals', 'tangents', *options])}), got "
+                f"{text.name_of(self.rule)}{signature}."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{self._subject} did not return the value with its tangent; expected a "
-                f"pair (y, dy), got {text.describe_type(answer)}. End it with: return y, dy"
+                f"{self._subject} must return a pair (y, dy), got {text.describe_type(answer)}. End it with: return y, "
+                "dy"
             )
         return self._checked(answer[1])
 
     def transpose(self) -> Callable[..., Any]:
-        """The function `grad_fn` of the call.
+        """Makes the `grad_fn` of the call.
 
-        A linear function is transposed by differentiating it: the derivative of `t -> J t` is `J` at every point, so a
-        tape computes `J^H v` from the function alone. The point is zero here.
+        Differentiating a linear function transposes it: the derivative of `t -> J t` is `J` at every point, so a tape
+        computes `J^H v`. The point here is zero.
         """
         values = tf.nest.flatten(self.primals)
 
@@ -269,7 +266,7 @@ class _Tangents:
         def without_variables(*dys: Any) -> Any:
             return transposed(*dys)
 
-        # The check of every API asks the signature whether it takes variables.
+        # GradientChecks looks into the signature for `variables`.
         return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
 
     def _checked(self, dy: Any) -> list[Any]:
@@ -278,15 +275,15 @@ class _Tangents:
             leaves = pytree.flatten_up_to(self.value, dy)
         except ValueError:
             raise ValueError(
-                f"{self._subject} returned a tangent of another structure; expected that of "
-                f"the value, got {text.describe(dy)}. Return one tangent for each Tensor of the value."
+                f"{self._subject} must return tangents in the structure of the value, got {text.describe(dy)}. Return "
+                "one tangent for each Tensor of the value."
             ) from None
-        # Only now: the function does not read a variable that it only returns.
+        # Not earlier, since the function does not read a variable that it only returns.
         outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
         return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
 
     def _checked_tangent(self, tangent: Any, output: Any) -> Any:
-        """The tangent of a leaf of the value, or None."""
+        """Checks the tangent of a leaf of the value; returns it, or None."""
         targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
         if tangent is None or not targets:
             return None
@@ -295,14 +292,14 @@ class _Tangents:
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
             raise TypeError(
-                f"{self._subject} must return a tangent that is "
-                f"{text.describe_type(output)} like the value, got {text.describe_type(tangent)}."
+                f"{self._subject} must return {text.describe_type(output)} as the tangent, like the value, got "
+                f"{text.describe_type(tangent)}."
             )
         pairs = zip(parts, targets, strict=True)
         return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
 
     def _fitting(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
-        """The tangent in the dtype of the output, checked."""
+        """Checks a tangent and casts it to the dtype of the output."""
         if not tf.is_tensor(tangent):
             try:
                 tangent = to_tensor(tangent, output.dtype)
@@ -320,12 +317,12 @@ class _Tangents:
             tangent = tf.cast(tangent, output.dtype)
         if not tangent.shape.is_compatible_with(output.shape):
             raise ValueError(
-                f"{self._subject} returned a tangent of the wrong shape; expected "
-                f"{output.shape}, got {tangent.shape}. Return one of the shape of the value."
+                f"{self._subject} must return a tangent with the shape of the value, {output.shape}, got "
+                f"{tangent.shape}."
             )
         return tangent
 
 
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:
-    """Zeros for a Tensor that has a tangent. Any other point would do: the rule is linear."""
+    """Zeros for a Tensor that has a tangent. Any other point would do, since the rule is linear."""
     return tf.zeros_like(tensor) if tf_internal.is_trainable(tensor) and tensor.dtype != tf.resource else None

@@ -1,12 +1,14 @@
 """`custom_vjp`: a forward and a backward pass that share residuals."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, as_function, check_argument_names, has_parameter
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -20,38 +22,14 @@ _NOT_AS_IN_JAX = (
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("custom_vjp", _NOT_AS_IN_JAX)
 def custom_vjp(
-    forward: Callable[P, tuple[R, Any]],
-    backward: Callable[..., Any],
+    forward: Callable[P, tuple[R, Structure]],
+    backward: Callable[..., Structure],
     *,
     nondiff_argnames: Collection[str] = (),
     materialize_grads: bool = True,
     saved_orders: int | None = None,
 ) -> Callable[P, R]:
-    """Makes a function of a forward and a backward pass, which share residuals instead of a closure.
-
-    `forward(*args, **kwargs)` returns `(y, residuals)`; the gradient for the upstream gradients `dy` is
-
-        dx = backward(residuals, *dy, **nondiff)
-
-    with one entry for each differentiable argument, or a dict with their names as keys. `nondiff` holds the arguments
-    that `nondiff_argnames` names, as they were passed.
-
-    If `backward` has a parameter `needed`, it gets a tuple of bools, one for each entry of `dx`: whether somebody can
-    ask for that gradient. It need not compute the others, and returns `None` for them. In eager mode, and for a tape
-    inside of a `tf.function`, these are the inputs that no tape watches. Otherwise a graph is made for all gradients,
-    and all are needed: in a graph TensorFlow does not run the operations of a gradient that nobody reads, unless they
-    have side effects, as Python functions do. For a tape around a `tf.function` it runs them all.
-
-    With `materialize_grads=False`, the upstream gradient of an output that nobody used is `None` where that is known:
-    in eager mode, and in a graph for a tape or `tf.gradients` in the same function. Elsewhere, such as for a tape
-    around a `tf.function` and in a loaded model, it stays a Tensor of zeros.
-
-    If `forward` reads variables, `backward` also takes `variables`. Everything else is as in
-    `tf_cg_ops.custom_gradient`, with `backward` for `grad_fn`.
-
-    Compared with others: `jax.custom_vjp` and TensorFlow Probability's internal decorator have the same two passes;
-    `needed` is the `ctx.needs_input_grad` of `torch.autograd.Function`, and `materialize_grads` its
-    `ctx.set_materialize_grads`.
+    """Makes a function from a forward pass and a backward pass, which share residuals instead of a closure.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -67,23 +45,44 @@ def custom_vjp(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [1.0, 10.0, 0.0]
 
+    `forward(*args, **kwargs)` returns `(y, residuals)`. For the upstream gradients `dy` the gradient is
+
+        dx = backward(residuals, *dy, **nondiff)
+
+    with one entry for each differentiable argument, as in `tf_cg_ops.custom_gradient`. `nondiff` has the arguments that
+    you name in `nondiff_argnames`.
+
+    `backward` can take two more keyword arguments:
+
+    - `variables`, if `forward` reads variables: as in `custom_gradient`.
+    - `needed`, a tuple of bools, one for each entry of `dx`: False if no tape watches the argument, so that you can
+      return `None` without computing its gradient. For a tape around a `tf.function`, in a session and in a loaded
+      model all are True.
+
     Args:
       forward: Computes the value, and the residuals that the backward pass needs, in any structure.
-      backward: Computes the gradients of the arguments, flat or in their structure; `None` for none. It may have
-        parameters `variables` and `needed`.
-      nondiff_argnames: The names of arguments of `forward` that have no gradient.
-      materialize_grads: Whether `backward` gets zeros for an output that nobody used.
-      saved_orders: As in `custom_gradient`: the highest order of derivative that a loaded model can compute if
-        `backward` calls decorated functions.
+      backward: Computes the gradients of the arguments, flat, in their structure or by name; `None` for no gradient.
+      nondiff_argnames: The names of the arguments of `forward` that have no gradient.
+      materialize_grads: If False, `backward` gets `None` instead of zeros for an output that you did not use. It still
+        gets zeros for a tape around a `tf.function`, and in a loaded model.
+      saved_orders: The highest order of derivative that a loaded model can compute if `backward` calls decorated
+        functions, as in `custom_gradient`.
 
     Returns:
       A function with the signature of `forward` that returns its `y`.
 
     Raises:
-      ValueError: As `custom_gradient`; at the decoration, if `nondiff_argnames` names no arguments of `forward`, or
-        `saved_orders` is less than 1.
-      TypeError: As `custom_gradient`; at the decoration, if an argument has a wrong type; at the call, if `forward`
-        does not return a pair.
+      ValueError: `nondiff_argnames` has a name that is not an argument of `forward`, or `saved_orders` is less than 1.
+        When you compute a gradient: as in `custom_gradient`.
+      TypeError: An argument has the wrong type. When you call the function: `forward` does not return a pair, or reads
+        variables that `backward` does not take. When you compute a gradient: as in `custom_gradient`.
+
+    Differs from `jax.custom_vjp`:
+
+    - You pass both functions at once; it is not a decorator.
+    - Arguments without a gradient are named, and reach `backward` as keywords.
+    - `needed` and `materialize_grads` come from `torch.autograd.Function`, where they are `ctx.needs_input_grad` and
+      `ctx.set_materialize_grads`.
     """
     for name, function, call in (("forward", forward, "*args"), ("backward", backward, "residuals, *dys")):
         if not callable(function):
@@ -112,8 +111,8 @@ def custom_vjp(
             answer = function(*args, **kwargs)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise TypeError(
-                    f"custom_vjp: '{text.name_of(function)}' did not return its value with its residuals; expected a "
-                    f"pair (value, residuals), got {text.describe_type(answer)}. End it with: return value, residuals"
+                    f"custom_vjp: '{text.name_of(function)}' must return a pair (value, residuals), got "
+                    f"{text.describe_type(answer)}. End it with: return value, residuals"
                 )
             value, residuals = answer
             bound = functools.partial(backward, residuals, **nondiff)
@@ -135,6 +134,6 @@ def custom_vjp(
 
 
 _TAKES_OTHER_UPSTREAM = (
-    "{subject} does not take its residuals and upstream gradients; expected parameters for residuals and {upstream} "
-    "(one for each leaf of the value), got backward{signature}. Write backward({parameters})."
+    "{subject} must take the residuals and {upstream} (one for each leaf of the value), got backward{signature}. Write "
+    "backward({parameters})."
 )

@@ -1,5 +1,7 @@
 """`custom_gradient`: a function with its own gradient function."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect
@@ -13,7 +15,7 @@ from typing import Any, overload
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.keras import dispatch, registration
 
@@ -24,6 +26,7 @@ _FOR_VALUES = (
 _DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
 
 
+# `Any`: mypy takes a choice between two lambdas for an object.
 @overload
 def custom_gradient(f: Callable[P, tuple[R, Any]], *, saved_orders: int | None = None) -> Callable[P, R]: ...
 @overload
@@ -35,52 +38,10 @@ def custom_gradient(
     "custom_gradient",
     f"{_DECORATES} {_FOR_VALUES}; for two functions, write tf_cg_ops.custom_vjp(forward, backward).",
 )
-def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | None = None) -> Callable[..., Any]:
+def custom_gradient(
+    f: Callable[..., tuple[Structure, Callable[..., Structure]]] | None = None, *, saved_orders: int | None = None
+) -> Callable[..., Structure]:
     """Decorates a function that returns its value together with its gradient function.
-
-    `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`; its gradient for the
-    upstream gradients `dy`, one for each tensor of `y`, is
-
-        dx = grad_fn(*dy)
-
-    usually a vector-Jacobian product, with one entry for each argument, flat or in their structure. Arguments may be
-    nested structures and may hold values that are not tensors. An entry may be `None`, for no gradient. You may leave
-    out the last entries if their arguments hold no Tensor, such as `training=True`.
-
-    `grad_fn` may also return a dict with the names of the arguments as keys, `{"x": dx, "y": dy}`, or an iterator. A
-    gradient of another floating-point dtype is cast to the dtype of its input. A `tf.experimental.ExtensionType` is one
-    argument, and its gradient is of the same type. TensorFlow does not look into other objects, such as dataclasses:
-    pass their Tensors as arguments.
-
-    `grad_fn` is called when a gradient is asked for. In a graph it is also traced, together with the value, into a
-    function of the graph that the op `CustomGradientRule` names: the gradient goes wherever the graph goes, into loops,
-    conditionals, other functions and a SavedModel that a fresh process loads. The results share the buffers of `y`.
-    Second derivatives are those of the operations in `grad_fn`; decorated functions in it have their own gradients.
-    `grad_fn` may call the decorated function itself. This program then computes derivatives of any order; a loaded
-    model has the second and the third one only if they are cheap to trace, or as many as `saved_orders` says.
-
-    Slices. The upstream gradient `dy` is a Tensor for every function of TensorFlow, NumPy and Keras, also where
-    `tf.custom_gradient` passes a `tf.IndexedSlices`, such as below a `tf.gather`. Some answers stay slices, so that no
-    dense gradient of the whole table is computed: `dy` itself, `-dy`, `2.0 * dy`, `dy / 2.0`, and a `tf.IndexedSlices`
-    made of `dy.values`, `dy.indices` and `dy.dense_shape`, which `dy` then has.
-
-    Side effects. `tf.print`, assertions and assignments in `grad_fn` run once each time you compute the gradient, in
-    their order, and never with the value alone. XLA compiles assignments, drops assertions and refuses `tf.print`.
-
-    Variables. If `f` reads trainable variables that are not among its arguments, `grad_fn` takes the keyword argument
-    `variables`, a list of them in the order of their creation, and returns `(gradients of the arguments, gradients of
-    the variables)`. Other variables count, too, if a tape watches them when you call the function. A variable that `f`
-    only returns also counts if `grad_fn` takes `variables`; otherwise its upstream gradient passes to it unchanged.
-
-    Memory. Tensors that `grad_fn` closes over are kept for the backward pass. A graph computes them only if a gradient
-    is taken, eager mode always does: compute inside `grad_fn` what is expensive and not needed for `y`.
-
-    Compared with `tf.custom_gradient`: the same contract, with one more call of `grad_fn` for each trace. Keyword
-    arguments work in every mode and have gradients; nothing is registered and nothing leaks; number, dtype and shape of
-    the gradients are checked in every mode; a model can be saved even if `grad_fn` cannot be traced.
-
-    Nothing checks that the gradient is right (`tf_cg_ops.testing.check_gradient` does), and `f` itself is not
-    differentiated.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -95,27 +56,53 @@ def custom_gradient(f: Callable[..., Any] | None = None, *, saved_orders: int | 
     >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
 
+    `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`, and its gradient is
+
+        dx = grad_fn(*dy)
+
+    with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
+    tuple or list, flat or in the structure of the arguments, or in a dict with the names of the arguments as keys:
+
+    - Return `None` for an argument that has no gradient. You can leave out the last entries if their arguments hold no
+      Tensor, such as `training=True`.
+    - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
+    - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else that does not fit
+      is an error.
+
+    If `f` reads trainable variables that are not among its arguments, `grad_fn` takes a keyword argument `variables`, a
+    list in the order of their creation, and returns `(gradients of the arguments, gradients of the variables)`.
+
+    For second derivatives, TensorFlow differentiates `grad_fn`. To check that the gradient is right, use
+    `tf_cg_ops.testing.check_gradient`. The guide "Write a gradient function" has more about variables, sliced
+    gradients, side effects, memory and higher derivatives.
+
     Args:
-      f: The function or method. Without it, the decorator itself is returned, for use with parentheses.
+      f: The function or method. Leave it out to use the decorator with parentheses.
       saved_orders: The highest order of derivative that a loaded model can compute if `grad_fn` calls decorated
-        functions. Each order multiplies the time to trace `f` by the number of these calls. By default it is 1, and up
-        to 3 as long as the calls of one order have fewer than 200 ops, without loops, branches and functions.
+        functions. By default 1, or up to 3 if they are cheap to trace.
 
     Returns:
-      A function with the signature of `f` that returns the `y` of `f`, in the same structure.
+      A function with the signature of `f` that returns its `y`, in the same structure.
 
     Raises:
-      TypeError: `f` is not a function. At the call: `f` does not return a pair `(y, grad_fn)`, or reads variables and
-        `grad_fn` does not take them. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
+      TypeError: `f` is not a function. When you call it: `f` does not return a pair `(y, grad_fn)`, or reads variables
+        that `grad_fn` does not take. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
         integers or text, or its gradients in something else than a tuple, list, dict or iterator.
-      ValueError: When you compute a gradient: `grad_fn` returned a wrong number of gradients, one of the wrong shape,
-        one for an argument without Tensors, or a dict with other keys. An exception inside `grad_fn` is raised then,
-        too, unchanged.
-      RuntimeError: When a gradient of a loaded SavedModel is asked for: its `grad_fn` could not be traced, or the
-        model was saved without derivatives of this order.
-      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and its shape is known at run time only.
+      ValueError: `saved_orders` is less than 1. When you compute a gradient: `grad_fn` returned a wrong number of
+        gradients, one of the wrong shape, one for an argument without Tensors, or a dict with other keys.
+      RuntimeError: When you compute a gradient of a loaded model: its `grad_fn` could not be traced, or the file does
+        not have derivatives of this order.
+      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and the shape is only known at run time.
 
-    The example is that of `tf.custom_gradient`, with its stable gradient of log(1 + exp(x)).
+    If `grad_fn` raises an exception, you get it unchanged when you compute a gradient.
+
+    Differs from `tf.custom_gradient`, whose documentation has the same example:
+
+    - It works in forward mode, for keyword arguments, and in loops and conditionals of a loaded SavedModel, even if
+      `grad_fn` reads a tensor from inside the loop.
+    - The number, shape and dtype of the gradients are checked in every mode.
+    - `dy` is a Tensor even where TensorFlow passes a `tf.IndexedSlices`, such as below a `tf.gather`.
+    - In a graph, `grad_fn` runs once more, when the value is traced.
     """
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
@@ -141,19 +128,16 @@ _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its ar
 
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
-    """The error for a decorated value that cannot be called."""
-    return TypeError(
-        f"{api}: cannot decorate this value; expected a function or another callable, got {text.describe_type(value)}. "
-        f"{advice}"
-    )
+    """The error for an argument that is not a function."""
+    return TypeError(f"{api}: the argument must be a function, got {text.describe_type(value)}. {advice}")
 
 
-# Otherwise AutoGraph follows __wrapped__ and calls the function without its gradient.
+# Otherwise AutoGraph would follow __wrapped__ and call the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
-    """A decorated function or method: `run(function, args, kwargs)` computes it.
+    """A decorated function or method, which calls `run(function, args, kwargs)`.
 
-    The API makes the same function again with these options, if a file can hold them.
+    With the options, if a file can hold them, the API can make the same function again.
     """
 
     def __init__(
@@ -165,15 +149,15 @@ class CustomGradient:
         self.api = api
         self.options = options
         self._run = run
-        self._unbound: CustomGradient | None = None  # Of a bound method, the decorated function.
+        self._unbound: CustomGradient | None = None  # The decorated function of a bound method.
         self._attributes = {self.__name__}  # Its names in classes.
 
     def _wrap(self, function: Callable[..., Any]) -> None:
-        # Some callables have no name, such as those of functools.partial.
+        # A functools.partial, for example, has no name.
         self.__name__ = type(function).__name__
         self.__qualname__ = type(function).__qualname__
         functools.update_wrapper(self, function, updated=())
-        # TensorFlow's own attributes, such as the dispatcher of an op, cannot be pickled, and belong to the function.
+        # TensorFlow's own attributes, such as the dispatcher of an op, belong to the function and cannot be pickled.
         own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
         if isinstance(function, (types.FunctionType, types.MethodType)):
             self.__dict__.update(own)
@@ -184,7 +168,7 @@ class CustomGradient:
     def __set_name__(self, owner: type, name: str) -> None:
         self._attributes.add(name)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> "CustomGradient":
+    def __get__(self, instance: Any, owner: type | None = None) -> CustomGradient:
         """Binds a method, so that `self` is not an argument with a gradient."""
         if instance is None or self._unbound is not None or not hasattr(self._function, "__get__"):
             return self
@@ -195,22 +179,22 @@ class CustomGradient:
         return bound
 
     def __eq__(self, other: object) -> bool:
-        """Bound methods are equal if the function and the instance are the same, as those of Python are."""
+        """Bound methods are equal if function and instance are the same, as in Python."""
         if self._unbound is None or not isinstance(other, CustomGradient) or other._unbound is None:
             return self is other
         return self._unbound is other._unbound and self._instance() is other._instance()
 
     def __hash__(self) -> int:
-        """Equal for equal bound methods."""
+        """Equal bound methods have equal hashes."""
         return object.__hash__(self) if self._unbound is None else hash((id(self._unbound), id(self._instance())))
 
     def _instance(self) -> Any:
         return getattr(self._function, "__self__", self._function)
 
     def _is_method_of(self, first: Any) -> bool:
-        """Whether the first argument is the `self` or `cls` of this method, which was called as `Base.method(self)`.
+        """Whether this method was called as `Base.method(self)`, so that the first argument is its `self` or `cls`.
 
-        Since Python 3.13, a classmethod calls what it decorates so, too; properties always do.
+        Properties call what they decorate like this, and since Python 3.13 a classmethod does, too.
         """
         if isinstance(first, tf.Tensor) or self._unbound is not None or not hasattr(self._function, "__get__"):
             return False
@@ -238,7 +222,7 @@ class CustomGradient:
             statuses.pop()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled by name, like a function; by value if there is no such name (some picklers can do that)."""
+        """Pickles by name, like a function; by value if the name is not found and the pickler can do that."""
         instance = getattr(self._function, "__self__", None)
         if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
             return getattr, (instance, self.__name__)
@@ -255,15 +239,15 @@ class CustomGradient:
         return super().__reduce_ex__(protocol)
 
     def __tf_tracing_type__(self, context: Any) -> Any:
-        """As an argument of a tf.function, told apart by identity and not by the function in __wrapped__."""
+        """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "CustomGradient":
+    def __deepcopy__(self, memo: dict[int, Any]) -> CustomGradient:
         """Returns itself, like a function."""
         return self
 
     def get_config(self) -> dict[str, Any]:
-        """The config that Keras saves for, say, the activation of a layer."""
+        """The config that Keras saves, for example for the activation of a layer."""
         return registration.function_config(self)
 
     @classmethod
@@ -273,7 +257,7 @@ class CustomGradient:
 
 
 def _has_its_name(function: Any, wanted: Any) -> bool:
-    """Whether a module has the object under the name of the function."""
+    """Whether the module of the function has the object under the function's name."""
     found = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -281,9 +265,9 @@ def _has_its_name(function: Any, wanted: Any) -> bool:
 
 
 def _stores_programs_by_value() -> bool:
-    """Whether a pickler is at work that takes the functions of `__main__` to processes that do not have them.
+    """Whether the current pickler stores functions of `__main__` by value, for processes that do not have them.
 
-    Pickle asks an object how to store it, and does not tell which pickler asks.
+    An object does not learn which pickler stores it, so this looks at the stack.
     """
     frame = sys._getframe()
     while frame is not None:

@@ -1,9 +1,9 @@
 """The two gradient rules of a value in a graph: the live one and the traced one.
 
-The process that computed the value calls the live rule, `grad_fn`, in the current graph, as `tf.custom_gradient` does:
-slices, distribution strategies and reads of shapes in loops then work as they do there. Elsewhere (in a loaded model,
-an imported graph, a batch of tf.vectorized_map) the gradient is the traced rule, the function that the op
-CustomGradientRule names. Its body is imported, not called, so that its ops are differentiated like any others.
+In the process that computed the value, the gradient is the live rule: `grad_fn`, called in the current graph, as
+`tf.custom_gradient` does it. So slices, distribution strategies and reads of shapes in loops work as they do there.
+Elsewhere (in a loaded model, an imported graph, a batch of tf.vectorized_map) it is the traced rule: the function that
+the op CustomGradientRule names. Its body is imported, not called, so that TensorFlow can differentiate its ops.
 """
 
 import dataclasses
@@ -31,9 +31,8 @@ def attach(
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs.
 
-    The tapes that record now call `for_tapes` instead, if it is there: it may leave out gradients that none of them
-    watches. The accumulators that record now call `tangents` instead of transposing that. With an error, the traced
-    rule raises it.
+    Tapes that record now call `for_tapes` instead, which can leave out gradients that they do not watch. Accumulators
+    that record now call `tangents` instead of transposing it. With an error, the traced rule raises it.
     """
     for_tapes = for_tapes or backward
     if tf.executing_eagerly():
@@ -45,31 +44,35 @@ def attach(
         rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
         raise ValueError(
-            f"{wording.subject_of(name)} closes over a Tensor or reads a variable of eager mode, which a "
-            "graph of TensorFlow 1 or of a file cannot hold; expected numbers, NumPy arrays and tensors of the graph, "
-            "got an EagerTensor. Pass its value, as by w.numpy()."
+            f"{wording.subject_of(name)} must not use a Tensor or variable of eager mode, which a graph of TensorFlow "
+            "1 or of a file cannot hold. Use its value instead, for example w.numpy()."
         )
-    op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule)
+    op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule, api=_mark(wording.api))
     outputs = list(op.outputs)
     live = LiveRule(backward, captured, traced_rule.current_order(), rule.exception)
     live_rule.keep(op, live)
 
     def on_tapes(*dys: Any) -> list[Any]:
-        # Forward mode stops tapes, which `grad_fn` may use; while the traced rule was made, they worked.
+        # `grad_fn` can use tapes, which do not work in forward mode. They worked when the rule was traced.
         if rule.exception or tapes.new_tapes_record():
             return dataclasses.replace(live, backward=for_tapes).gradients(op, dys)
         return _import(op, dys, rule.captures, inputs)
 
-    # The record that tapes make of an op by themselves hashes its attributes; forward mode cannot hash a function name.
+    # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
     tapes.record(op.type, outputs, inputs, on_tapes, tangents)
     return outputs
+
+
+def _mark(api: str) -> str:
+    """What the op says of the function that made it: an audit knows those whose gradient differs on purpose."""
+    return "" if api in ("custom_gradient", "custom_vjp", "custom_jvp", "CustomGradientRule") else api
 
 
 def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
-    # In a dead branch of a v1 conditional the inputs of the op are dead, but tensors that `grad_fn` captured are not.
+    # In a dead branch of a v1 conditional the inputs of the op are dead, but not the tensors that `grad_fn` captured.
     if live is not None and (live.exception or not tf_internal.is_in_v1_conditional(op)):
         if not live.exception and rule_op.error(op) and not tapes.new_tapes_record():
             raise RuntimeError(rule_op.error(op))  # Forward mode.
@@ -83,10 +86,10 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
 def vectorize(
     op: Any, values: list[Any], is_stacked: list[bool], convert: Callable[[Sequence[Any]], list[tuple[Any, bool]]]
 ) -> list[tf.Tensor]:
-    """The op for a whole batch, whose rule maps the rule of the op.
+    """Makes the op for a whole batch, with a rule that vectorizes the rule of the op.
 
-    The results that have a derivative are stacked, one for each example; all other values may be. `convert` returns the
-    values of other tensors of one example, and whether they are stacked.
+    Results that have a derivative must be stacked, one for each example; all other values can be. `convert` converts
+    other tensors of one example, and tells whether they are stacked.
     """
     num_results, num_inputs = len(op.outputs), len(op.get_attr("Tinputs"))
     results, inputs = values[:num_results], values[num_results : num_results + num_inputs]
@@ -123,7 +126,7 @@ def vectorize(
 def _import(
     op: Any, dys: Sequence[Any] | dict[int, Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> list[Any]:
-    """Returns the gradients of the traced rule, one for each input, in the shapes of the inputs."""
+    """Imports the traced rule; returns one gradient, or None, for each input, in the shape of the input."""
     if op.get_attr("error"):
         raise RuntimeError(rule_op.error(op))
     rule_op.check_positions(op)
@@ -146,7 +149,7 @@ def _import(
         for position in positions:
             if position in sliced:
                 values, indices, dense_shape = next(outputs), next(outputs), next(outputs)
-                # The branches of a conditional must agree on the dtype, and TensorFlow uses 32 bits.
+                # The branches of a conditional must have the same dtype, and TensorFlow uses 32 bits.
                 result[position] = tf.IndexedSlices(values, indices, tf.cast(dense_shape, tf.int32))
             else:
                 result[position] = next(outputs)

@@ -1,6 +1,7 @@
-"""Imports the body of a function into a graph, with the functions that it calls inlined.
+"""Imports the body of a function into a graph and inlines the functions that it calls.
 
-An imported call op would have no gradient: TensorFlow keeps gradients of calls in Python, beside the original graph.
+An imported call op would not have a gradient, because TensorFlow keeps gradients of calls in Python, with the original
+graph.
 """
 
 from collections.abc import Callable
@@ -14,19 +15,19 @@ from tf_cg_ops._src.core import calls, tapes, tf_internal
 def inline(
     source: Any, name: str, arguments: list[tf.Tensor], original: Any = None
 ) -> tuple[list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
-    """Imports the body of a function into the default graph; `source`, or a graph around it, holds the function.
+    """Imports the body of a function, which `source` or a graph around it holds, into the default graph.
 
-    Returns its results, and pairs: tensors of the original, the graph that the function was made of, and their copies.
+    Returns the results, and a pair of tensor and copy for each tensor of `original`, the graph behind the function.
     """
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
-    _add_called_functions(source, target, definition)
-    # Importing captures no tensors of outer graphs; identities do.
+    add_called_functions(source, target, definition)
+    # An import does not capture tensors of outer graphs; an identity does.
     arguments = [tf.identity(argument) for argument in arguments]
     nodes, parameters, returned = _flatten(definition, lambda called: _definition(source, called))
     graph_def = tf.compat.v1.GraphDef(node=nodes)
     graph_def.versions.CopyFrom(target.graph_def_versions)
-    # import_graph_def refuses to map references that no node reads. Control inputs ("^x") are references, too.
+    # import_graph_def only maps references that a node reads. Control inputs ("^x") are references, too.
     read = {reference.removesuffix(":0") for node in nodes for reference in node.input}
     read.update(reference.removesuffix(":0") for reference in returned)
     input_map = {}
@@ -47,13 +48,13 @@ def inline(
     by_name = {op.name: op for op in target.get_operations()[num_operations:]}
     for op in original.get_operations():
         copy = by_name.get(scope + op.name)
-        if copy is not None and len(copy.outputs) == len(op.outputs):  # A call is a NoOp now.
+        if copy is not None and len(copy.outputs) == len(op.outputs):  # A call has become a NoOp.
             copies += zip(op.outputs, copy.outputs, strict=True)
     return outputs, copies
 
 
 def _record(op: tf.Operation) -> None:
-    """Records an imported op on the tapes, which by themselves only record ops made by Python functions."""
+    """Records an imported op on the tapes. TensorFlow only records ops that its Python functions create."""
     gradient_function = tf_internal.find_gradient_function(op)
     if gradient_function is None or not op.outputs:
         return
@@ -69,13 +70,18 @@ def _definition(graph: Any, name: str) -> Any:
     return tf_internal.function_def_of(tf_internal.find_function(graph, name))
 
 
-def _add_called_functions(source: Any, target: Any, definition: Any) -> None:
+def add_called_functions(source: Any, target: Any, definition: Any) -> None:
     """Adds all functions that the body calls, directly or indirectly, to the target."""
-    for node in definition.node_def:
-        for called in calls.functions_in(node.attr.values()):
-            if not tf_internal.holds_function(target, called.name):
-                tf_internal.add_function(target, tf_internal.find_function(source, called.name))
-                _add_called_functions(source, target, _definition(source, called.name))
+    waiting, seen = [definition], set()
+    while waiting:
+        for node in waiting.pop().node_def:
+            for called in calls.functions_in(node.attr.values()):
+                if called.name not in seen:
+                    seen.add(called.name)
+                    # The target may hold a function without those that it calls.
+                    if not tf_internal.holds_function(target, called.name):
+                        tf_internal.add_function(target, tf_internal.find_function(source, called.name))
+                    waiting.append(_definition(source, called.name))
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:
@@ -85,19 +91,19 @@ def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], li
     returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
     nodes: list[Any] = []
     replaced: dict[str, str] = {}
-    # The body starts with a placeholder for each parameter: these are replaced, not imported.
+    # The body starts with one placeholder for each parameter, which is not imported.
     for node in graph_def.node[len(parameters) :]:
         if node.op in calls.CALLS:
             body, outputs = _flatten_call(node, find(node.attr["f"].func.name), find)
             nodes.extend(body)
             replaced.update({f"{node.name}:{i}": output for i, output in enumerate(outputs)})
         else:
-            node.attr.pop("_class", None)  # It may ask for colocation with a node that was inlined.
+            node.attr.pop("_class", None)  # Colocation with a node that was inlined would fail.
             nodes.append(node)
 
     def resolve(reference: str) -> str:
         full = reference if ":" in reference or reference.startswith("^") else f"{reference}:0"
-        while full in replaced:  # A call may return what another call returned.
+        while full in replaced:  # A call can return what another call returned.
             full = replaced[full]
         return full
 
@@ -123,7 +129,7 @@ def _flatten_call(call: Any, callee: Any, find: Callable[[str], Any]) -> tuple[l
         node.input[:] = [*map(rename, node.input), *control_inputs]
         node.name = f"{call.name}/{node.name}"
     outputs = [rename(reference) for reference in returned]
-    # A control input from the call waits for its outputs and its side effects: a NoOp with the name of the call does.
+    # The NoOp has the name of the call, so that control inputs from the call wait for its outputs and side effects.
     done = tf.compat.v1.NodeDef(name=call.name, op="NoOp")
     waits = {"^" + output.partition(":")[0] for output in outputs}
     waits.update(f"^{call.name}/{name}" for name in callee.control_ret.values())

@@ -12,7 +12,7 @@ from tf_cg_ops._src.core.rule_graph import capture_substitutes
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 
-# The attribute of a tf.Operation that holds its live rule, and keeps it as long as the graph lives.
+# The attribute of a tf.Operation that keeps its live rule as long as the graph lives.
 _LIVE_RULE = "_tf_cg_ops_live_rule"
 
 OF_THE_OP = without_gradient_function("CustomGradientRule")
@@ -24,7 +24,7 @@ class LiveRule:
 
     backward: traced_rule.Backward
     captured: list[tuple[tf.Tensor, tf.Tensor]]  # Each tensor of an outer graph with its capture in the op's graph.
-    order: int  # The order of the derivative in which the op stands.
+    order: int  # The order of the derivative that the op belongs to.
     exception: Exception | None  # The user's exception if the rule could not be traced.
 
     def gradients(self, op: Any, dys: Sequence[Any]) -> list[Any]:
@@ -35,14 +35,14 @@ class LiveRule:
             return _after_effects(lambda: self.captured_gradients(op, upstream), upstream)
 
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
-        """The gradients in the default graph, wherever the gradient function got them from."""
+        """The gradients as tensors of the default graph."""
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
         with capture_substitutes(capture_by_id, op.graph):
             return [_captured(gradient) for gradient in self.backward(list(upstream))]
 
 
 def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> list[Any]:
-    """The gradients of a rule, which wait for its side effects, as its reads and side effects wait for the upstream."""
+    """Orders a rule: its reads and side effects wait for the upstream gradients, and the gradients wait for them."""
     graph = tf.compat.v1.get_default_graph()
     num_operations = graph.num_operations()
     with tf_internal.control_dependencies_added(graph) as order:
@@ -59,7 +59,7 @@ def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> li
 
 
 def _captured(gradient: Any) -> Any:
-    """A gradient in the default graph: a rule may return a tensor as it is that it closes over."""
+    """A gradient as a tensor of the default graph: a rule can return a tensor that it closes over."""
     graph = tf.compat.v1.get_default_graph()
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient if gradient is None else tf_internal.capture(graph, gradient)
@@ -68,7 +68,7 @@ def _captured(gradient: Any) -> Any:
 
 
 def of(op: Any) -> LiveRule | None:
-    """The live rule of an op; None in another process."""
+    """The live rule of an op, or None in another process."""
     return getattr(op, _LIVE_RULE, None)
 
 
@@ -84,9 +84,9 @@ def keep(op: Any, live_rule: LiveRule) -> None:
 
 
 def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
-    """The op, or one like it in a graph of its own whose rule is traced now; and what the rule captures.
+    """The op if it has a traced rule, or a new op in its own graph for which the rule is traced now; and the captures.
 
-    Raises the error of the op if it has no rule, and this process no live rule that can be traced.
+    If the rule cannot be traced in this process, this raises the error of the op.
     """
     results, inputs, captures = rule_op.parts_of_inputs(op)
     error, live_rule, name = rule_op.error(op), of(op), rule_op.function_name(op)
@@ -106,7 +106,7 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
 
 
 def copy_rules(copies: list[tuple[tf.Tensor, tf.Tensor]]) -> None:
-    """Gives the copies of ops without a traced rule their live rules; `copies` are pairs of a tensor and its copy."""
+    """Gives copied ops the live rules of the originals; `copies` are pairs of a tensor and its copy."""
     copy_of = {id(tensor): copy for tensor, copy in copies}
     for op, copy in {tensor.op: copy.op for tensor, copy in copies}.items():
         live_rule = of(op)

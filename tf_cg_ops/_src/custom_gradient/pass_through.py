@@ -19,8 +19,6 @@ from tf_cg_ops._src.keras import registration
 def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
-    Compared with `tf.grad_pass_through`: the same contract. Variables that `f` reads get no gradient.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([0.2, 0.7])
@@ -30,6 +28,8 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
 
+    Variables that `f` reads get no gradient.
+
     Args:
       f: A function with as many tensors in its arguments as in its value, of the same shapes.
 
@@ -38,8 +38,13 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
       ValueError: When you compute a gradient: arguments and value differ in number or shape.
-      TypeError: When you compute a gradient: the value is complex where the argument is real. Between floating-point
+      TypeError: When you compute a gradient: the value is complex and the argument is real. Between floating-point
         dtypes the gradient is cast.
+
+    Differs from `tf.grad_pass_through`:
+
+    - Keyword arguments have gradients.
+    - A value of another shape is an error; TensorFlow returns a gradient of the wrong shape.
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -47,7 +52,7 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
             leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
             has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
             passed = list(dy)
-            # A tf.function also passes defaults, such as the name=None of tf.round: skip those.
+            # Skip the defaults that a tf.function passes, such as name=None of tf.round.
             if sum(has_gradient) == len(dy):
                 upstream = iter(dy)
                 passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
@@ -69,21 +74,21 @@ registration.makers["grad_pass_through"] = grad_pass_through
 
 _WORDING = dataclasses.replace(
     without_gradient_function("grad_pass_through"),
-    # A gradient that does not fit its input is a value that does not: the gradient passed unchanged.
+    # The gradient passes unchanged, so if it does not fit the input, the value does not.
     wrong_number=(
-        "'{function}' has another number of tensors in its value than among its arguments; expected {expected} (one "
-        "per input: {names}), got {got}. Use custom_gradient for it."
+        "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "
+        "custom_gradient for it."
     ),
     wrong_structure=(
-        "'{function}' returned a value that does not hold as many tensors as {argument}; expected {expected}, got "
-        "{got}. Use custom_gradient for it."
+        "'{function}' must return a value with as many tensors as {argument}, {expected}, got {got}. Use "
+        "custom_gradient for it."
     ),
     wrong_dtype=(
         "'{function}' must return a value that is real where {argument} is real, got {got} for {expected}. Cast its "
         "value with tf.cast, or use custom_gradient."
     ),
     wrong_shape=(
-        "'{function}' does not keep the shape of {argument}; expected {expected}, got {got}. Use custom_gradient for a "
-        "function that changes shapes."
+        "'{function}' must return a value with the shape of {argument}, {expected}, got {got}. Use custom_gradient "
+        "for a function that changes shapes."
     ),
 )

@@ -1,6 +1,6 @@
-"""The op CustomGradientRule: returns its first inputs, the results, and names the function that is their gradient.
+"""The op CustomGradientRule, which returns its first inputs, the results, and names the function for their gradient.
 
-Its other inputs are the inputs of the user's function and what the rule captures.
+Its other inputs are the inputs of the user's function, and what the rule captures.
 """
 
 import itertools
@@ -15,14 +15,16 @@ from tf_cg_ops._src.custom_gradient.traced_rule import TracedRule
 
 # The attribute of a tf.Operation that holds the graph of its rule, which exists in the process that traced it.
 _RULE_GRAPH = "_tf_cg_ops_rule_graph"
+# The attribute of the node that names the function of this library that made it, if it is not `custom_gradient` itself.
+_API = "_custom_gradient_api"
 
 
 def create(
-    graph: tf.Graph, name: str, groups: Sequence[Sequence[tf.Tensor]], rule: TracedRule
+    graph: tf.Graph, name: str, groups: Sequence[Sequence[tf.Tensor]], rule: TracedRule, api: str = ""
 ) -> tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]:
-    """The op, of results, inputs and captures, and each tensor of an outer graph with its capture in this one."""
+    """Creates the op; also returns a pair of tensor and capture for each tensor from an outer graph."""
     tf_internal.add_function(graph, rule.function)
-    # Captured here, where the tapes see it: the live rule reads the same tensors.
+    # Captured here so that tapes see it: the live rule reads the same tensors.
     inputs = [[tf_internal.capture(graph, tensor) for tensor in tensors] for tensors in groups]
     pairs = zip(itertools.chain(*groups), itertools.chain(*inputs), strict=True)
     captured = [(outside, inside) for outside, inside in pairs if inside is not outside]
@@ -43,6 +45,7 @@ def create(
         **{attribute: value(list=value.ListValue(i=which)) for attribute, which in positions.items()},
         "function_name": value(s=name.encode()),
         "error": value(s=rule.error.encode()),
+        **({_API: value(s=api.encode())} if api else {}),
     }
     op = tf_internal.create_op(graph, "CustomGradientRule", list(itertools.chain(*inputs)), attributes)
     set_rule_graph(op, rule.function.graph)
@@ -50,17 +53,17 @@ def create(
 
 
 def rule_graph(op: Any) -> Any:
-    """The graph that the rule of the op was made of; None in another process."""
+    """The graph behind the rule of the op, or None in another process."""
     return getattr(op, _RULE_GRAPH, None)
 
 
 def set_rule_graph(op: Any, graph: Any) -> None:
-    """Keeps the graph that the rule of the op was made of."""
+    """Keeps the graph behind the rule of the op."""
     setattr(op, _RULE_GRAPH, graph)
 
 
 def parts_of_inputs(op: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-    """The inputs of an op that are its results, the inputs of the function, and what the rule captures."""
+    """Splits the inputs of an op into the results, the inputs of the function, and what the rule captures."""
     tensors, num_results, num_inputs = list(op.inputs), len(op.outputs), len(op.get_attr("Tinputs"))
     return tensors[:num_results], tensors[num_results:][:num_inputs], tensors[num_results + num_inputs :]
 
@@ -70,13 +73,18 @@ def function_name(op: Any) -> str:
     return tf.compat.as_str(op.get_attr("function_name"))
 
 
+def api(op: Any) -> str:
+    """The function of this library that made the op."""
+    return tf.compat.as_str(op.node_def.attr[_API].s) if _API in op.node_def.attr else "custom_gradient"
+
+
 def error(op: Any) -> str:
     """Why the op has no rule; empty if it has one."""
     return tf.compat.as_str(op.get_attr("error"))
 
 
 def check_positions(op: Any) -> None:
-    """Raises ValueError for positions out of range: a loaded graph may be malformed."""
+    """Raises ValueError for positions out of range, in a malformed graph."""
     counts = {"differentiated_results": len(op.outputs), "differentiated_inputs": len(op.get_attr("Tinputs"))}
     allowed = {name: set(range(count)) for name, count in counts.items()}
     allowed["sliced_inputs"] = set(op.get_attr("differentiated_inputs"))
@@ -85,8 +93,8 @@ def check_positions(op: Any) -> None:
         is_repeated = name != "differentiated_results" and len(set(positions)) < len(positions)
         if is_repeated or not allowed_positions.issuperset(positions):
             raise ValueError(
-                f"CustomGradientRule: {name} names a position that is not there, or one twice; expected positions "
-                f"among {sorted(allowed_positions)}, got {positions}. Load the graph as it was saved."
+                f"CustomGradientRule: {name} must hold positions from {sorted(allowed_positions)}, each once, got "
+                f"{positions}. Load the graph as it was saved."
             )
 
 
@@ -96,8 +104,8 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     function = tf_internal.find_function(op.graph, name)
     if function is None:
         raise ValueError(
-            f"CustomGradientRule: the graph does not hold the gradient rule; expected a function named '{name}' in "
-            "it, got none. Import the functions of a graph with its nodes."
+            f"CustomGradientRule: the graph lacks the function '{name}', the gradient rule of this op. Import the "
+            "functions of a graph with its nodes."
         )
     signature = tf_internal.function_def_of(function).signature
     parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
@@ -107,7 +115,7 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
     for position in op.get_attr("differentiated_inputs"):
         dtype = inputs[position].dtype.base_dtype
         if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
-            dtype = returned[len(expected)]  # Only the rule knows the dtype of the contents.
+            dtype = returned[len(expected)]  # Only the rule knows the dtype behind the handle.
         expected.append(dtype)
         expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
     upstream = [op.outputs[i].dtype.base_dtype for i in op.get_attr("differentiated_results")]
@@ -120,6 +128,6 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             for before, after in ((arguments, expected), (parameters, returned))
         )
         raise ValueError(
-            f"CustomGradientRule: the function '{name}' is not a gradient rule of this op; expected {expected_text}, "
-            f"got {got_text}. Load the graph as it was saved."
+            f"CustomGradientRule: the gradient rule '{name}' must have the signature {expected_text}, got {got_text}. "
+            "Load the graph as it was saved."
         )

@@ -1,7 +1,7 @@
 """A gradient rule as a function of the graph: `grad_fn`, traced together with the value.
 
-It serves callers that do not have the Python closure: a loaded model, an imported graph, a batch of tf.vectorized_map,
-a C program.
+It is for everything that does not have the Python closure: a loaded model, an imported graph, a batch of
+tf.vectorized_map, a C program.
 """
 
 import collections
@@ -22,15 +22,14 @@ from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
-# Computes one gradient, or None, for each input from one upstream gradient for each result.
+# Takes one upstream gradient for each result; returns one gradient, or None, for each input.
 Backward = Callable[[list[Any]], Sequence[Any]]
 
-# A decorated call inside a rule has a rule for the next derivative. A function may call itself in its rule, even more
-# than once: without a limit tracing would not end, and each order multiplies the number of rules.
+# A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
+# tracing needs a limit to end, and each order multiplies the number of rules.
 MAX_ORDER = 3
-# Rules of the second and third order are traced while all rules of the same order, with the values that they belong to,
-# have fewer ops than this. An op that calls a function counts as many: tracing a loop or a branch costs more than the
-# rest.
+# Rules of the second and third order are traced as long as all rules of that order, with their values, have fewer ops
+# than this. An op that calls a function counts as this many, because loops and branches take longest to trace.
 _MOST_OPS = 200
 
 _serial = itertools.count()
@@ -42,34 +41,34 @@ class _Derivative(threading.local):
     """The derivative that this thread computes or traces."""
 
     order = 0  # 0 for a value.
-    saved_orders: int | None = None  # What the user asked for, instead of MAX_ORDER where that is cheap.
+    saved_orders: int | None = None  # The user's choice; None for up to MAX_ORDER as long as it is cheap.
     graph: Any = None
     num_operations = 0  # In the graph when the derivative began.
-    spent: collections.Counter[int]  # The ops of the rules of each order, in the outermost rule.
+    spent: collections.Counter[int]  # The number of ops in the rules of each order, inside the outermost rule.
 
 
 _now = _Derivative()
 
-# Python code never calls a rule as a function.
+# Python code never calls a rule.
 _NO_TYPE = tf_internal.FunctionType([])
 
 
 @dataclasses.dataclass(frozen=True)
 class TracedRule:
-    """A function of the upstream gradients and the captures, and which gradients it returns."""
+    """The function, which takes upstream gradients and captures, and the gradients that it returns."""
 
     function: Any
     captures: list[tf.Tensor]
     results: list[int]  # The positions of the results that have an upstream gradient.
     inputs: list[int]  # The positions of the inputs that have a gradient.
     sliced_inputs: list[int]  # The positions of the inputs whose gradient consists of slices.
-    error: str = ""  # The message if there is no rule.
+    error: str = ""  # The message if the rule is missing.
     exception: Exception | None = None  # The exception of `grad_fn` while it was traced.
-    variables: Sequence[int] = ()  # The positions of the captures, handles, of which the function gets the values.
+    variables: Sequence[int] = ()  # The positions of captured handles whose values the function gets.
 
 
 def current_order() -> int:
-    """The order of the derivative that is computed or traced now; 0 for a value."""
+    """The order of the derivative that is being computed or traced; 0 for a value."""
     return _now.order
 
 
@@ -97,7 +96,7 @@ def trace(
     backward: Backward,
     saved_orders: int | None = None,
 ) -> TracedRule:
-    """Traces the rule of the function `name`. Never fails: an error is raised when a gradient is asked for."""
+    """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
     saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
     order = current_order() + 1
     is_wanted = order == 1 or saved_orders or _is_cheap(order) or _in_forward_mode(inputs)
@@ -111,12 +110,12 @@ def trace(
         return rule
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}"
-        # Its traceback would keep the graphs that were being traced alive.
+        # The traceback would keep the traced graphs alive.
         return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 
 
 def _is_cheap(order: int) -> bool:
-    """Whether a rule of this order, for a value that was just computed, does not cost too much."""
+    """Whether a rule of this order, for the value that was just computed, is cheap enough to trace."""
     graph = tf.compat.v1.get_default_graph()
     before = _now.num_operations if graph is _now.graph else 0
     left = _MOST_OPS - _now.spent[order]
@@ -124,7 +123,7 @@ def _is_cheap(order: int) -> bool:
 
 
 def _in_forward_mode(inputs: list[tf.Tensor]) -> bool:
-    """Whether the rule is imported at once: `grad_fn` cannot be called while forward mode transposes it."""
+    """Whether forward mode needs the rule at once: `grad_fn` cannot be called while it is transposed."""
     return bool(tf_internal.pack_tangents(inputs).tangents)
 
 
@@ -133,7 +132,7 @@ def _count(operations: Sequence[Any]) -> int:
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
-    """Zeros for a result without an upstream gradient, such as an integer. Only reads the shape of the result."""
+    """Zeros for a result without an upstream gradient, such as an integer. Reads only its shape."""
     shape, dtype = tf_internal.shape_and_dtype(result)
     return tf.zeros(shape if shape.is_fully_defined() else tf.shape(result), dtype)
 
@@ -145,7 +144,7 @@ def without_rule(error: str, exception: Exception | None = None) -> TracedRule:
 
 @functools.cache
 def _empty_function() -> Any:
-    """A rule without gradients: the attribute of the op must name some function."""
+    """A rule without gradients, since the attribute of the op must name a function."""
     with tf.init_scope():
         return _function_of("custom_gradient_without_rule", lambda: [], [])
 
@@ -168,7 +167,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
             positions.append(position)
             if isinstance(gradient, tf.IndexedSlices):
                 sliced.append(position)
-                # Always 64 bits, so that the op need not have an attribute for the dtype.
+                # Always 64 bits, so that the op does not need an attribute for the dtype.
                 indices, dense_shape = (tf.cast(t, tf.int64) for t in (gradient.indices, gradient.dense_shape))
                 gradients += [gradient.values, indices, dense_shape]
             else:
@@ -176,7 +175,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
         return gradients
 
     specs = [tf.TensorSpec(*tf_internal.shape_and_dtype(results[i])) for i in differentiated]
-    # A graph that was imported may hold rules of another process.
+    # An imported graph can hold rules of another process with the same names.
     prefix, graph = re.sub(r"\W", "_", name, flags=re.ASCII), tf.compat.v1.get_default_graph()
     names = (f"custom_gradient_rule_of_{prefix}_{number}" for number in _serial)
     function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
@@ -186,7 +185,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRul
 
 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
-    """A graph function, traced without TensorFlow's second look at each op, if no op is stateful."""
+    """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
     with graph.as_default():
         order = tf_internal.AutomaticControlDependencies()
@@ -199,7 +198,7 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
             order.__exit__(None, None, None)
         else:
             outputs = [graph.capture(output) for output in outputs]
-            placeholders = {id(t) for t in (*parameters, *graph.internal_captures)}  # A function cannot return these.
+            placeholders = {id(t) for t in (*parameters, *graph.internal_captures)}  # Functions cannot return these.
             outputs = [tf.identity(output) if id(output) in placeholders else output for output in outputs]
         graph.outputs.extend(outputs)
         graph.inputs = parameters + graph.internal_captures
@@ -208,6 +207,6 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
 
 
 def _next_seed(graph: tf.Graph) -> int | None:
-    """A seed for the next rule. Each graph counts its draws from 0: with one seed all rules would draw the same."""
+    """A seed for the next rule. Each graph counts its draws from 0, so with one seed all rules would draw the same."""
     _num_rules[graph] = _num_rules.get(graph, 0) + 1
     return None if graph.seed is None else (graph.seed + _num_rules[graph] * 1_000_003) % (2**31 - 1)

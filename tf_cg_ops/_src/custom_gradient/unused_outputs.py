@@ -1,4 +1,4 @@
-"""Upstream gradients of outputs that nobody used, which TensorFlow makes zeros: `None` instead, where that is known."""
+"""Finds the upstream gradients of unused outputs, and replaces the zeros that TensorFlow passes by `None`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tapes
 
-# The attribute of an upstream gradient that came through an identity of `marked`. Threads may share a persistent tape:
-# only the gradient itself tells which computation it belongs to.
+# The attribute of an upstream gradient that came through an identity of `marked`. It is on the gradient itself, because
+# threads can share a persistent tape.
 _MARK = "_tf_cg_ops_is_used"
 
 
 def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The outputs; in eager mode as identities of their own, which a gradient passes only if it is not zero."""
+    """The outputs; in eager mode behind identities, whose gradients run only for used outputs."""
     if not tf.executing_eagerly():
         return outputs
     copies = [tapes.unrecorded_identity(output) for output in outputs]
@@ -23,7 +23,7 @@ def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def with_none(backward: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """The function with None for the upstream gradient of each unused output. Call it where the value is computed."""
+    """Wraps `backward`: it gets None for each unused output. Call this in the mode that computes the value."""
     has_marks = tf.executing_eagerly()
 
     def function(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:

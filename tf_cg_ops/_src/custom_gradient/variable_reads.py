@@ -1,8 +1,8 @@
-"""Rules that get the values of the variables that they only read, instead of their handles.
+"""Passes rules the values of variables that they only read, instead of the handles.
 
-TensorFlow freezes a graph by making each variable a constant, and changes the ops that read variables. An op that gets
-a handle is not one of them: such a graph cannot be frozen. So the value is read beside the op, and a gradient finds the
-handle where the value came from, to read the variable as it is then.
+When TensorFlow freezes a graph, it replaces the ops that read variables by constants. It cannot do that with an op that
+takes a handle. So the value is read outside of the op; the gradient goes back to the handle and reads the variable
+again, as it is then.
 """
 
 import itertools
@@ -12,21 +12,21 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
 
-# The op that computes from a value what each of these computes from a handle, and the new names of its attributes.
+# For each op that takes a handle: the op that takes the value, and the new names of the attributes.
 _READS = {
     "ReadVariableOp": ("Identity", {"dtype": "T"}),
     "ResourceGather": ("GatherV2", {"dtype": "Tparams", "Tindices": "Tindices", "batch_dims": "batch_dims"}),
     "ResourceGatherNd": ("GatherNd", {"dtype": "Tparams", "Tindices": "Tindices"}),
     "VariableShape": ("Shape", {"out_type": "out_type"}),
 }
-# The attribute by which the pass that prunes gradients (cc/passes/prune_gradients.cc) knows a read for a rule alone.
+# The pass that prunes gradients (cc/passes/prune_gradients.cc) finds reads for rules by this attribute.
 _OF_RULE = "_tf_cg_ops_read_for_rule"
 
 _serial = itertools.count()
 
 
 def take_values(function: Any, captures: list[Any], num_upstream: int) -> tuple[Any, list[int]]:
-    """The rule as a function of the values of the variables that it only reads, and which captures these are."""
+    """Changes a rule to take the values of variables that it only reads; returns it with the positions of these."""
     candidates = [i for i, tensor in enumerate(captures) if tensor.dtype == tf.resource and _is_variable(tensor)]
     if not candidates:
         return function, []
@@ -35,7 +35,7 @@ def take_values(function: Any, captures: list[Any], num_upstream: int) -> tuple[
     if not read:
         return function, []
     specs = {num_upstream + i: tf_internal.shape_and_dtype(captures[i]) for i in read}
-    # The graph of the rule, which is ours, lists its new inputs: a SavedModel takes their shapes from there.
+    # A SavedModel takes the shapes of the inputs from the graph of the rule.
     with function.graph.as_default():
         for position, (shape, dtype) in specs.items():
             function.graph.inputs[position] = tf_internal.graph_placeholder(dtype, shape)
@@ -44,7 +44,7 @@ def take_values(function: Any, captures: list[Any], num_upstream: int) -> tuple[
 
 
 def read(tensor: Any, like: Any = None) -> Any:
-    """The value now of a variable, from its handle or from a value that was read; another value as it is."""
+    """Reads a variable again, from its handle or from a value that was read; returns other tensors unchanged."""
     source = tensor
     while not isinstance(source, tf_internal.EagerTensor) and source.op.type == "Identity":
         source = source.op.inputs[0]
@@ -53,7 +53,7 @@ def read(tensor: Any, like: Any = None) -> Any:
     if source.dtype != tf.resource:
         return tensor
     dtype = tf_internal.shape_and_dtype(source)[1] if like is None else like.dtype
-    # The variable may be on another device than what is computed here.
+    # The variable can be on another device.
     with tf.device(None):
         value = tf.raw_ops.ReadVariableOp(resource=source, dtype=dtype)
     if like is not None:
@@ -62,7 +62,7 @@ def read(tensor: Any, like: Any = None) -> Any:
 
 
 def read_for_rule(handle: Any) -> tf.Tensor:
-    """The value now of a variable, which only a CustomGradientRule gets: inference need not read it."""
+    """Reads a variable for a CustomGradientRule, with a mark that inference does not need the read."""
     value = read(handle)
     tf_internal.set_attribute(value.op, _OF_RULE, tf.compat.v1.AttrValue(b=True))
     return value
@@ -77,18 +77,18 @@ def _is_variable(handle: Any) -> bool:
 
 
 class _Functions:
-    """The definitions of a function and of those that it calls, and the new functions made of them."""
+    """The definitions of a function and the functions that it calls, and the new functions made from them."""
 
     def __init__(self, function: Any) -> None:
         self._functions = {_name(f): f for f in (function, *function.children)}
         self._made: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def only_reads(self, name: Any, position: int) -> bool:
-        """Whether a function uses an argument, which is a handle, only to read the variable."""
+        """Whether a function uses a handle among its arguments only to read the variable."""
         definition = self._definition(name)
         argument = definition.signature.input_arg[position].name
         uses = [(node, i) for node in definition.node_def for i, used in enumerate(node.input) if used == argument]
-        # The body of a loop returns it unchanged.
+        # The body of a loop returns its handles.
         is_returned_elsewhere = self._returns(name, position) not in ([], [position])
         return not is_returned_elsewhere and all(self._node_only_reads(definition, node, i) for node, i in uses)
 
@@ -108,13 +108,13 @@ class _Functions:
         return not any(self._returns(name, position) for name in called)
 
     def _returns(self, name: Any, position: int) -> list[int]:
-        """The positions at which a function returns an argument as it is."""
+        """The positions at which a function returns an argument unchanged."""
         definition = self._definition(name)
         argument, outputs = definition.signature.input_arg[position].name, definition.signature.output_arg
         return [i for i, output in enumerate(outputs) if definition.ret[output.name] == argument]
 
     def of_values(self, name: Any, dtypes: dict[int, int], graph: Any = None) -> Any:
-        """The function of values, of these dtypes, instead of the handles at these positions."""
+        """The function with values of these dtypes instead of the handles at these positions."""
         key = _name(name), tuple(dtypes)
         if key not in self._made:
             definition = _copied(self._definition(name))
@@ -177,7 +177,7 @@ def _copied(proto: Any) -> Any:
 
 
 def _read_value(definition: Any, node: Any, dtype: int) -> None:
-    """Makes an op that reads a variable compute the same from its value."""
+    """Changes an op that takes a handle to take the value."""
     old = _copied(node)
     node.op, names = _READS[old.op]
     node.ClearField("attr")
@@ -194,7 +194,7 @@ def _read_value(definition: Any, node: Any, dtype: int) -> None:
 
 
 def _reachable(definition: Any, known: dict[str, Any]) -> list[str]:
-    """The names of the known functions that a function names, and that those name."""
+    """The names of the known functions that a function calls, directly or indirectly."""
     found: dict[str, None] = {}
     waiting = [definition]
     while waiting:

@@ -1,4 +1,4 @@
-"""What messages about wrong gradients call things: each API speaks of what its user wrote."""
+"""The words of messages about wrong gradients: each API uses the terms that its users know."""
 
 import dataclasses
 import functools
@@ -7,48 +7,48 @@ from typing import Any
 import tensorflow as tf
 
 
-def _not_traced(noun: str, place: str) -> str:
+def _not_traced(place: str) -> str:
     return (
-        f"the gradient of '{{function}}' is not there; expected a {noun} that TensorFlow can trace into a graph, got "
-        f"this while tracing it: {{error}}. Use TensorFlow operations in {place}."
+        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. Use "
+        f"TensorFlow operations in {place}."
     )
 
 
 _NO_RULE = (
-    "the graph has no gradient rule of '{function}' for a derivative of order {order}. Compute it in the program that "
-    "traced '{function}'"
+    "the graph does not have the derivative of order {order} of '{function}'. Compute it in the program that traced "
+    "'{function}'"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """The nouns of an API, and the sentences in which it differs from others by more than nouns.
+    """The nouns and sentences of an API for its messages.
 
     `{function}` is the name of the decorated function, and `{subject}` the subject with it.
     """
 
     api: str
-    subject: str = "grad_fn of '{function}'"  # Of a sentence about wrong gradients.
+    subject: str = "grad_fn of '{function}'"  # The subject of sentences about wrong gradients.
     gradient_function: str = "grad_fn"
     parameters: str = "*dys"
-    # Whether the API binds the first arguments of the user's gradient function, by functools.partial.
+    # Whether the API binds the first arguments of the user's gradient function with functools.partial.
     binds_arguments: bool = False
     takes_no_variables: str = (
-        "expected a {gradient_function} that takes the keyword argument 'variables', got {gradient_function}"
-        "{signature}. Write {gradient_function}({parameters}, variables=None) and return (gradients of the inputs, "
-        "gradients of the variables)."
+        "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
+        "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
+        "variables)."
     )
     takes_other_upstream: str = (
-        "{subject} does not take its upstream gradients; expected parameters for {upstream} (one for each leaf of the "
-        "value), got {gradient_function}{signature}. Write {gradient_function}({parameters})."
+        "{subject} must take {upstream} (one for each leaf of the value), got {gradient_function}{signature}. Write "
+        "{gradient_function}({parameters})."
     )
     wrong_number: str = (
         "{subject} returned {gradients}; expected {expected} (one per input: {names}). Return None for an input that "
         "has no gradient."
     )
     wrong_structure: str = (
-        "{subject} returned a gradient that does not hold as many tensors as {argument}; expected {expected}, got "
-        "{got}. Return a gradient with the structure of the input."
+        "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
+        "structure of the input."
     )
     wrong_dtype: str = "{subject} must return a gradient of dtype {expected} for {argument}, got {got}. {how_to_cast}"
     wrong_shape: str = (
@@ -56,19 +56,19 @@ class Wording:
         "shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
     no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
-    not_traced: str = _not_traced("{gradient_function}", "{gradient_function}")
+    not_traced: str = _not_traced("{gradient_function}")
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
         return f"{self.api}: {self.subject.replace('{function}', function)}"
 
     def message(self, sentence: str, function: str, **parts: Any) -> str:
-        """One of the sentences, with what it is about."""
+        """Fills in one of the sentences."""
         subject = self.subject.replace("{function}", function)
         return f"{self.api}: {sentence.format(**vars(self) | parts | {'function': function, 'subject': subject})}"
 
     def wrong_dtype_error(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> TypeError:
-        """The error for a gradient of a dtype that is not cast to that of its input."""
+        """The error for a gradient whose dtype is not cast to the dtype of its input."""
         parts = {"expected": expected.name, "got": got.name, "how_to_cast": how_to_cast(got, expected)}
         return TypeError(self.message(self.wrong_dtype, function, argument=argument, **parts))
 
@@ -82,14 +82,13 @@ CUSTOM_GRADIENT = Wording("custom_gradient")
 
 @functools.cache
 def without_gradient_function(api: str, differentiated: str = "") -> Wording:
-    """The wording of an API whose user writes no gradient function, but perhaps another one, such as a residual."""
-    noun, place = (differentiated, f"the {differentiated}") if differentiated else ("function", "'{function}'")
-    not_traced = _not_traced(noun, place)
+    """The wording of an API whose user writes no gradient function, but maybe another one, such as a residual."""
+    not_traced = _not_traced(f"the {differentiated}" if differentiated else "'{function}'")
     return Wording(api, subject="the gradient of '{function}'", no_rule=f"{_NO_RULE}.", not_traced=not_traced)
 
 
 def how_to_cast(got: tf.DType, expected: tf.DType) -> str:
-    """The advice for a dtype that is not cast."""
+    """Advice for a dtype that is not cast."""
     if not expected.is_floating and not expected.is_complex:
         return "Return None: only floating-point and complex numbers have gradients."
     if got.is_complex and expected.is_floating:

@@ -1,4 +1,4 @@
-"""The demonstration on real data that `tf-cg-ops demo` runs."""
+"""The demo on real data that `tf-cg-ops demo` runs."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ _PACKAGES = {"sklearn": "scikit-learn", "scipy": "SciPy", "matplotlib": "Matplot
 
 
 def run_quick() -> int:
-    """Runs the part that needs only TensorFlow and NumPy; returns the exit status as `run` does."""
+    """Runs the part that needs only TensorFlow and NumPy; returns the exit status like `run`."""
     from . import quick
     from .report import Report
 
@@ -20,16 +20,16 @@ def run_quick() -> int:
 
 
 def run(output: pathlib.Path) -> int:
-    """Runs all parts, prints the findings, and returns the exit status: 1 if any finding does not hold."""
+    """Runs all parts, prints the findings, and returns the exit status: 1 if a finding does not hold."""
     missing = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         print(
-            f"tf_cg_ops demo: it needs scikit-learn, SciPy and Matplotlib; there is no {' and no '.join(missing)}. "
-            "Install them with: pip install 'tf_cg_ops[demo]'. Without them, tf-cg-ops demo --quick runs.",
+            f"tf-cg-ops demo: scikit-learn, SciPy and Matplotlib must be installed, missing: {', '.join(missing)}. Run "
+            "pip install 'tf_cg_ops[demo]', or tf-cg-ops demo --quick, which needs none of them.",
             file=sys.stderr,
         )
         return 1
-    # The demo takes its optimizer and progress bar from Keras, which reads this when it is imported.
+    # The demo uses the optimizer and progress bar of Keras, which reads this when it is imported.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from . import black_box, digits, plot
     from .report import Report

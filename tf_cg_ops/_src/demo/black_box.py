@@ -1,4 +1,4 @@
-"""Fits a spectral line whose profile TensorFlow cannot compute: its value and Jacobian come from SciPy.
+"""Fits a spectral line whose profile only SciPy can compute, with its Jacobian.
 
 The Voigt profile is the real part of the Faddeeva function w(z) at z = (x - centre + i gamma) / (sigma sqrt(2)),
 divided by sigma sqrt(2 pi). Its derivatives follow from w'(z) = -2 z w(z) + 2i / sqrt(pi) (Abramowitz and Stegun,
@@ -35,7 +35,7 @@ class Fitted:
 
 
 def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The profile on the grid, [n], and its derivatives by the three parameters, [n, 3]. SciPy, no TensorFlow."""
+    """The profile on the grid, [n], and its derivatives by the three parameters, [n, 3], computed by SciPy."""
     centre, sigma, gamma = parameters
     z = (GRID - centre + 1j * gamma) / (sigma * np.sqrt(2.0))
     w = scipy.special.wofz(z)
@@ -47,12 +47,12 @@ def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return scale * np.real(w), scale * np.stack([by_centre, by_sigma, by_gamma], axis=-1)
 
 
-# The black box as a function of TensorFlow, with its gradient.
+# The black box as a TensorFlow function with a gradient.
 profile = numpy_function(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
 
 
 def profile_without_gradient(parameters: tf.Tensor) -> tf.Tensor:
-    """The black box as tf.numpy_function makes it."""
+    """The black box in plain TensorFlow."""
     return tf.numpy_function(lambda p: profile_and_jacobian(p)[0], [parameters], tf.float64)
 
 

@@ -1,7 +1,7 @@
 """A digit classifier of binary units, trained through the derivative that is embedded in their sign function.
 
-As a program (`python -m tf_cg_ops._src.demo.digits MODEL ARRAYS`) this module is the fresh process that opens the
-SavedModel. It makes no net, and uses only the SavedModel and the ops that importing `tf_cg_ops` registers.
+`python -m tf_cg_ops._src.demo.digits MODEL ARRAYS` is the fresh process that loads the SavedModel. It only uses the
+SavedModel and the ops that `import tf_cg_ops` registers, not the Python code of the net.
 """
 
 import dataclasses

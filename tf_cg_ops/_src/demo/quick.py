@@ -1,4 +1,4 @@
-"""Three things that custom gradients do, in seconds: train a step function, keep a formula finite, survive a reload."""
+"""What custom gradients do, in seconds: they train a step function, keep a formula finite, and survive a reload."""
 
 import tempfile
 from collections.abc import Callable

@@ -15,7 +15,7 @@ class Report:
         self._findings: list[dict[str, Any]] = []
 
     def add(self, subject: str, measured: float, relation: str, bound: float) -> None:
-        """Adds a number and its bound; nan keeps none."""
+        """Adds a number and its bound. A nan never holds."""
         measured = float(measured)
         holds = _RELATIONS[relation](measured, bound)
         finding = {

@@ -4,8 +4,8 @@
 with the batch dimensions. `gx` aligns with `x`, or with the batch dimensions if it has fewer dimensions than `x`. A
 shape that aligns with the batch dimensions is spread along `x`: each event dimension gets a dimension of size 1.
 
-The same steps stand here in two forms. Lists of sizes need known ranks and keep static sizes. Shapes that are Tensors
-may have an unknown rank while tracing; that form has no control flow, and is a constant for XLA if the shapes are.
+The same steps are here in two forms. Lists of sizes need known ranks, and keep static sizes. Shapes that are Tensors
+can have an unknown rank while tracing; that form has no control flow, and is constant for XLA if the shapes are.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def spread_sizes(sizes: Sizes, is_event: list[bool]) -> Sizes:
 
 
 def align_sizes(sizes: dict[str, Sizes], is_event: list[bool]) -> dict[str, Sizes]:
-    """The sizes of `fx`, `gx` and `x` at one common rank, with 1 where each is broadcast."""
+    """Brings the sizes of `fx`, `gx` and `x` to one common rank, with 1 where each is broadcast."""
     fx, gx, x = spread_sizes(sizes["fx"], is_event), sizes["gx"], sizes["x"]
     if len(gx) < len(x):
         gx = spread_sizes(gx, is_event)
@@ -51,9 +51,9 @@ def spread(shape: tf.Tensor, is_event: tf.Tensor) -> tf.Tensor:
     batch_rank = tf.reduce_sum(is_batch)
     padded = pad(shape, tf.maximum(tf.size(shape), batch_rank))
     num_leading = tf.size(padded) - batch_rank
-    # tf.gather needs a further element for event dimensions at the end; tf.where drops it.
+    # tf.gather needs one more element for event dimensions at the end; tf.where drops it.
     along_batch = tf.concat([padded[num_leading:], tf.ones([1], shape.dtype)], 0)
-    # The number of batch dimensions before each dimension. XLA does not always see the value of a cumulative sum.
+    # The number of batch dimensions before each dimension. XLA does not always know the value of a cumulative sum.
     dimension = tf.range(tf.size(is_batch))
     batch_index = tf.reduce_sum(tf.cast(dimension[None, :] < dimension[:, None], tf.int32) * is_batch[None, :], 1)
     along_x = tf.where(is_event, tf.ones_like(along_batch[:1]), tf.gather(along_batch, batch_index))
@@ -61,7 +61,7 @@ def spread(shape: tf.Tensor, is_event: tf.Tensor) -> tf.Tensor:
 
 
 def align(shapes: dict[str, tf.Tensor], axis: Sequence[int], all_axes: bool) -> dict[str, tf.Tensor]:
-    """`align_sizes` for shapes that are Tensors, and for an axis."""
+    """`align_sizes` for shapes that are Tensors, with an axis."""
     rank = tf.size(shapes["x"])
     if all_axes:
         is_event = tf.fill([rank], True)

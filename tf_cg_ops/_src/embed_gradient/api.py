@@ -1,11 +1,15 @@
 """`embed_gradient`: a value with a derivative of your choice."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, misplaced_calls, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor
+from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient import dynamic_axis, eager, lazy_gx
 from tf_cg_ops._src.keras import dispatch, registration
 
@@ -13,10 +17,10 @@ from tf_cg_ops._src.keras import dispatch, registration
 @tf_internal.autograph_artifact
 @misplaced_calls.notes_missing_arguments
 def embed_gradient(
-    fx: Any,
-    gx: Any,
-    x: Any,
-    axis: Any = (),
+    fx: TensorLike,
+    gx: Structure | Callable[[], Structure],
+    x: Structure,
+    axis: Axis | tf.Tensor = (),
     fx_gx_manually_stopped: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
@@ -31,80 +35,57 @@ def embed_gradient(
     >>> tape.gradient(h, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [2.0, 40.0, 600.0]
 
-    For an upstream gradient `dy`, which has the shape of `fx`, the gradient with respect to `x` is the vector-Jacobian
-    product
+    For an upstream gradient `dy`, which has the shape of `fx`, the gradient with respect to `x` is
 
         dx = sum_to_shape_of_x(dy * conj(gx))
 
-    The forward pass moves no data: the result shares the buffer of `fx`, even if `x` or `gx` is not finite. `gx` is not
-    read before a gradient is asked for.
+    The result shares the buffer of `fx`, and `gx` is only read when you compute a gradient. To check that `gx` is
+    right, use `tf_cg_ops.testing.check_gradient`.
 
-    `axis` names the event dimensions of `x`: those that one element of `fx` depends on. The other dimensions of `x` are
-    the batch. Shapes align from the right and broadcast, as in NumPy:
+    `axis` names the event dimensions of `x`: the ones that a single element of `fx` depends on. The other dimensions of
+    `x` are the batch. Shapes align from the right and broadcast, as in NumPy:
 
     - `fx` has the shape of the batch.
-    - `gx` has the shape of `x`: one number for each element of `x`. With fewer dimensions than `x` it aligns with the
-      batch, and every element of one event gets the same number.
-    - `fx` and `gx` may have further dimensions in front: outputs that share one `x`. For a Jacobian, pass `axis=None`
-      and a `gx` with the shape of `fx` followed by that of `x`.
+    - `gx` has the shape of `x`. With fewer dimensions than `x` it has the shape of the batch, and all elements of one
+      event share a number.
+    - `fx` and `gx` can have more dimensions in front, for outputs that share one `x`. For a Jacobian, pass `axis=None`
+      and a `gx` of shape `fx.shape + x.shape`.
 
-    The guide "Shapes" has a table of these cases. Only shapes decide: if `x` is square, or a batch is as large as an
-    event, a wrong `axis` looks like a right one.
+    The guide "Shapes" has a table of cases, second derivatives, and more about a `gx` that is a function. Only shapes
+    are checked, so if `x` is square, or a batch is as large as an event, a wrong `axis` goes unnoticed.
 
     Args:
-      fx: The value. A Tensor of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a value that
-        converts to one. Python numbers and NumPy arrays take the dtype of the Tensors among the arguments.
+      fx: The value, of dtype float16, bfloat16, float32, float64, complex64 or complex128. Python numbers and NumPy
+        arrays take the dtype of the Tensors among the arguments.
       gx: The derivative of `fx` with respect to `x`, in the dtype of `fx`. A list or tuple if `x` is one. Or a function
-        without arguments that returns the derivative, or a list or tuple with such functions for single `x`: see below.
-      x: The variable of the derivative, in the dtype of `fx`. A Tensor or Variable, or a list or tuple of them.
+        without arguments that returns it, or a list or tuple with such functions; inference does not run them.
+      x: The variable of the derivative, in the dtype of `fx`: a Tensor or Variable, or a list or tuple of them.
       axis: The event dimensions of each `x`: an int, a sequence of ints, or an integer Tensor of rank 0 or 1; negative
-        values count from the end. `()`: none, `fx` is a function of single elements. `None`: all, each element of `fx`
-        is a function of all of `x`. A Tensor whose value is not known while tracing costs a transposition of `x` and
-        `gx`, and messages then show them with the event dimensions at the end.
-      fx_gx_manually_stopped: If False, no gradient flows into the graph behind `fx` and `gx`: they get `None`, at every
-        order. If True, both are differentiated, and the derivatives of every order are those of
-        `fx + gx * (x - stop_gradient(x))`: `dy` flows into `fx`, zeros flow into `gx`, and mixed second derivatives
-        exist for both orders of differentiation, one for each `gx` that carries them. If `gx` itself depends on an
-        unstopped `x`, its second derivative counts twice (`2 * dgx/dx`); the guide "Shapes" shows how to get it right.
+        values count from the end. With `()`, `fx` is elementwise. With `None`, each element of `fx` depends on all of
+        `x`.
+      fx_gx_manually_stopped: If False, no gradient flows into the graph behind `fx` and `gx`: they get `None`. If True,
+        both are differentiated as in the formula `fx + gx * (x - stop_gradient(x))`, so you have to stop `x` inside of
+        `fx` yourself.
       name: A name for the operation.
 
     Returns:
       A Tensor with the value, shape and dtype of `fx`.
 
     Raises:
-      ValueError: `gx` and `x` are lists of different lengths, or empty; or, while a graph is traced, the shapes do not
-        fit (see InvalidArgumentError).
-      TypeError: A dtype is not supported or they differ; `axis` is a bool or not an integer; `fx_gx_manually_stopped`
-        is not a bool; an argument does not convert to a Tensor.
-      tf.errors.InvalidArgumentError: The shapes do not broadcast, `fx` is not of their broadcast shape without `axis`
-        (nor a scalar where that is the shape of `x`), or `axis` names a dimension that `x` does not have, or one twice.
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or, while tracing a graph, the shapes don't fit
+        (see InvalidArgumentError).
+      TypeError: A dtype is not supported or the dtypes differ, `axis` is a bool or not an integer,
+        `fx_gx_manually_stopped` is not a bool, or an argument does not convert to a Tensor.
+      tf.errors.InvalidArgumentError: The shapes do not broadcast; `fx` does not have the broadcast shape without `axis`
+        (and is not a scalar where that shape is the shape of `x`); or `axis` names a dimension that `x` does not have,
+        or one twice.
 
-    If `gx` is expensive, pass a function: inference does not call it.
+    Differs from `tfp.math.custom_gradient` and TensorFlow 1's `tf.contrib.bayesflow.custom_grad.custom_gradient`, where
+    the formula above comes from (`tf_cg_ops.compat` has both with their own signatures):
 
-    >>> cg.embed_gradient(x**2, lambda: print("called") or 2 * x, x).numpy().tolist()
-    [1.0, 4.0, 9.0]
-    >>> with tf.GradientTape() as tape:
-    ...     tape.watch(x)
-    ...     h = cg.embed_gradient(x**2, lambda: print("called") or 2 * x, x)
-    >>> tape.gradient(h, x).numpy().tolist()
-    called
-    [2.0, 4.0, 6.0]
-
-    In eager mode the function is called when a gradient is first asked for, once for each call of `embed_gradient`: a
-    persistent tape, Jacobians and forward mode share the result. It is checked as a `gx` that is a Tensor. The function
-    runs on no tape; a tape that it opens itself records, unless others do at that time or forward mode asks. It reads
-    variables as they are then, and the tensors that it refers to live until no tape can ask for a gradient. With
-    `fx_gx_manually_stopped` the function is differentiated, so it is called at once if a tape or accumulator records.
-    In a graph, and for KerasTensors, it is called at once, while tracing.
-
-    `embed_gradient` does not differentiate `gx` (unless `fx_gx_manually_stopped`) and does not verify it: use
-    `tf_cg_ops.testing.check_gradient`.
-
-    Compared with TensorFlow: `tf.custom_gradient` takes a function instead of values, as `tf_cg_ops.custom_gradient`
-    does; its second derivative is that of `grad_fn`. TensorFlow Probability's `tfp.math.custom_gradient` and TensorFlow
-    1's `tf.contrib.bayesflow.custom_grad.custom_gradient` take the same arguments as `embed_gradient` and compute
-    `fx + gx * (x - stop_gradient(x))`, which is `nan` where `x` or `gx` is not finite. `tf_cg_ops.compat` has both with
-    their own signatures. The formula is theirs.
+    - The value is `fx` where `x` or `gx` is not finite; theirs is `nan`.
+    - The gradient is a vector-Jacobian product; TFP multiplies `gx` by the mean of `dy`.
+    - `gx` can have the shape of `x` together with `axis`, or be a function.
     """
     if (
         type(fx) is type(gx) is type(x) is EagerTensor
@@ -129,7 +110,7 @@ def embed_gradient(
 def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
-    """`embed_gradient` of Tensors, or with a LazyGx, with the name `api` in messages."""
+    """`embed_gradient` of Tensors or a LazyGx; messages name `api`."""
     stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
     if isinstance(gx, lazy_gx.LazyGx):
@@ -148,7 +129,7 @@ def embed(
 def embed_tensors(
     fx: tf.Tensor, gx: list[tf.Tensor], x: list[tf.Tensor], axis: list[int] | None, stopped: bool, name: str | None
 ) -> tf.Tensor:
-    """`embed_gradient` for arguments that are converted already."""
+    """`embed_gradient` for arguments that are already Tensors."""
     all_axes, axis = axis is None, axis or []
     if not stopped and tf_internal.could_possibly_record() and tf.executing_eagerly():
         return eager.embed(fx, gx, x, axis, all_axes, name)

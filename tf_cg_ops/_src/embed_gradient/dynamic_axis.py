@@ -1,10 +1,10 @@
-"""Axes and shapes that are not known while tracing, handled with built-in ops around the op.
+"""Handles axes and shapes that are not known while tracing, with built-in ops around the op.
 
-The op takes its axis as an attribute, which makes eager calls cheap, keeps static shapes exact and suits XLA. An axis
-that is a Tensor is rare. It becomes a static one: the event dimensions of x and gx move to the end and are flattened,
-so that the axis is -1. A second form of the op would cost every consumer (XLA, pfor, C, saved graphs) a second form.
+The op takes its axis as an attribute: that makes eager calls cheap, keeps static shapes exact and suits XLA. If the
+axis is a Tensor, which is rare, the event dimensions of x and gx move to the end and are flattened, so that the axis is
+-1. A second form of the op would need a second form in XLA, pfor, C and saved graphs.
 
-This module uses tf.equal, since == compares identities in a graph of TensorFlow 1.
+This module uses tf.equal, because == compares identities in a graph of TensorFlow 1.
 """
 
 import tensorflow as tf
@@ -14,14 +14,14 @@ from tf_cg_ops._src.embed_gradient import alignment
 
 
 def shape_of(tensor: tf.Tensor) -> tf.Tensor:
-    """The shape in 64 bits: an empty tensor may have dimensions that 32 bits do not hold."""
+    """The shape in 64 bits, because an empty tensor can have very large dimensions."""
     return tf.shape(tensor, out_type=tf.int64)
 
 
 def flatten_event_last(
     api: str, suffix: str, fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor, axis: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pair with one event dimension, the last: `embed_gradient(fx, gx, x, axis)` is the same with axis -1 then."""
+    """Returns `gx` and `x` with one event dimension, the last, so that `embed_gradient` can use axis -1."""
     x_shape = shape_of(x)
     is_event = event_mask(api, "x" + suffix, axis, x_shape)
     batch_dims, event_dims = tf.where(~is_event)[:, 0], tf.where(is_event)[:, 0]
@@ -29,7 +29,7 @@ def flatten_event_last(
     gx_shape = shape_of(gx)
     num_leading = tf.size(gx_shape, out_type=tf.int64) - tf.size(x_shape, out_type=tf.int64)
 
-    # Both are broadcast to one event shape: flattening would hide that one of them has size 1 in a dimension.
+    # Both are broadcast to one event shape first, because flattening would hide a dimension of size 1.
     x_event, gx_event = tf.gather(x_shape, event_dims), tf.gather(gx_shape, num_leading + event_dims)
     message = (
         f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that "
@@ -39,7 +39,7 @@ def flatten_event_last(
     event = broadcast_shapes(message, gx_event, x_event)
     event_size = tf.reduce_prod(event, keepdims=True)
 
-    # A scalar fx is a function of all of x only if gx broadcasts to x. The op cannot see that once x is broadcast.
+    # A scalar fx depends on all of x only if gx broadcasts to x. The op cannot see that after x is broadcast.
     fits = (tf.rank(fx) > 0) | tf.equal(tf.size(batch_dims), 0) | tf.reduce_all(tf.equal(event, x_event))
     message = scalar_fx_does_not_fit(api, "gx" + suffix, "x" + suffix)
     with tf.control_dependencies([tf.debugging.Assert(fits, [message, gx_shape, x_shape, axis])]):
@@ -64,16 +64,15 @@ def scalar_fx_does_not_fit(api: str, gx: str, x: str) -> str:
 
 
 def event_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf.Tensor:
-    """For each dimension of x, whether `axis` names it; an invalid axis fails at run time."""
+    """Whether `axis` names each dimension of x; an invalid axis fails at run time."""
     if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         raise ValueError(
-            f"{api}: axis is not known while tracing, and XLA compiles for one axis; expected None, an int or a "
-            f"sequence of ints under jit_compile=True, got {axis}. Pass Python ints, or make the axis a Python "
-            "argument of the tf.function."
+            f"{api}: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for "
+            f"one axis, got {axis}. Pass Python ints, or make the axis a Python argument of the tf.function."
         )
     rank = tf.size(x_shape, out_type=tf.int64)
     axis = tf.reshape(axis, [-1])
-    # In float64 no integer type wraps around.
+    # float64, in which integers do not wrap around.
     axis_float, rank_float = tf.cast(axis, tf.float64), tf.cast(rank, tf.float64)
     is_in_range = tf.reduce_all((axis_float >= -rank_float) & (axis_float < rank_float))
     axis64 = tf.cast(axis, tf.int64)
@@ -87,7 +86,7 @@ def event_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf
 
 
 def broadcast_shapes(message: str, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """The shape that two shapes broadcast to; if there is none, it fails at run time with the message and both."""
+    """The shape that two shapes broadcast to; if they do not, this fails at run time with the message and both."""
     rank = tf.maximum(tf.size(a), tf.size(b))
     padded_a, padded_b = alignment.pad(a, rank), alignment.pad(b, rank)
     fits = tf.reduce_all(tf.equal(padded_a, padded_b) | tf.equal(padded_a, 1) | tf.equal(padded_b, 1))
@@ -96,7 +95,7 @@ def broadcast_shapes(message: str, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def _spread_along_x(gx: tf.Tensor, x: tf.Tensor, is_event: tf.Tensor) -> tf.Tensor:
-    """The gx with a dimension for each one of x, also if it aligns with the batch dimensions."""
+    """Reshapes a gx that aligns with the batch dimensions to have a dimension for each one of x."""
     gx_shape = shape_of(gx)
     if gx.shape.rank is not None and x.shape.rank is not None:
         return gx if gx.shape.rank >= x.shape.rank else tf.reshape(gx, alignment.spread(gx_shape, is_event))

@@ -1,7 +1,7 @@
 """`embed_gradient` in eager mode: the gradient goes onto the tapes as a closure.
 
-If the tapes recorded the op itself, they would keep all its inputs and pass its gradient function an imitation of the
-op. The closure keeps `gx` and shapes, and a call of it takes a third of the time.
+A tape that recorded the op itself would keep all inputs. The closure only keeps `gx` and shapes, and calling it takes a
+third of the time.
 """
 
 import math
@@ -15,15 +15,15 @@ from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_
 from tf_cg_ops._src.embed_gradient.vjp import eager_shape, vjp
 
 _SUPPORTED = frozenset(dtype.as_datatype_enum for dtype in convert.DTYPES)
-# TensorFlow's product of real numbers is the same, bit for bit, and its call takes less time. Ours is faster for many.
+# TensorFlow's product of real numbers is the same, bit for bit, and faster to call. Ours is faster for large tensors.
 _REAL = frozenset(dtype.as_datatype_enum for dtype in convert.DTYPES if dtype.is_floating)
 _FEW = 10_000
 
 
 def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor | None:
-    """`embed` for EagerTensors of one shape and dtype, which need no checks; None for others.
+    """`embed` for EagerTensors of one shape and dtype, which need no checks; None for all others.
 
-    Training loops call it: each line counts.
+    Every line counts, because training loops call this.
     """
     dtype, shape = dtype_number_of(fx), shape_of(fx)
     if not (dtype_number_of(gx) == dtype == dtype_number_of(x) and shape_of(gx) == shape == shape_of(x)):
@@ -58,14 +58,14 @@ def embed(
 ) -> tf.Tensor:
     """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched.
 
-    Where `later` has a function, its value is the `gx`: it is called when the gradient is asked for.
+    If `later` has a function for an `x`, its result is the `gx`; it is called when you compute the gradient.
     """
     later = later or {}
     with tf_internal.stop_recording():
         h = library.run_op(library.custom_gradient_embed, fx, gx, x, axis=axis, all_axes=all_axes, name=name)
     watched = [i for i, t in enumerate(x) if tf_internal.possible_gradient_types([t])]
     if watched:
-        # The gradient function keeps the shapes of h and x, but neither of them.
+        # The gradient function keeps shapes, but not h and x.
         shape = shape_of(h)
         rows = [(later.get(i), None if i in later else gx[i], shape_of(x[i])) for i in watched]
 

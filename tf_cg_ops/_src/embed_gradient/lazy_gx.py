@@ -1,4 +1,4 @@
-"""A `gx` that is a function without arguments: eager mode calls it when a gradient is first asked for."""
+"""A `gx` that is a function without arguments: eager mode calls it when you first compute a gradient."""
 
 import contextlib
 import dataclasses
@@ -21,16 +21,16 @@ _Shapes = tuple[Shape, ...]
 
 @dataclasses.dataclass(frozen=True)
 class LazyGx:
-    """A `gx` with functions that have not been called: one function, or a list of functions and Tensors."""
+    """A `gx` whose functions were not called yet: one function, or a list of functions and Tensors."""
 
     gx: Any
 
 
 def called_or_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: Any) -> Any:
-    """`gx` with the values of its functions instead of them, or as a LazyGx if they can be called later.
+    """Calls the functions in `gx`, or returns a LazyGx if they can be called later.
 
-    Every function of the library that takes a `gx` passes it through here first: further inside a `gx` that is not a
-    LazyGx is a value.
+    Every function of the library that takes a `gx` passes it through here first, so that later code only sees values
+    and LazyGx.
     """
     items = gx if isinstance(gx, _LISTS) else [gx]
     if not any(map(callable, items)):
@@ -38,10 +38,10 @@ def called_or_lazy(api: str, fx: Any, gx: Any, x: Any, fx_gx_manually_stopped: A
     for function in filter(callable, items):
         if not _takes_no_arguments(function):
             raise TypeError(
-                f"{api}: gx is a function that takes arguments; expected a Tensor or a function without "
-                f"arguments, got {text.describe(function)}. Bind them, as in lambda: f(x)."
+                f"{api}: gx must be a Tensor or a function without arguments, got {text.describe(function)}, which "
+                "takes arguments. Bind them, as in lambda: f(x)."
             )
-    # A gx that is differentiated itself has to be recorded now.
+    # If gx is differentiated, it has to be recorded now.
     is_differentiated = convert.to_stopped(api, fx_gx_manually_stopped) and tf_internal.could_possibly_record()
     if tf.executing_eagerly() and not is_differentiated and not dispatch.package_of_keras_tensors((fx, gx, x)):
         return LazyGx(gx)
@@ -66,7 +66,7 @@ def _takes_no_arguments(function: Callable[..., Any]) -> bool:
 
 
 def embed(api: str, fx: Any, lazy: LazyGx, x: Any, axis: list[int] | None, name: str | None) -> tf.Tensor:
-    """`embed_gradient` in eager mode, for a `gx` with functions that are called later."""
+    """`embed_gradient` in eager mode for a `gx` with functions."""
     gx, placeholders = lazy.gx, [None] * len(x) if isinstance(x, _LISTS) else None
     items, x, suffixes = convert.to_pairs(api, x if callable(gx) else gx, x)
     known = [] if callable(gx) else [i for i, item in enumerate(items) if not callable(item)]
@@ -80,13 +80,13 @@ def embed(api: str, fx: Any, lazy: LazyGx, x: Any, axis: list[int] | None, name:
     else:
         functions = [(i, item) for i, item in enumerate(items) if i not in known_gx]
         later = {i: _call_once(functools.partial(calls.call_for_one, function, i)) for i, function in functions}
-    # The value of a function has no shape yet. With the shape of x, the op rejects shapes that no gx could fit.
+    # The shape of a function's result is not known yet. The shape of x instead finds errors that any gx would have.
     values = [known_gx.get(i, t) for i, t in enumerate(x)]
     return eager.embed(fx, values, x, axis or [], axis is None, name, later)
 
 
 def _call_once(function: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that calls this one once and keeps the result, however many threads ask for it."""
+    """Wraps a function: it is called once, in whichever thread comes first, and its result is kept."""
     lock, cached = threading.RLock(), functools.cache(function)
 
     def locked() -> Any:
@@ -98,9 +98,9 @@ def _call_once(function: Callable[[], Any]) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def _outside_of_graphs_and_tapes() -> Iterator[None]:
-    """In no graph and on no tape: a Jacobian asks for a gradient in a graph, but later gradients need the value, too.
+    """Leaves the current graph and tapes: a Jacobian computes a gradient in a graph, but later ones use the value, too.
 
-    If no other tape records, one that the function opens does.
+    If other tapes don't record, a tape that the function opens does.
     """
     with tf_internal.recording_init_scope():
         if tf_internal.could_possibly_record():
@@ -111,7 +111,7 @@ def _outside_of_graphs_and_tapes() -> Iterator[None]:
 
 
 class _CheckedCalls:
-    """Calls functions for `gx` and checks their results; keeps shapes and a dtype, but no Tensor."""
+    """Calls functions for `gx` and checks their results; keeps shapes and a dtype, but not Tensors."""
 
     def __init__(self, api: str, fx: tf.Tensor, x: list[tf.Tensor], axis: list[int] | None) -> None:
         self._api = api
@@ -121,7 +121,7 @@ class _CheckedCalls:
         self._axis = None if axis is None else tuple(axis)
 
     def call_for_all(self, function: Callable[[], Any], placeholders: list[None] | None) -> list[tf.Tensor]:
-        """The `gx` for all `x` from one function; `placeholders` are a list as `x` is one, or None for a single `x`."""
+        """The `gx` for all `x`, from one function; `placeholders` is a list if `x` is one, otherwise None."""
         with _outside_of_graphs_and_tapes():
             gx, _, suffixes = convert.to_pairs(self._api, function(), placeholders)
             tensors = self._to_tensors(["gx" + suffix for suffix in suffixes], gx)
@@ -129,7 +129,7 @@ class _CheckedCalls:
         return tensors
 
     def call_for_one(self, function: Callable[[], Any], i: int) -> tf.Tensor:
-        """The `gx` for the `x` of this index."""
+        """The `gx` for the `x` with this index."""
         with _outside_of_graphs_and_tapes():
             [tensor] = self._to_tensors([f"gx[{i}]"], [function()])
         self._check_shapes((*self._x_shapes[:i], tf_internal.shape_of(tensor), *self._x_shapes[i + 1 :]))
@@ -148,7 +148,7 @@ class _CheckedCalls:
 
 @functools.lru_cache(maxsize=256)
 def _shape_error(fx: Shape, gx: _Shapes, x: _Shapes, axis: tuple[int, ...] | None) -> str:
-    """The op's message about these shapes; empty if they fit. Asked for in a graph, which needs no numbers."""
+    """The op's message about these shapes; empty if they fit. A graph gives it without any numbers."""
     with tf.Graph().as_default():
         fx, *rest = (tf.compat.v1.placeholder(tf.float32, shape) for shape in (fx, *gx, *x))
         try:

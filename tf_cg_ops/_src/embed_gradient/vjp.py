@@ -1,4 +1,4 @@
-"""The gradient of an embedded function as calls of its op: `dx = sum_to_shape_of_x(dy * conj(gx))`."""
+"""Calls the op for the gradient of an embedded function: `dx = sum_to_shape_of_x(dy * conj(gx))`."""
 
 import functools
 from typing import Any
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 def vjp(dy: Any, shape: Shape, gx: tf.Tensor, x_shape: Shape, axis: list[int], all_axes: bool) -> Any:
-    """The gradient with respect to `x`, for an upstream gradient of a value of this shape."""
+    """The gradient with respect to `x`, for the upstream gradient of a value with this shape."""
     if isinstance(dy, tf.IndexedSlices) and not axis and not all_axes:
         sliced = sliced_vjp(dy, tf.TensorShape(shape), gx, tf.TensorShape(x_shape))
         if sliced is not None:
@@ -25,9 +25,9 @@ def vjp(dy: Any, shape: Shape, gx: tf.Tensor, x_shape: Shape, axis: list[int], a
 
 
 def sliced_vjp(dy: Any, shape: tf.TensorShape, gx: tf.Tensor, x_shape: tf.TensorShape) -> tf.IndexedSlices | None:
-    """The gradient of an elementwise function as slices; None unless `dy` is sliced and the gradient can be.
+    """The gradient of an elementwise function as slices, if `dy` is sliced; otherwise None.
 
-    It can if `gx` has one row for each row of `x`, or the same for all rows.
+    This needs a `gx` with one row for each row of `x`, or the same row for all.
     """
     if not isinstance(dy, tf.IndexedSlices) or not x_shape.rank or not (shape.is_fully_defined() and shape == x_shape):
         return None
@@ -41,12 +41,12 @@ def sliced_vjp(dy: Any, shape: tf.TensorShape, gx: tf.Tensor, x_shape: tf.Tensor
 
 
 def dense_upstream(dy: Any, shape: Shape | tf.TensorShape) -> tf.Tensor:
-    """The upstream gradient as one Tensor; ValueError unless it has the shape of the value."""
+    """The upstream gradient as a dense Tensor; ValueError if it does not have the shape of the value."""
     dy = tf.convert_to_tensor(slices.to_dense(dy))
     if not dy.shape.is_compatible_with(shape):
         raise ValueError(
-            f"embed_gradient: the upstream gradient has the wrong shape; expected {tf.TensorShape(shape)} (the shape "
-            f"of the value), got {dy.shape}. Pass one number for each element of the value."
+            f"embed_gradient: the upstream gradient must have the shape of the value, {tf.TensorShape(shape)}, got "
+            f"{dy.shape}."
         )
     return dy
 
@@ -61,9 +61,9 @@ def shape_tensor_of(like: tf.Tensor) -> tf.Tensor:
 
 
 def _graph_shape(shape: Shape) -> tf.Tensor:
-    """A constant of the graph, which XLA can see through.
+    """The shape as a constant of the graph, whose value XLA knows.
 
-    On a GPU, constants of int32 are on the host, where shapes are read; others would be copied there in each step.
+    On a GPU, int32 constants are on the host, where shapes are read; others would be copied there in each step.
     """
     dtype = tf.int32 if max(shape, default=0) <= tf.int32.max else tf.int64
     return tf.constant(shape, dtype, [len(shape)], name="Shape")

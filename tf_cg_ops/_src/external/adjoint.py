@@ -1,4 +1,4 @@
-"""`numpy_function` with `vjp`: the value as Tensors, with a gradient that calls `vjp` when somebody asks for it."""
+"""`numpy_function` with `vjp`: the value as Tensors, with a gradient that calls `vjp` when it is computed."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ ADVICE = "Build the model from its Python code here, and load its weights."  # F
 
 
 def is_of_tensors(function: Callable[..., Any]) -> bool:
-    """Whether a `vjp` computes with Tensors, and so has a derivative of its own."""
+    """Whether a `vjp` computes with Tensors and has a derivative itself."""
     return isinstance(function, (CustomGradient, tf.types.experimental.PolymorphicFunction))
 
 
@@ -43,14 +43,14 @@ def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 class _Left:
-    """The object that a call left, in eager mode; else its token, and the number under which it is kept."""
+    """The residuals of a call: in eager mode the object itself, otherwise its token and its number."""
 
     def __init__(self, kept: Kept | None, token: tuple[tf.Tensor, tf.Tensor] | None) -> None:
         self.kept = kept
         self._token = token
 
     def token(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The token and the number: in eager mode a Jacobian, say, takes the gradient in a graph."""
+        """The token and the number. Eager mode needs them too, if a Jacobian computes the gradient in a graph."""
         if self._token is None:
             with tf.init_scope():
                 self._token = residuals.new_token()
@@ -70,7 +70,7 @@ def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.T
 
     token, number = residuals.new_token()
     outputs = python_op.call_python(call.arguments.subject, ADVICE, compute, [number, *tensors], call.value_specs())
-    # The residuals are there before anybody reads the number. One more output of the Python function would take longer.
+    # The residuals must be kept before the number is read. One more output of the Python function would be slower.
     with tf.control_dependencies([outputs[0].op]), tf_internal.stop_recording():
         number = tf.identity(number)
     return outputs, _Left(None, (token, number))
@@ -78,25 +78,24 @@ def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.T
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Derivative:
-    """The derivative of one call, which is linear: `vjp` is its transpose, and `jvp` the transpose of that."""
+    """The derivative of one call. It is linear; `vjp` is its transpose, and `jvp` is the transpose of `vjp`."""
 
     call: AdjointCall
     left: _Left
     x: list[tf.Tensor]
 
     def gradients(self, dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
-        """One gradient for each of `x`; None for those that are not needed."""
+        """One gradient for each of `x`; None where it is not needed."""
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor, n in zip(self.x, needed, strict=True) if n]
         dys = [_dense(dy, spec.dtype) for dy, spec in zip(dys, self.call.specs, strict=True)]
-        call = self.call  # A graph keeps the function for ever: it must not hold the tensors of this derivative.
+        call = self.call  # A graph keeps the function forever, so it must not hold the tensors of this derivative.
         computed = self._run(lambda kept, *arrays: call.gradients(kept, needed, arrays), dys, specs)
 
         def transpose(cotangents: list[Any]) -> list[Any]:
             if self.call.jvp is None:
                 raise NotImplementedError(
-                    f"{self.call.arguments.subject} has no tangents or second derivatives; expected a jvp, or a vjp "
-                    "of Tensors, got neither. Pass jvp for forward mode, a vjp that numpy_function made for second "
-                    "derivatives."
+                    f"{self.call.arguments.subject} has no tangents and no second derivatives. Pass a jvp for forward "
+                    "mode, and a vjp made with numpy_function for second derivatives."
                 )
             given = iter(cotangents)
             pairs = zip(self.x, needed, strict=True)
@@ -110,7 +109,7 @@ class _Derivative:
         return self._by_leaf(self._tangents([_dense(t, x.dtype) for t, x in zip(tangents, self.x, strict=True)]))
 
     def _by_leaf(self, of_numbers: Sequence[Any]) -> list[Any]:
-        """One entry for each leaf of the value: None for an integer, otherwise the next one of these."""
+        """One entry for each leaf of the value: None for an integer, otherwise the next of these entries."""
         given = iter(of_numbers)
         return [next(given) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
 
@@ -123,8 +122,8 @@ class _Derivative:
             dys = self._by_leaf(cotangents)
             if None in dys:
                 raise NotImplementedError(
-                    f"{API}: no gradient goes through the tangents of '{self.call.arguments.name}'; expected an "
-                    "output of floating-point numbers alone, got integers. Return those in residuals."
+                    f"{API}: to differentiate the tangents of '{self.call.arguments.name}', output must not hold "
+                    "integers or bools. Return those as residuals."
                 )
             return self.gradients(dys, (True,) * len(self.x))
 
@@ -134,14 +133,14 @@ class _Derivative:
         self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[list[Any]], list[Any]]
     ) -> list[tf.Tensor]:
         """The results of a linear function of these vectors, with its transpose as their gradient."""
-        # In a graph nobody knows who will ask.
+        # In a graph this is not known until the gradient is computed.
         is_watched = tf.executing_eagerly() and bool(tf_internal.possible_gradient_types(self.x))
 
         def backward(cotangents: Sequence[Any]) -> list[Any]:
             if is_watched:
                 raise NotImplementedError(
-                    f"{self.call.arguments.subject} has no second derivative; expected a vjp of Tensors, got one of "
-                    "arrays. Pass a vjp that numpy_function made."
+                    f"{self.call.arguments.subject} has no second derivatives, because its vjp computes with arrays. "
+                    "Pass a vjp made with numpy_function."
                 )
             return [None] * len(self.x) + transpose([slices.to_dense(c) for c in cotangents])
 
@@ -150,7 +149,7 @@ class _Derivative:
     def _run(
         self, function: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        """Calls a function with what the call left, and with arrays."""
+        """Calls a function with the residuals of the call and with arrays."""
         if self.left.kept is not None and tf.executing_eagerly():
             return [tf.constant(array) for array in function(self.left.kept, *[tensor.numpy() for tensor in tensors])]
         if not specs:
@@ -161,16 +160,16 @@ class _Derivative:
 
         token, number = self.left.token()
         subject = self.call.arguments.subject
-        # Without effects: TensorFlow does not run it if nobody reads the gradients.
+        # Stateless, so that TensorFlow does not run it for gradients you don't use.
         computed = python_op.call_python(subject, ADVICE, run, [number, *tensors], specs, stateless=True)
-        with tf_internal.stop_recording():  # It lets the token live until the function has run.
+        with tf_internal.stop_recording():  # The barrier keeps the token alive until the function has run.
             return list(library.custom_gradient_barrier(computed, [token]))
 
 
 def _gradients_of_tensors(
     call: AdjointCall, tensors: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]
 ) -> list[Any]:
-    """The gradients by a `vjp` of Tensors, which gets the arguments of the function instead of residuals."""
+    """The gradients from a `vjp` of Tensors, which gets the arguments of the function instead of residuals."""
     function, leaves = call.arguments.function, list(call.arguments.leaves)
     for spec, tensor in zip(call.arguments.inputs, tensors, strict=True):
         leaves[spec.position] = tensor

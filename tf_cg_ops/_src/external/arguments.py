@@ -1,4 +1,4 @@
-"""The arguments of a user's Python function: which of them are Tensors, and which of these have a gradient."""
+"""The arguments of a user's Python function: which are Tensors, and which have a gradient."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ API = "numpy_function"
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A Tensor among the arguments: its position among their leaves, and its static properties."""
+    """A Tensor among the arguments: its position among the leaves, and its static properties."""
 
     position: int
     name: str
@@ -28,9 +28,9 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arguments:
-    """The arguments of one call. They hold no Tensors, since they live as long as the graph that calls, or longer.
+    """The arguments of one call, without their Tensors: a graph keeps this object, and must not keep Tensors with it.
 
-    `structure` is that of the arguments; `leaves` are their leaves, with None for each Tensor.
+    `structure` is the structure of the arguments; `leaves` are their leaves, with None for each Tensor.
     """
 
     function: Callable[..., Any]
@@ -39,7 +39,7 @@ class Arguments:
     inputs: list[Input]
     nondiff_argnames: Collection[str]
 
-    # Cached, as the properties below: the Python side of a call takes longer than the op around it.
+    # These properties are cached because the Python side of a call is slower than the op around it.
     @functools.cached_property
     def x(self) -> list[Input]:
         """The inputs that have a gradient."""
@@ -52,18 +52,18 @@ class Arguments:
 
     @functools.cached_property
     def subject(self) -> str:
-        """The start of the messages about results."""
+        """How messages about results begin."""
         return f"{API}: '{self.name}'"
 
     def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]], dict[str, Any]]:
         """Calls the function with one array for each input.
 
-        Returns its answer, the shapes of the inputs that have a gradient, and the arguments in `nondiff_argnames`.
+        Returns its result, the shapes of the inputs that have a gradient, and the arguments in `nondiff_argnames`.
         """
         leaves = list(self.leaves)
         for (position, dtype), array in zip(self._places, arrays, strict=True):
-            leaves[position] = np.array(array, dtype=dtype)  # A copy: the array may be the memory of a Tensor.
-        shapes = [leaves[spec.position].shape for spec in self.x]  # Before the function may change them.
+            leaves[position] = np.array(array, dtype=dtype)  # A copy, because the array can share memory with a Tensor.
+        shapes = [leaves[spec.position].shape for spec in self.x]  # Read before the call, which can change the arrays.
         if self._is_flat and not self.nondiff_argnames:
             return self.function(*leaves), shapes, {}
         args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
@@ -81,14 +81,13 @@ class Arguments:
         return not kwargs and not any(tf.nest.is_nested(arg) for arg in args)
 
     def check_batch(self, x: Sequence[tf.TensorShape]) -> None:
-        """Raises ValueError unless these shapes of the inputs with a gradient have one leading dimension."""
+        """ValueError unless all these shapes, of the inputs with a gradient, have the same leading dimension."""
         leading = [shape[:1] for shape in x if shape.rank is not None]
         if not all(size.rank == 1 and size.is_compatible_with(leading[0]) for size in leading):
             got = ", ".join(f"shape {shape} for {spec.name!r}" for shape, spec in zip(x, self.x, strict=True))
             raise ValueError(
-                f"{API}: the differentiable inputs of '{self.name}' are not one batch; expected the "
-                f"same leading dimension for all, got {got}. Broadcast them, or name an input that has no gradient in "
-                "nondiff_argnames."
+                f"{API}: with batched=True, the differentiable inputs of '{self.name}' must have the same leading "
+                f"dimension, got {got}. Broadcast them, or name an input that has no gradient in nondiff_argnames."
             )
 
 
@@ -101,11 +100,11 @@ def find_tensors(
 ) -> tuple[list[tf.Tensor], Arguments]:
     """The Tensors in the order of the signature, and the arguments without them.
 
-    A Python float gets this dtype, or that of the first argument that has one.
+    A Python float gets this dtype, by default the dtype of the first argument that has one.
     """
     structure = (list(args), kwargs)
     leaves = tf.nest.flatten(structure)
-    # The arguments with the position of each leaf in its place: flattened by the signature, positions get names.
+    # Each leaf is replaced by its position, so that flattening by the signature gives a name to each position.
     position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
     named = pytree.flatten_arguments(API, function, position_args, position_kwargs, nondiff_argnames)
     values = [leaves[position] for position in named.values]
@@ -135,8 +134,8 @@ def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype:
         return tf.convert_to_tensor(value, dtype=float_dtype.real_dtype if type(value) is float else None)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{API}: an argument of '{text.name_of(function)}' is not a dense tensor; expected a Tensor or an array "
-            f"for {name!r}, got a {type(value).__name__}. Convert it before the call."
+            f"{API}: the argument {name!r} of '{text.name_of(function)}' must be a Tensor or an array, got a "
+            f"{type(value).__name__}. Convert it before the call."
         ) from error
 
 
@@ -145,16 +144,15 @@ def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
     x = arguments.x
     if not x:
         raise TypeError(
-            f"{arguments.subject} has no differentiable input that gives its output a shape and a "
-            "dtype; expected a floating-point or complex input or an output, got neither. Pass "
+            f"{API}: without an output, '{arguments.name}' must get a floating-point or complex input, got none. Pass "
             "output=tf.TensorSpec(shape, dtype)."
         )
     try:
         shape = functools.reduce(tf.broadcast_static_shape, [spec.shape for spec in x])
     except ValueError as error:
         raise ValueError(
-            f"{API}: the differentiable inputs of '{arguments.name}' do not broadcast; expected shapes that "
-            f"broadcast, since there is no output, got {', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. "
-            "Pass output=tf.TensorSpec(shape, dtype) if it is not elementwise."
+            f"{API}: without an output, the differentiable inputs of '{arguments.name}' must broadcast, got "
+            f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. If it is not elementwise, pass "
+            "output=tf.TensorSpec(shape, dtype)."
         ) from error
     return tf.TensorSpec(shape, x[0].dtype)

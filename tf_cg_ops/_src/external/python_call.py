@@ -53,8 +53,8 @@ class ValueWithGradients(_Call):
         subject = self.arguments.subject
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
-                f"{subject} did not return its value with its gradient; expected a pair (value, gradients), got "
-                f"{text.describe_type(answer)}. End it with: return value, gradients"
+                f"{subject} must return a pair (value, gradients), got {text.describe_type(answer)}. End it with: "
+                "return value, gradients"
             )
         value = _to_array(subject, answer[0], "value", self.output.dtype)
         (expected,) = self.expected_shapes(x_shapes)
@@ -81,7 +81,7 @@ class ValueWithGradients(_Call):
 
     @property
     def dtype(self) -> tf.DType:
-        """The dtype of value and gradients: a real value has complex gradients with respect to complex inputs."""
+        """The dtype of value and gradients: complex if an input is, because its gradient is complex."""
         if self.output.dtype.is_complex or not any(spec.dtype.is_complex for spec in self.arguments.x):
             return self.output.dtype
         return tf.complex128 if self.output.dtype == tf.float64 else tf.complex64
@@ -99,8 +99,8 @@ class ValueWithGradients(_Call):
         hint = "The value has output.shape and a gradient output.shape + x.shape."
         if self.elementwise:
             hint = (
-                "Without an output, value and gradients have the shape to which the inputs broadcast: for anything "
-                "else pass output=tf.TensorSpec(shape, dtype)."
+                "Without an output, value and gradients have the shape to which the inputs broadcast. For any other "
+                "shape, pass output=tf.TensorSpec(shape, dtype)."
             )
         elif self.batched:
             hint = (
@@ -111,7 +111,7 @@ class ValueWithGradients(_Call):
 
 
 class Kept(NamedTuple):
-    """The residuals of a call, its arguments without a gradient, and the shapes of its inputs and of its value."""
+    """What a call keeps for its derivatives: residuals, arguments without a gradient, and shapes."""
 
     residuals: Any
     nondiff: dict[str, Any]
@@ -121,7 +121,7 @@ class Kept(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdjointCall(_Call):
-    """A call of a function with residuals, and of its `vjp` and `jvp` if somebody asks for them."""
+    """A call of a function that returns residuals, and later of its `vjp` and `jvp`."""
 
     vjp: Callable[..., Any]
     jvp: Callable[..., Any] | None
@@ -133,24 +133,24 @@ class AdjointCall(_Call):
         answer, x_shapes, nondiff = self.arguments.call(arrays)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
-                f"{subject} did not return its value with its residuals; expected a pair (value, residuals), since "
-                f"there is a vjp, got {text.describe_type(answer)}. End it with: return value, residuals"
+                f"{subject} must return a pair (value, residuals), since there is a vjp, got "
+                f"{text.describe_type(answer)}. End it with: return value, residuals"
             )
         values = []
         all_expected = self.expected_shapes(x_shapes)
         leaves = zip(self._leaves("value", answer[0], subject), self.specs, self._nouns, strict=True)
         for (leaf, spec, noun), expected in zip(leaves, all_expected, strict=True):
             value = _to_array(subject, leaf, noun, spec.dtype)
-            if value.shape != expected:  # The check takes longer than all the rest.
-                hint = f"It has the shape of output{', after that of the batch' if self.batched else ''}."
+            if value.shape != expected:  # Compared first, because the check below is slow.
+                hint = f"It has the shape {'[batch] + ' if self.batched else ''}output.shape."
                 if self.elementwise:
-                    hint = "Without an output it has the shape to which the inputs broadcast."
+                    hint = "Without an output, it has the shape to which the inputs broadcast."
                 _check_shape(subject, noun, value.shape, expected, hint)
             values.append(value)
         return values, Kept(answer[1], nondiff, x_shapes, [value.shape for value in values])
 
     def gradients(self, kept: Kept, needed: Sequence[bool], dys: Sequence[Any]) -> list[np.ndarray]:
-        """The vector-Jacobian products that are needed, from one upstream gradient for each leaf of the value."""
+        """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
         options = kept.nondiff | ({"needed": tuple(needed)} if self.takes_needed else {})
         subject = f"{API}: vjp of '{self.arguments.name}'"
         answer = _call(subject, "vjp", self.vjp, kept, dys, options)
@@ -164,7 +164,7 @@ class AdjointCall(_Call):
         return checked
 
     def tangents(self, kept: Kept, tangents: Sequence[Any]) -> list[np.ndarray]:
-        """The tangent of each leaf of the value that has one, from one tangent for each differentiable input."""
+        """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
         assert self.jvp is not None
         subject = f"{API}: jvp of '{self.arguments.name}'"
         leaves = self._leaves("tangent", _call(subject, "jvp", self.jvp, kept, tangents, kept.nondiff), subject)
@@ -192,7 +192,7 @@ class AdjointCall(_Call):
             return pytree.flatten_up_to(self.output, answer)
         except ValueError:
             raise ValueError(
-                f"{subject} returned a {noun} of another structure; expected that of output, {self.output}, got "
+                f"{subject} must return a {noun} with the structure of output, {self.output}, got "
                 f"{text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
 
@@ -222,7 +222,7 @@ def _call(
         ) from error
 
 
-_as_numpy = functools.cache(lambda dtype: dtype.as_numpy_dtype)  # The property takes longer than the copy below.
+_as_numpy = functools.cache(lambda dtype: dtype.as_numpy_dtype)  # The property is slower than the copy below.
 
 
 def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarray:
@@ -234,15 +234,15 @@ def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarr
     kind = array.dtype.kind
     if kind in "OSUmM":
         raise TypeError(
-            f"{subject} returned a {noun} that is not an array of numbers; expected numbers, got "
-            f"{text.describe(result)}. Return NumPy arrays."
+            f"{subject} must return an array of numbers as the {noun}, got {text.describe(result)}. Return a NumPy "
+            "array."
         )
     if kind == "c" and not dtype.is_complex:
         raise TypeError(
-            f"{subject} returned a complex {noun}; expected {dtype.name}, got {array.dtype.name}. Return its "
-            "real part, or make the dtype of output complex."
+            f"{subject} must return real numbers as the {noun}, got {array.dtype.name}. Return the real part, or make "
+            "the dtype of output complex."
         )
-    return array.astype(_as_numpy(dtype))  # A copy: the function may reuse its memory.
+    return array.astype(_as_numpy(dtype))  # A copy, because the function can reuse its memory.
 
 
 def _gradient_to_array(subject: str, gradient: Any, name: str, dtype: tf.DType) -> tuple[str, np.ndarray]:
@@ -250,23 +250,21 @@ def _gradient_to_array(subject: str, gradient: Any, name: str, dtype: tf.DType) 
     noun = f"gradient for {name!r}"
     if gradient is None:
         raise ValueError(
-            f"{subject} returned no {noun}; expected an array, got None. Name an input that has no gradient in "
-            "nondiff_argnames."
+            f"{subject} must return a {noun}, got None. Name an input that has no gradient in nondiff_argnames."
         )
     return noun, _to_array(subject, gradient, noun, dtype)
 
 
 def _check_shape(subject: str, noun: str, got: Shape, expected: tuple[int | None, ...], hint: str) -> None:
-    """Raises ValueError if a result has another shape than this, in which None stands for any size."""
+    """ValueError if a result has another shape than this one; None stands for any size."""
     if got != expected and not tf.TensorShape(expected).is_compatible_with(got):
         raise ValueError(
-            f"{subject} returned a {noun} of the wrong shape; expected {tf.TensorShape(expected)}, got "
-            f"{tf.TensorShape(got)}. {hint}"
+            f"{subject} must return a {noun} of shape {tf.TensorShape(expected)}, got {tf.TensorShape(got)}. {hint}"
         )
 
 
-# Arguments that one might return a gradient for.
-_TAKE_NONE = "Integers, bools and other values without a derivative take none."
+# Because people return gradients for these, too.
+_HAVE_NONE = "Integers, bools and other values without a derivative have none."
 
 
 def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> list[Any]:
@@ -276,7 +274,7 @@ def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> li
     is_pair = (
         is_list and len(gradients) == len(arguments.leaves) > 1 and any(g is None or np.ndim(g) for g in gradients)
     )
-    # With one input, a list may be the gradient itself, but not where other arguments could have the other entries.
+    # With one differentiable input, a list can be the gradient itself, unless its entries match all the arguments.
     if expected == 1 and not is_pair and not (is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)):
         return [gradients]
     if expected == 0 and gradients is None:
@@ -285,7 +283,7 @@ def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> li
         got = str(len(gradients)) if is_list else text.describe_type(gradients)
         raise ValueError(
             f"{subject} must return {text.count(expected, 'gradient')} (one for each differentiable input: "
-            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. {_TAKE_NONE} Name other inputs "
+            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. {_HAVE_NONE} Name other inputs "
             "that have no gradient in nondiff_argnames."
         )
     return list(gradients)

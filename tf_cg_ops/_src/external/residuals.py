@@ -1,7 +1,7 @@
-"""The residuals of Python functions, kept as long as a tape or a graph holds the token of the call that left them.
+"""Keeps the residuals of Python functions as long as a tape or a graph holds the token of their call.
 
-The garbage collector of Python cannot know when a graph needs them no more: a run may end without a gradient, by an
-error, or between two steps of a loop. A token is a tensor, which TensorFlow frees in all these cases.
+Python's garbage collector cannot know when a graph no longer needs them: a run can end without a gradient, with an
+error, or between two steps of a loop. A token is a tensor, and TensorFlow frees it in all these cases.
 """
 
 import atexit
@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, tf_internal
 
-# Its functions are quick, and need not release the lock of the interpreter.
+# PyDLL does not release the interpreter lock, and these functions are too quick to need that.
 _library = ctypes.PyDLL(str(library.PATH))
 _library.tf_cg_ops_take_released_token.restype = ctypes.c_int64
 _library.tf_cg_ops_token_is_live.argtypes = [ctypes.c_int64]
 
-# No lock: each access is one operation of the dictionary, and `_release` may interrupt any of them in this very thread.
+# Without a lock: each access is one operation of the dictionary, and `_release` can interrupt it in the same thread.
 _kept: dict[int, Any] = {}
 
 
@@ -29,7 +29,7 @@ def new_token() -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def keep(number: int, residuals: Any) -> None:
-    """Keeps residuals until the token of this number is gone, which it may be already: nobody asks for a gradient."""
+    """Keeps residuals until the token of this number is gone. Without a gradient, it can be gone already."""
     _release()
     _kept[number] = residuals
     if not _library.tf_cg_ops_token_is_live(number):
@@ -37,12 +37,12 @@ def keep(number: int, residuals: Any) -> None:
 
 
 def find(number: int) -> Any:
-    """The residuals under this number, whose token lives."""
+    """The residuals under this number, whose token must be alive."""
     return _kept[number]
 
 
-# A token dies in any thread, also in one that must not wait for Python. A pending call runs soon after, in the main
-# thread; if that is busy, the next call of a Python function releases as well.
+# A token can die in any thread, even in one that must not wait for Python. So a pending call releases the residuals
+# soon after, in the main thread; if that is busy, the next call of `keep` does it.
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 def _release_pending(_: Any) -> int:
     _release()
@@ -60,5 +60,5 @@ def _release() -> None:
 _library.tf_cg_ops_on_released_token(
     ctypes.cast(ctypes.pythonapi.Py_AddPendingCall, ctypes.c_void_p), ctypes.cast(_release_pending, ctypes.c_void_p)
 )
-# The interpreter takes no pending calls after its end, and tokens may outlive it.
+# Tokens can outlive the interpreter, which then takes no more pending calls.
 atexit.register(_library.tf_cg_ops_on_released_token, None, None)

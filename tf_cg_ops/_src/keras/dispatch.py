@@ -1,6 +1,6 @@
 """Calls with KerasTensors, the symbolic inputs of functional models, of Keras 3 and of tf_keras.
 
-Neither Keras is imported before one of its KerasTensors comes: then `keras3.py` or `keras2.py` handles the call.
+A Keras is imported only when one of its KerasTensors arrives. `keras3.py` or `keras2.py` then handles the call.
 """
 
 import functools
@@ -17,13 +17,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_keras_tensors(name: str, advice: str = "") -> Callable[[Function], Function]:
-    """Decorates the public function of this name, which then takes KerasTensors where it takes Tensors.
+    """Decorates the public function with this name, so that it also takes KerasTensors.
 
-    Where a call does not fit its signature, the error ends with the advice, by default the call to write.
+    If a call does not fit its signature, the error ends with `advice`, by default the call to write.
     """
 
     def decorate(function: Function) -> Function:
-        # AutoGraph would translate this library's code, too, and slow down tracing.
+        # AutoGraph would translate this library's code too, which slows down tracing.
         @tf.autograph.experimental.do_not_convert
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -49,9 +49,9 @@ def call_symbolically(package: str, function: Callable[..., Any], args: Any, kwa
 
 
 def package_of_keras_tensors(values: Any) -> str:
-    """The package of the first KerasTensor in nested lists, tuples and mappings; empty if there is none.
+    """The package of the first KerasTensor in nested lists, tuples and mappings; empty without one.
 
-    Written for speed: this runs in front of every call.
+    It has to be fast, because it runs before every call.
     """
     for value in values:
         package = _PACKAGES.get(type(value))
@@ -62,7 +62,7 @@ def package_of_keras_tensors(values: Any) -> str:
     return ""
 
 
-# By the type of the leaf; containers are not in it.
+# The package for each type of leaf; containers are not in it.
 _PACKAGES: dict[type, str] = {}
 
 
@@ -72,5 +72,5 @@ def _package_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return package_of_keras_tensors(value.values())
     names = [base.__module__.partition(".")[0] for base in type(value).__mro__ if base.__name__ == "KerasTensor"]
-    # In one step, since other threads read it.
+    # In one step, because other threads read it.
     return _PACKAGES.setdefault(type(value), next((name for name in names if name in registration.MODULES), ""))

@@ -1,4 +1,4 @@
-"""tf_keras, which is Keras 2: a call with its KerasTensors becomes a layer, as a call of a TensorFlow op does there."""
+"""Calls with KerasTensors of tf_keras: each becomes a layer, like a call of a TensorFlow op there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ class FunctionCall(node.FunctionCall, keras.layers.Layer):
     keras = keras
 
     def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
-        # A function casts nothing: without this, inputs would be cast to the dtype of the layer.
+        # A layer would cast its inputs to its own dtype, but a function casts nothing.
         super().__init__(function, arguments, **{"autocast": False, **kwargs})
 
     @staticmethod

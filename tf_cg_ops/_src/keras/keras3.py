@@ -1,4 +1,4 @@
-"""Keras 3: a call with its KerasTensors becomes an operation of a functional model, as a call of `keras.ops` does."""
+"""Calls with KerasTensors of Keras 3: each becomes an operation of the functional model, like a call of `keras.ops`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ class FunctionCall(node.FunctionCall, keras.Operation):
     @staticmethod
     def type_spec_of(tensor: Any) -> tf.TypeSpec:
         """The TypeSpec of a KerasTensor."""
-        # Only inputs tell whether they are sparse: Keras takes products with numbers for sparse, too.
+        # Trust `sparse` for inputs only: Keras also calls a product of a sparse Tensor and a number sparse.
         is_input = keras_internal.is_input(tensor, keras.layers.InputLayer)
         if is_input and tensor.sparse:
             return tf.SparseTensorSpec(tensor.shape, tensor.dtype)
@@ -33,7 +33,7 @@ class FunctionCall(node.FunctionCall, keras.Operation):
         return tf.TensorSpec(tensor.shape, tensor.dtype)
 
     def compute_output_spec(self, tensors: Any) -> Any:
-        """KerasTensors with the shapes and dtypes of the function's values."""
+        """Returns KerasTensors with the shapes and dtypes of the outputs."""
         results = self.trace([self.type_spec_of(tensor) for tensor in tensors])
         return tf.nest.map_structure(_to_keras_tensor, results)
 
@@ -48,9 +48,9 @@ registration.register(keras)
 
 
 def require_tensorflow(api: str) -> None:
-    """Raises RuntimeError if Keras computes with another backend."""
+    """Raises RuntimeError if Keras uses another backend than TensorFlow."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            f"{api}: Keras does not compute with TensorFlow here; expected the backend 'tensorflow', got "
-            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow in the environment, before Keras is imported."
+            f"{api}: the backend of Keras must be 'tensorflow', got {keras.backend.backend()!r}. Set "
+            "KERAS_BACKEND=tensorflow in the environment before Keras is imported."
         )

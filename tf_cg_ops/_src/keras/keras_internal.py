@@ -1,8 +1,8 @@
-"""Private names of Keras 3 and tf_keras, used here and nowhere else, each with the reason why no public name will do.
+"""Private names of Keras 3 and tf_keras. No other module uses any; a comment says why no public name will do.
 
-`tests/packaging/test_keras_internal.py` fails when a Keras changes one of them. Neither Keras is imported here: their
-modules are read only if they are loaded. `core.variables`, which lies below, reads the `_value` of a Variable itself:
-its public `value` may be rounded to 16 bits.
+`tests/packaging/test_keras_internal.py` fails when a Keras changes one of them. Neither Keras is imported here; their
+modules are only read if they are loaded already. One exception: `core.variables`, which must not import this module,
+reads the `_value` of a Variable, because its public `value` is rounded to 16 bits in mixed precision.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# The scopes that a thread has entered: mixed precision and stateless calls. Keras has functions to enter them, and none
-# that tells which one is entered. The module, the object that keeps them, and its attributes:
+# Mixed precision and stateless calls are scopes of a thread. Keras has public functions to enter them, but none that
+# tells which are entered. For each Keras: the module, the object that stores them, and its attributes.
 KERAS3 = ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", ("autocast_scope", "stateless_scope"))
 KERAS2 = ("tf_keras.src.mixed_precision.autocast_variable", "_autocast_dtype", ("dtype",))
 
 
 def current_scopes() -> tuple[Any, ...] | None:
-    """The scopes of this thread, for `scopes_entered`; None for none. Written for speed: every call asks."""
+    """The scopes of this thread, for `scopes_entered`, or None. It has to be fast, because every call asks."""
     keras3, keras2 = sys.modules.get(KERAS3[0]), sys.modules.get(KERAS2[0])
     autocast = stateless = dtype = None
     if keras3 is not None:
@@ -31,7 +31,7 @@ def current_scopes() -> tuple[Any, ...] | None:
 
 @contextlib.contextmanager
 def scopes_entered(scopes: tuple[Any, ...] | None) -> Iterator[None]:
-    """A context in which these scopes, and no others, are entered."""
+    """A context in which exactly these scopes are entered."""
     before = current_scopes()
     _enter(scopes)
     try:
@@ -55,10 +55,10 @@ def is_stateless() -> bool:
     return (current_scopes() or (None, None, None))[1] is not None
 
 
-# Keras forwards arguments such as `training` from the layer that is called to the layers inside of it; no public name
-# tells them.
+# Keras forwards arguments such as `training` from the layer that is called to the layers inside. No public name tells
+# which.
 def state_of_call() -> tuple[Any, ...]:
-    """Everything of Keras around a call that changes a trace of layers: its scopes and the arguments it forwards."""
+    """What changes a trace of layers: the scopes of Keras, and the arguments that it forwards."""
     # Keras 3 makes a new scope for each call of a layer.
     autocast, stateless, dtype = current_scopes() or (None, None, None)
     forwarded = {}
@@ -75,7 +75,7 @@ def state_of_call() -> tuple[Any, ...]:
 
 
 def entry_layer() -> Any:
-    """The outermost layer of Keras 3 that is called; None outside of calls."""
+    """The outermost layer of Keras 3 that is being called, or None."""
     call = _call_of_keras3()
     return None if call is None else call.entry_layer
 
@@ -86,14 +86,14 @@ def _call_of_keras3() -> Any:
 
 
 def forward_arguments(wrapper: Any, layer: Any) -> None:
-    """Makes Keras forward through a wrapper the arguments that it forwards through the layer inside."""
+    """Makes Keras forward the same arguments through a wrapper as through the layer inside."""
     if hasattr(layer, "_call_context_args"):  # Older versions of tf_keras forward `training` by themselves.
         wrapper._register_call_context_args(*layer._call_context_args)
 
 
 # Masks are attributes of Tensors. Keras sets them itself only in the call of a layer.
 def mask_of(tensor: Any) -> Any:
-    """The mask that Keras attached to a Tensor; None if there is none."""
+    """The mask that Keras attached to a Tensor, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
@@ -102,9 +102,9 @@ def set_mask(tensor: Any, mask: Any) -> None:
     tensor._keras_mask = mask
 
 
-# The public list of layers that a layer holds is that of a model alone.
+# Only models have a public list of their layers.
 def is_layer(value: Any) -> bool:
-    """Whether `layers_in` takes it."""
+    """Whether the value is a layer."""
     return hasattr(value, "_flatten_layers")
 
 
@@ -113,11 +113,11 @@ def layers_in(layer: Any) -> list[Any]:
     return list(layer._flatten_layers())
 
 
-# The public `losses` also has those of weights, and is a copy.
+# The public `losses` is a copy, and includes the losses of weights.
 def losses_in(layer: Any) -> dict[str, list[Any]]:
-    """The lists in which the layer, and layers inside of it, keep the losses of their calls; none for None.
+    """The lists in which the layer and its inner layers store the losses of their calls; empty for None.
 
-    tf_keras has two: for this thread, and for the shapes of a functional model.
+    A layer of tf_keras has two: one for this thread, one for the shapes of a functional model.
     """
     layers = enumerate([] if layer is None else layers_in(layer))
     found = {f"{name}:{i}": getattr(each, name, None) for i, each in layers for name in ("_eager_losses", "_losses")}
@@ -125,7 +125,7 @@ def losses_in(layer: Any) -> dict[str, list[Any]]:
 
 
 def clear_losses(layer: Any) -> None:
-    """Forgets the losses of earlier calls, as Keras does at the beginning of the outermost one."""
+    """Drops the losses of earlier calls, as Keras does at the start of the outermost call."""
     layer._clear_losses()
 
 
@@ -134,20 +134,20 @@ def has_default_build(layer: Any) -> bool:
     return getattr(layer.build, "_is_default", False)
 
 
-# A KerasTensor has no public link to its layer. It has no history when Keras asks for shapes alone.
+# A KerasTensor has no public link to its layer, and no history while Keras computes shapes.
 def is_input(tensor: Any, input_layer: type) -> bool:
     """Whether a KerasTensor of Keras 3 is an input of a model."""
     history = getattr(tensor, "_keras_history", None)
     return history is not None and isinstance(history.operation, input_layer)
 
 
-# tf_keras has no public way to say it.
+# tf_keras has no public name for it.
 def has_mask_of_call(wrapper: type) -> None:
-    """Marks a layer of tf_keras whose masks come out of its call: `compute_mask` of a model would call it once more."""
+    """Says that masks come out of the call of this tf_keras layer; `compute_mask` of a model would call it again."""
     wrapper._compute_output_and_mask_jointly = True  # type: ignore[attr-defined]
 
 
-# Keras has no setting for the function that recomputes in `keras.RematScope`.
+# Keras has no public way to replace the function that recomputes in `keras.RematScope`.
 def core_of_tensorflow_backend() -> Any:
-    """The module in which Keras 3 has the basic functions of TensorFlow's backend."""
+    """The module of Keras 3 with the basic functions of its TensorFlow backend."""
     return importlib.import_module("keras.src.backend.tensorflow.core")

@@ -1,4 +1,4 @@
-"""A function call as a node of a functional model, for both Kerases."""
+"""A function call as a node of a functional model, for Keras 3 and tf_keras."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tf_cg_ops._src.keras.registration import function_config, function_from_con
 
 
 class FunctionCall:
-    """The base of the node classes of both Kerases: the function, its other arguments, and how they are saved.
+    """The base of the node classes: holds the function and its other arguments, and saves them.
 
     `arguments` is a pair of positional and keyword arguments, with a `serialization.Placeholder` for each KerasTensor.
     """
@@ -44,17 +44,17 @@ class FunctionCall:
     def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._function = function
-        # Behind a function: Keras would wrap and track a structure.
+        # A function, because Keras would wrap and track a structure.
         self._arguments = lambda: arguments
 
     def call(self, tensors: Any) -> Any:
         """Calls the function with `tensors` in place of the KerasTensors."""
         return self._compute(tensors)
 
-    # AutoGraph would translate it. Not so `call`, whose signature Keras 2 looks at.
+    # Not translated by AutoGraph. The decorator would hide the signature of `call`, which Keras 2 reads.
     @tf.autograph.experimental.do_not_convert
     def _compute(self, tensors: Any) -> Any:
-        tensors = tf.nest.flatten(tensors)  # Keras 2 turns a list of one into that one when it loads a model.
+        tensors = tf.nest.flatten(tensors)  # Keras 2 loads a list of one Tensor as that Tensor.
         args, kwargs = serialization.map_leaves(
             self._arguments(), lambda leaf: tensors[leaf.index] if isinstance(leaf, serialization.Placeholder) else leaf
         )
@@ -63,7 +63,7 @@ class FunctionCall:
     def trace(self, specs: list[tf.TypeSpec]) -> Any:
         """Traces the call for inputs of these specs; raises an error if a functional model cannot hold it.
 
-        Exceptions of the function arrive without the text that Keras writes around them.
+        So exceptions of the function arrive without the text that Keras adds.
         """
         results = []
         traced = tf.function(lambda tensors: results.append(self.call(tensors)), autograph=False)
@@ -71,38 +71,37 @@ class FunctionCall:
         api = getattr(self._function, "api", self._function.__name__)
         function = unqualified_name(self._function)
         variables = text.quoted(variable.name for variable in graph.trainable_variables)
-        if variables:  # The model would silently neither train nor save them.
+        if variables:
             raise ValueError(
-                f"{api}: '{function}' reads trainable variables, of which a functional model would not know; expected "
-                f"a function of its arguments alone, got one that reads {variables}. Call it in the call() of a "
-                "keras.layers.Layer that holds them."
+                f"{api}: '{function}' must not read trainable variables in a functional model, which would neither "
+                f"train nor save them, got {variables}. Call it in the call() of a keras.layers.Layer that holds them."
             )
         for result in tf.nest.flatten(results[0]):
             if not tf.is_tensor(result):
                 raise TypeError(
-                    f"{api}: '{function}' returns what no functional model can hold; expected Tensors, got a "
-                    f"{type(result).__name__} among them. Return Tensors alone."
+                    f"{api}: '{function}' must return only Tensors in a functional model, got a "
+                    f"{type(result).__name__} among them."
                 )
         return results[0]
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration that Keras saves: the function by its registered name, and the other arguments."""
+        """Returns what Keras saves: the registered name of the function, and the other arguments."""
         encoded = serialization.encode(unqualified_name(self._function), self._arguments())
         return super().get_config() | function_config(self._function) | {"arguments": encoded}  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The node of a configuration."""
+        """Makes the node from its configuration."""
         config = dict(config)
         function = function_from_config({"function": config.pop("function"), "recipe": config.pop("recipe", None)})
         return cls(function, serialization.decode(config.pop("arguments")), **config)
 
 
 def unqualified_name(function: Callable[..., Any]) -> str:
-    """The name of a function in messages and models, without that of its class."""
+    """The name of a function in messages and models, without its class."""
     return text.name_of(function).rpartition(".")[2]
 
 
 def _to_identifier(name: str) -> str:
-    """A name that TensorFlow takes for a scope, and Keras for a node."""
+    """A name that is valid for a scope of TensorFlow and a node of Keras."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "function"

@@ -1,4 +1,4 @@
-"""The names under which a Keras saves functions and classes of this library, and finds them again."""
+"""The names by which Keras saves functions and classes of this library and finds them again."""
 
 import importlib
 import sys
@@ -13,16 +13,16 @@ PACKAGE = "tf_cg_ops"
 # The module here for each Keras package.
 MODULES = {"keras": "keras3", "tf_keras": "keras2"}
 
-# The functions that take KerasTensors, by the name under which Keras saves them.
+# The functions that take KerasTensors, by their names in files.
 functions: dict[str, Callable[..., Any]] = {}
-# The decorators that make the same function again from the function inside and their options, by their names.
+# The decorators by name. Called with the function inside and the saved options, they make the same function again.
 makers: dict[str, Callable[..., Any]] = {}
 # The classes that Keras saves by name.
 classes: list[type] = []
 
 
 def register(keras: Any) -> None:
-    """Registers the public functions and the classes of decorated functions with a Keras."""
+    """Registers the public functions, and the classes of decorated functions, with a Keras."""
     for name, function in functions.items():
         keras.saving.register_keras_serializable(PACKAGE, name)(function)
     for each in classes:
@@ -30,7 +30,7 @@ def register(keras: Any) -> None:
 
 
 def loaded_modules() -> list[str]:
-    """The names in `MODULES` of each Keras that is loaded."""
+    """The names in `MODULES` for each imported Keras."""
     return [module for package, module in MODULES.items() if package in sys.modules]
 
 
@@ -44,9 +44,9 @@ def _loaded_kerases() -> list[Any]:
 
 
 def function_config(function: Callable[..., Any]) -> dict[str, Any]:
-    """The configuration of a decorated function: its registered name, or its own if it has none.
+    """What to save for a decorated function: its registered name, or else its own name.
 
-    A function of TensorFlow or Keras, decorated or not, has the recipe that makes it again.
+    For a function of TensorFlow or Keras, decorated or not, also the recipe that makes it again.
     """
     python_name = function.__name__
     names = [keras.saving.get_registered_name(function) for keras in _loaded_kerases()]
@@ -63,21 +63,20 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     if public_name:
         inside_name = f"{package}.{public_name}"
         raise ValueError(
-            f"{getattr(function, 'api', '')}: Keras cannot save this decorated {inside_name}, because it would not "
-            f"find the function again. Call {inside_name} in a function of your own, decorate that, and register it "
-            "with @keras.saving.register_keras_serializable() on top."
+            f"{getattr(function, 'api', '')}: Keras could not find this decorated {inside_name} again to load it. Call "
+            f"{inside_name} in a function of your own, decorate that, and register it with "
+            "@keras.saving.register_keras_serializable() on top."
         )
     if not python_name.isidentifier():
         raise ValueError(
-            "tf_cg_ops: Keras saves functions by their names, and this one has none; expected a function made "
-            f"with def, got {name!r}. Decorate a named function, and register it with "
-            "@keras.saving.register_keras_serializable() on top."
+            f"tf_cg_ops: Keras saves functions by their names, so they must be made with def, got {name!r}. Decorate a "
+            "named function, and register it with @keras.saving.register_keras_serializable() on top."
         )
     return {"function": name}
 
 
 def argument_config(value: Any) -> Any:
-    """The configuration of an argument that may be a function."""
+    """What to save for an argument that can be a function."""
     return function_config(value) if callable(value) else value
 
 
@@ -87,7 +86,7 @@ def argument_from_config(config: Any) -> Any:
 
 
 def _public_name(function: Any) -> tuple[str, str]:
-    """The package and the name in it, such as ("tf", "math.round"); empty for the functions of others."""
+    """The package and the name in it, such as ("tf", "math.round"); empty if neither TensorFlow nor Keras has it."""
     name = getattr(function, "__name__", "")
     packages = {"tf": tf} | {package: _keras_of(MODULES[package]) for package in MODULES if package in sys.modules}
     for package, root in packages.items():
@@ -98,21 +97,21 @@ def _public_name(function: Any) -> tuple[str, str]:
 
 
 def function_from_config(config: dict[str, Any]) -> Callable[..., Any]:
-    """The inverse of `function_config`: the function among the registered ones and `custom_objects`."""
+    """The inverse of `function_config`. It looks among the registered functions and `custom_objects`."""
     name, recipe = config["function"], config.get("recipe")
     if recipe:
         function: Any = _keras_of(MODULES[recipe["package"]]) if "package" in recipe else tf
         for part in recipe["of"].split("."):
             function = getattr(function, part)
         return makers[recipe["decorator"]](function, **recipe["options"]) if "decorator" in recipe else function
-    if callable(name):  # Keras 2, for H5 files, replaces registered names by their functions.
+    if callable(name):  # For H5 files, Keras 2 has already replaced the name by the function.
         return name
     for keras in _loaded_kerases():
         function = keras.saving.get_registered_object(name)
         if function is not None:
             return function
     raise ValueError(
-        f"tf_cg_ops: the model calls a function that Keras does not know; expected {name!r} among the registered "
-        "ones, got none. Run the code that decorates it with @keras.saving.register_keras_serializable() first, "
-        f"or pass custom_objects={{{name!r}: the function}}."
+        f"tf_cg_ops: a function must be registered with Keras before its model is loaded, got {name!r}. Run the code "
+        "that decorates it with @keras.saving.register_keras_serializable() first, or pass "
+        f"custom_objects={{{name!r}: the function}}."
     )

@@ -1,8 +1,8 @@
-"""Saves the arguments of a call in a functional model as JSON: value, type and dtype come back exactly.
+"""Saves the arguments of a call in a functional model as JSON, with exact values, types and dtypes.
 
-`keras.saving.serialize_keras_object` does not serve, neither in Keras 3 nor in tf_keras: tuples come back as lists,
-DTypes as strings, NumPy scalars as Python numbers, Variables as Tensors, a string that is a registered name as its
-object; an empty array loses its shape; complex numbers raise a TypeError.
+`keras.saving.serialize_keras_object` of Keras 3 and tf_keras is not exact: tuples come back as lists, DTypes as
+strings, NumPy scalars as Python numbers, Variables as Tensors, and a string that is a registered name as its object. An
+empty array loses its shape, and complex numbers raise a TypeError.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Placeholder:
-    """Stands for the KerasTensor of this index among the arguments."""
+    """Replaces the KerasTensor with this index in the arguments."""
 
     index: int
 
 
 class _EncodedVariable(dict):
-    """The encoded value of a Variable. A clone, which is made without a file, shares the Variable itself."""
+    """The encoded value of a Variable, with the Variable itself for a clone, which is made without a file."""
 
     variable: Any
 
 
 def map_leaves(structure: Any, function: Callable[[Any], Any]) -> Any:
-    """The structure of lists, tuples and dictionaries with `function` applied to each leaf."""
+    """Applies `function` to each leaf in lists, tuples and dicts."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*(map_leaves(item, function) for item in structure))
     if isinstance(structure, tuple):
@@ -46,18 +46,17 @@ def encode(function: str, arguments: Any) -> dict[str, Any]:
         return {"args": [_encode(value) for value in args], "kwargs": {k: _encode(v) for k, v in kwargs.items()}}
     except _NotSerializableError as error:
         raise TypeError(
-            f"tf_cg_ops: an argument of '{function}' would not come back from a file as what it is; expected "
-            f"numbers, strings, dense Tensors, arrays, and lists, tuples and dictionaries of them, got {error}. "
-            "Pass it in the call() of a keras.layers.Layer."
+            f"tf_cg_ops: the arguments of '{function}' in a saved model must be numbers, strings, dense Tensors, "
+            f"arrays, or lists, tuples and dicts of them, got {error}. Pass it in the call() of a keras.layers.Layer."
         ) from None
 
 
 class _NotSerializableError(Exception):
-    """Describes a value that no file would return as it was."""
+    """Describes a value that cannot be saved exactly."""
 
 
 def _encode(value: Any) -> dict[str, Any]:
-    """One entry: the type of the value, and its content."""
+    """A dict with one entry: the type of the value, and its content."""
     if isinstance(value, Placeholder):
         return {"keras_tensor": value.index}
     if value is None or type(value) in (bool, int, float, str):
@@ -76,7 +75,7 @@ def _encode(value: Any) -> dict[str, Any]:
         return encoded
     if isinstance(value, (tf.Tensor, np.ndarray, np.generic)):
         array = np.asarray(value)
-        if array.dtype.kind in "biufcV":  # V: the 16-bit float that NumPy does not know.
+        if array.dtype.kind in "biufcV":  # V: bfloat16, which NumPy does not know.
             array_type = "tensor" if isinstance(value, tf.Tensor) else "array"
             return {array_type: [array.tobytes().hex(), list(array.shape), array.dtype.name]}
         raise _NotSerializableError(f"a {type(value).__name__} of dtype {array.dtype}")

@@ -1,6 +1,6 @@
 """The layers for tf_keras, which is Keras 2.
 
-A class inherits no `__doc__`, which documentation tools read: each takes that of its mixin.
+Classes do not inherit `__doc__`, which documentation tools read, so each class sets it to its mixin's.
 """
 
 from tf_cg_ops._src.keras import keras_internal

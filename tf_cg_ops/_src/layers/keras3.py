@@ -1,6 +1,6 @@
 """The layers for Keras 3.
 
-A class inherits no `__doc__`, which documentation tools read: each takes that of its mixin.
+Classes do not inherit `__doc__`, which documentation tools read, so each class sets it to its mixin's.
 """
 
 import inspect
@@ -49,16 +49,16 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
     keras = keras
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Builds the layer first, if it needs all arguments for that."""
+        """Builds the layer first, if that needs all the arguments."""
         if not self.layer.built and _needs_a_call(self.layer):
             keras.Operation.compute_output_spec(self, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """KerasTensors with the shapes and dtypes that the layer returns."""
+        """Returns KerasTensors with the shapes and dtypes of the outputs."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 def _needs_a_call(layer: Any) -> bool:
-    """Whether `build` of the layer alone does not build it: it takes several shapes, or is not overridden."""
+    """Whether the layer must be called to build it: its `build` takes several shapes, or is Keras's default."""
     return keras_internal.has_default_build(layer) or len(inspect.signature(layer.build).parameters) != 1

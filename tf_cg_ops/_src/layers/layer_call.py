@@ -1,7 +1,7 @@
-"""Calls of Keras layers through `recompute_grad`: masks and losses go in and come out as Tensors.
+"""Calls of Keras layers through `recompute_grad`, with their masks and losses.
 
-Keras attaches a mask to a Tensor, and a layer keeps the losses of its calls. A trace has Tensors of its own, so masks
-become arguments there, and masks and losses become results.
+Keras attaches a mask to a Tensor, and a layer stores the losses of its calls. A trace has its own Tensors, so masks
+become arguments of the traced function, and masks and losses become results.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from tf_cg_ops._src.memory.checkpoint_name import Keep
 def recompute(
     api: str, keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """The value of a layer, or of a function that calls layers, with a gradient that computes it again.
+    """Calls a layer, or a function that calls layers, with a gradient that runs it again.
 
-    `owner` is the layer around it, or itself, whose losses come out of the call; None for no layer.
+    `owner` is the layer whose losses to collect: the layer itself, or one around it, or None.
     """
-    if keras_internal.is_stateless():  # Updates of variables are Tensors there, which could not leave the trace.
+    if keras_internal.is_stateless():  # Updated variables are Tensors there, and could not leave a trace.
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
     arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
@@ -42,7 +42,7 @@ def recompute(
 
 
 class _LayerCall:
-    """The call as a function of Tensors."""
+    """The call as a function of Tensors, masks included."""
 
     def __init__(self, function: Callable[..., Any], owner: Any) -> None:
         layer = function.__self__ if isinstance(function, types.MethodType) else function
@@ -60,7 +60,7 @@ class _LayerCall:
 
 
 def _state_of(layer: Any) -> str:
-    """Everything in the attributes of layers that Keras itself changes, and that changes a trace."""
+    """The attributes of layers that Keras itself changes, and that need a new trace."""
     if layer is None or not tf.executing_eagerly():
         return ""
     layers = keras_internal.layers_in(layer)
@@ -80,7 +80,7 @@ def _set_masks(structure: Any, masks: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def _losses_taken_from(layer: Any) -> Iterator[dict[str, list[tf.Tensor]]]:
-    """Takes the losses that the layer, and layers inside of it, add in this context, by the keys of their lists."""
+    """Takes the losses that the layer and its inner layers add in this context, by the keys of their lists."""
     taken: dict[str, list[tf.Tensor]] = {}
     before = {id(losses): list(losses) for losses in keras_internal.losses_in(layer).values()}
     try:

@@ -1,4 +1,6 @@
-"""The code of the Keras layers, written once: `keras3.py` and `keras2.py` derive a class of either Keras from each."""
+"""The code of the Keras layers, from which `keras3.py` and `keras2.py` make the classes for each Keras."""
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
 from tf_cg_ops._src.core.text import quoted
+from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
@@ -17,36 +20,35 @@ from tf_cg_ops._src.ready_made.scale import scaled
 from tf_cg_ops._src.ready_made.straight_through import DERIVATIVES, with_surrogate
 from tf_cg_ops._src.ready_made.watch import check_arguments, watched
 
-_Base: Any = object  # A layer of either Keras comes behind it.
+_Base: Any = object  # In each class, a Keras layer follows it.
 
 
 class _Layer(_Base):
-    """The base of all layers: masks pass through, and a parameter (factor or limit) may change without a new trace."""
+    """The base of all layers: passes masks through, and holds a factor or limit that can change without retracing."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self._parameter: Any = None  # A weight of the layer, a Variable or a Tensor.
-        self._initial_value: Any = None  # Of the weight.
+        self._initial_value: Any = None  # What the weight starts with.
 
     @property
     def _api(self) -> str:
-        """The name of the layer in messages: the library's, also for a subclass that a user wrote."""
+        """The name of the layer in messages; for a subclass that you write, the library's class."""
         return f"layers.{next(base.__name__ for base in type(self).__mro__ if base.__module__ == __name__)}"
 
     def _set_parameter(self, name: str, value: Any) -> None:
-        """Makes a weight of a number or an array; keeps a Variable or a Tensor as it is."""
+        """Turns a number or an array into a weight; keeps a Variable or a Tensor as it is."""
         if getattr(value, "trainable", False):
             raise ValueError(
-                f"{self._api}: {name} has no gradient, and would count among what is trained; "
-                "expected a number or a Variable that is not trainable, got one that is. Make it with "
-                "trainable=False."
+                f"{self._api}: {name} must be a number or a Variable that is not trainable, got a trainable one, "
+                "which would have no gradient. Make it with trainable=False."
             )
         static_value = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
         if static_value is None:
             self._parameter = value
             return
-        # Not `static_value` of a Python number, which would be rounded to float32.
+        # For a Python number, `static_value` would be rounded to float32.
         initial_value = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
         self._initial_value = initial_value.tolist()
         is_keras3 = "autocast" in inspect.signature(self.add_weight).parameters
@@ -55,24 +57,24 @@ class _Layer(_Base):
             shape=initial_value.shape,
             initializer=lambda shape, dtype=None, **_: tf.constant(initial_value, dtype),
             trainable=False,
-            # Otherwise mixed precision reads the weight in 16 bits, in which a limit may be infinite.
+            # Otherwise mixed precision casts the weight to 16 bits, where a large limit becomes infinite.
             **{"autocast" if is_keras3 else "experimental_autocast": False},
         )
 
     def _parameter_config(self, name: str) -> Any:
-        """The parameter as numbers: what a weight started with, for its own value is saved with the weights."""
+        """The parameter as numbers. For a weight: its initial value, because its value is saved with the weights."""
         if self._initial_value is not None:
             return self._initial_value
         static_value = tf.get_static_value(tf.convert_to_tensor(self._parameter))
         if static_value is None:
             raise ValueError(
-                f"{self._api}: {name} has no value to be saved; expected a number or a Variable, "
-                "got a Tensor of a graph. Pass the Tensor with each call, or hold its value in a Variable."
+                f"{self._api}: {name} must be a number or a Variable to be saved, got a Tensor of a graph. Pass the "
+                "Tensor with each call, or assign its value to a Variable."
             )
         return static_value.tolist()
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves a weight or a Variable: a layer that is made from the configuration has a weight for either."""
+        """Saves the value of the weight or Variable. The layer that loads it has a weight."""
         if hasattr(self._parameter, "assign"):
             store["0"] = np.asarray(tf.convert_to_tensor(self._parameter))
 
@@ -82,15 +84,12 @@ class _Layer(_Base):
             self._parameter.assign(np.asarray(store["0"]))
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
-        """The shape of the inputs."""
+        """Returns the shape of the inputs."""
         return inputs_shape
 
 
 class EmbedGradient(_Layer):
-    """Returns `fx` with `gx` as its derivative with respect to `x`: `tf_cg_ops.embed_gradient` as a layer.
-
-    Compared with `tf_cg_ops.embed_gradient`: the same formula, shapes and errors. The function itself works in
-    functional models, too.
+    """Returns `fx`, with `gx` as its derivative with respect to `x`.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -105,29 +104,29 @@ class EmbedGradient(_Layer):
     >>> tape.gradient(y, v, output_gradients=tf.constant([[1.0, 10.0, 100.0]])).numpy().tolist()
     [[0.5, 10.0, 10.0]]
 
+    It is `tf_cg_ops.embed_gradient` as a layer. The function works in functional models, too.
+
     Args:
       axis: The event dimensions of `x`: None, an int or a sequence of ints.
-      fx_gx_manually_stopped: Whether gradients flow into the graph behind `fx` and `gx`.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      fx_gx_manually_stopped: Whether gradients flow into what computes `fx` and `gx`.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
-      inputs: A list `[fx, gx, x]`; `gx` and `x` may be lists of the same length.
+      inputs: A list `[fx, gx, x]`. For several `x`, pass `gx` and `x` as lists of the same length.
     """
 
-    def __init__(
-        self, *, axis: int | Sequence[int] | None = (), fx_gx_manually_stopped: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, axis: Axis = (), fx_gx_manually_stopped: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._axis = to_axis(self._api, axis)
         self._manually_stopped = to_stopped(self._api, fx_gx_manually_stopped)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses several arguments, of which Keras would say no more than that they are too many."""
+        """Refuses several arguments with a better message than Keras's."""
         if len(args) > 1:
             raise TypeError(f"{self._api}: the inputs must be one list, got {len(args)} arguments. Write [fx, gx, x].")
         return super().__call__(*args, **kwargs)
 
-    def call(self, inputs: Sequence[Any]) -> tf.Tensor:
+    def call(self, inputs: Sequence[Structure]) -> tf.Tensor:
         """Returns `fx` with its derivative."""
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
             raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
@@ -135,14 +134,14 @@ class EmbedGradient(_Layer):
         gx = lazy_gx.called_or_lazy(self._api, fx, gx, x, self._manually_stopped)
         try:
             return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
-        except ValueError as error:  # From the op, while tracing; from its kernel, otherwise.
+        except ValueError as error:  # From the op while tracing. In eager mode the kernel raises the other error.
             raise ValueError(str(error).replace("embed_gradient:", f"{self._api}:")) from error
         except tf.errors.InvalidArgumentError as error:
             message = error.message.replace("embed_gradient:", f"{self._api}:")
             raise tf.errors.InvalidArgumentError(error.node_def, error.op, message) from error
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
-        """The shape of `fx`."""
+        """Returns the shape of `fx`."""
         is_one_shape = not isinstance(inputs_shape, (list, tuple)) or any(
             size is None or isinstance(size, int) for size in inputs_shape
         )
@@ -151,16 +150,16 @@ class EmbedGradient(_Layer):
         return inputs_shape[0]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         return super().get_config() | {"axis": self._axis, "fx_gx_manually_stopped": self._manually_stopped}
 
 
 def _not_three_inputs(number: int | None) -> Exception:
-    """The error for a list of another length, or for no list."""
-    got = "no list" if number is None else f"a list of {number}"
+    """The error for a list of this length, or for something else than a list."""
+    got = "a single input" if number is None else f"a list of {number}"
     message = (
-        f"layers.EmbedGradient: the inputs must be a list [fx, gx, x], got {got}. Pass several x, and the gx of each, "
-        "as lists inside of that list."
+        f"layers.EmbedGradient: the inputs must be a list [fx, gx, x], got {got}. For several x, write "
+        "[fx, [gx1, gx2], [x1, x2]]."
     )
     return TypeError(message) if number is None else ValueError(message)
 
@@ -170,46 +169,37 @@ class _GradientFactor(_Layer):
 
     _reverse: bool
 
-    def __init__(self, factor: Any, **kwargs: Any) -> None:
+    def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         to_real(self._api, "factor", factor, tf.float32)
         self._set_parameter("factor", factor)
 
-    def call(self, inputs: Any, factor: Any = None) -> tf.Tensor:
+    def call(self, inputs: TensorLike, factor: TensorLike = None) -> tf.Tensor:
         """Returns the input."""
         return scaled(self._api, inputs, self._parameter if factor is None else factor, self._reverse)
 
-    # Keras passes the shape of each argument that is a Tensor, by name.
+    # Keras passes the shape of each Tensor argument by name.
     def compute_output_shape(self, inputs_shape: Any, factor_shape: Any = None) -> Any:
-        """The shape of the inputs."""
+        """Returns the shape of the inputs."""
         return inputs_shape
 
     @property
-    def factor(self) -> Any:
-        """The weight, Variable or Tensor that holds the factor; a number that you assign takes effect at once."""
+    def factor(self) -> TensorLike:
+        """The weight, Variable or Tensor that holds the factor. An assigned number takes effect at once."""
         return self._parameter
 
     @factor.setter
-    def factor(self, value: Any) -> None:
+    def factor(self, value: TensorLike) -> None:
         to_real(self._api, "factor", value, tf.float32)
         self._parameter.assign(value)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         return super().get_config() | {"factor": self._parameter_config("factor")}
 
 
 class GradientReversal(_GradientFactor):
     """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
-
-    Put it between features and a domain classifier: in one training step, the classifier learns to tell the domains
-    apart, and the features learn to hide them.
-
-    The factor can change without retracing: assign to `layer.factor`, make the layer with a Variable or a Tensor, or
-    pass a factor with each call. A number becomes a weight that is not trained and is saved with the others. A Variable
-    is loaded as a number.
-
-    Compared with `tf_cg_ops.reverse_gradient`: the same formula and errors.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -221,29 +211,34 @@ class GradientReversal(_GradientFactor):
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [-0.5, -5.0]
 
+    Put it between features and a domain classifier: the classifier learns to tell the domains apart, and in the same
+    step the features learn to hide them.
+
+    You can change the factor without retracing: assign to `layer.factor`, make the layer with a Variable or a Tensor,
+    or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights. A
+    loaded layer has a weight instead of a Variable.
+
+    It is `tf_cg_ops.reverse_gradient` as a layer.
+
     Args:
-      factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
-      factor: For this call, replaces the factor of the layer: a number or a Tensor, for example from a schedule.
+      factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
     _reverse = True
 
-    def __init__(self, factor: Any = 1.0, **kwargs: Any) -> None:
+    def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
 class GradientScale(_GradientFactor):
     """Returns its input, with the gradient scaled: `dx = factor * dy`.
-
-    The factor can change without retracing, as in `GradientReversal`.
-
-    Compared with `tf_cg_ops.scale_gradient`: the same formula and errors.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -255,29 +250,26 @@ class GradientScale(_GradientFactor):
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [0.5, 5.0]
 
+    It is `tf_cg_ops.scale_gradient` as a layer. You can change the factor as in `GradientReversal`.
+
     Args:
-      factor: A number, an array that broadcasts to the input, a Variable that is not trainable, or a Tensor.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
-      factor: For this call, replaces the factor of the layer: a number or a Tensor, for example from a schedule.
+      factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
     """
 
     _reverse = False
 
-    # Otherwise Python's message for a missing factor would name the base class.
-    def __init__(self, factor: Any, **kwargs: Any) -> None:
+    # So that Python's message for a missing factor names this class.
+    def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
 class GradientClip(_Layer):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
-
-    The limit can change without retracing, as the factor of `GradientReversal`: assign to `layer.limit`.
-
-    Compared with `tf_cg_ops.clip_gradient`: the same formulas and errors. An optimiser's `clipnorm` clips the gradients
-    of weights, after they are summed.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -289,12 +281,15 @@ class GradientClip(_Layer):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist()
     [1.5, -2.0]
 
+    It is `tf_cg_ops.clip_gradient` as a layer. To change the limit without retracing, assign to `layer.limit`. An
+    optimizer's `clipnorm` is something else: it clips the gradients of weights.
+
     Args:
-      value: The limit of each element: a number, a Variable that is not trainable, or a Tensor.
-      norm: The limit of the norm of each tensor's gradient, likewise.
-      global_norm: The limit of the norm of the gradients of all inputs together, likewise.
-      axis: With `norm`: the dimensions that each norm is taken over.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      value: The limit for each element: a number, a Variable with `trainable=False`, or a Tensor.
+      norm: The limit for the norm of each Tensor's gradient, given like `value`.
+      global_norm: The limit for the norm over the gradients of all inputs, given like `value`.
+      axis: With `norm`: the dimensions over which each norm is taken.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor, or a nested structure of Tensors.
@@ -303,10 +298,10 @@ class GradientClip(_Layer):
     def __init__(
         self,
         *,
-        value: Any = None,
-        norm: Any = None,
-        global_norm: Any = None,
-        axis: int | Sequence[int] | None = None,
+        value: TensorLike = None,
+        norm: TensorLike = None,
+        global_norm: TensorLike = None,
+        axis: Axis = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -317,32 +312,27 @@ class GradientClip(_Layer):
         self._set_parameter("limit", limit)
 
     @property
-    def limit(self) -> Any:
-        """The weight, Variable or Tensor that holds the limit; a number that you assign takes effect at once."""
+    def limit(self) -> TensorLike:
+        """The weight, Variable or Tensor that holds the limit. An assigned number takes effect at once."""
         return self._parameter
 
     @limit.setter
-    def limit(self, value: Any) -> None:
+    def limit(self, value: TensorLike) -> None:
         to_limit(self._api, self._limit_argument, value)
         self._parameter.assign(value)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
         return clipped(self._api, inputs, self._limit_argument, self._parameter, self._axis)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         limit = self._parameter_config(self._limit_argument)
         return super().get_config() | {self._limit_argument: limit, "axis": self._axis}
 
 
 class WatchGradient(_Layer):
-    """Returns its inputs, and shows, checks or records the gradient: `tf_cg_ops.watch_gradient` as a layer.
-
-    The name of the layer is that of the gradient.
-
-    Compared with `tf_cg_ops.watch_gradient`: the same arguments and errors. Compile a model with
-    `jit_compile=False`: XLA can do none of it.
+    """Returns its inputs, and prints, checks or records their gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -355,12 +345,15 @@ class WatchGradient(_Layer):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist(), seen[0].tolist()
     ([3.0, -4.0], [3.0, -4.0])
 
+    It is `tf_cg_ops.watch_gradient` as a layer. The gradient goes by the name of the layer. Compile the model with
+    `jit_compile=False`, because nothing of this works under XLA.
+
     Args:
       check_numerics: Whether to check that all elements are finite.
       print: Whether to print the gradient.
-      call: A Python function of a NumPy array, whose value is None. Keras saves it by its name: register it with
-        `@keras.saving.register_keras_serializable()`.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      call: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
+        register it with `@keras.saving.register_keras_serializable()`.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor, or a nested structure of Tensors.
@@ -371,7 +364,7 @@ class WatchGradient(_Layer):
         *,
         check_numerics: bool = False,
         print: bool = False,
-        call: Callable[[np.ndarray], Any] | None = None,
+        call: Callable[[np.ndarray], None] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -379,22 +372,22 @@ class WatchGradient(_Layer):
         self._check_numerics, self._print = check_numerics, print
         self._record = call
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
         return watched(self._api, inputs, self.name, self._check_numerics, self._print, self._record)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         options = {"check_numerics": self._check_numerics, "print": self._print}
         return super().get_config() | options | {"call": argument_config(self._record)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer of a configuration."""
+        """Makes the layer from its configuration."""
         return cls(**config | {"call": argument_from_config(config["call"])})
 
 
-# Keras saves the names, and could not save the functions.
+# Keras can save these names, but not the functions.
 _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sign": tf.sign,
     "round": tf.round,
@@ -407,8 +400,6 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 class StraightThrough(_Layer):
     """Applies a function that has no useful derivative, with the derivative of a surrogate.
 
-    Compared with `tf_cg_ops.straight_through`: the same surrogates and errors.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
     >>> layer = tf_cg_ops.layers.StraightThrough("sign", "hard_tanh")
@@ -419,16 +410,18 @@ class StraightThrough(_Layer):
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
+    It is `tf_cg_ops.straight_through` as a layer.
+
     Args:
-      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras finds
-        those of TensorFlow, `keras.ops` and `keras.activations` in a file again, and saves your own by its name:
-        register it with `@keras.saving.register_keras_serializable()`.
-      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative is used,
-        such as `keras.activations.gelu`.
-      slope: How quickly the derivative of a surrogate with a name falls off.
-      derivative: Instead of a surrogate: a function that returns the derivative: one number for each element, or a
-        Python or NumPy number for all.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves your
+        own function by its name: register it with `@keras.saving.register_keras_serializable()`. Functions of
+        TensorFlow, `keras.ops` and `keras.activations` need no registration.
+      surrogate: `"identity"`, `"hard_tanh"`, `"sigmoid"`, `"fast_sigmoid"`, or a function whose derivative to use, such
+        as `keras.activations.gelu`.
+      slope: How quickly the derivative of a named surrogate falls off.
+      derivative: Replaces the surrogate: a function that returns the derivative, one number per element or a single
+        Python or NumPy number.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       inputs: A Tensor.
@@ -436,11 +429,11 @@ class StraightThrough(_Layer):
 
     def __init__(
         self,
-        f: str | Callable[..., Any],
-        surrogate: str | Callable[..., Any] = "identity",
+        f: str | Callable[[tf.Tensor], TensorLike],
+        surrogate: str | Callable[[tf.Tensor], TensorLike] = "identity",
         *,
         slope: float = 1.0,
-        derivative: Callable[..., Any] | None = None,
+        derivative: Callable[[tf.Tensor], TensorLike] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -451,12 +444,12 @@ class StraightThrough(_Layer):
         self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
         self._f, self._surrogate, self._derivative, self._slope = f, surrogate, derivative, float(slope)
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: TensorLike) -> tf.Tensor:
         """Applies the function."""
         return self._apply(inputs)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         names = {id(function): name for name, function in _FUNCTIONS.items()}
         functions = {
             "f": names.get(id(self._f), self._f),
@@ -468,6 +461,6 @@ class StraightThrough(_Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer of a configuration."""
+        """Makes the layer from its configuration."""
         functions = ("f", "surrogate", "derivative")
         return cls(**config | {key: argument_from_config(config[key]) for key in functions})

@@ -1,20 +1,26 @@
-"""The code of the layer `Recompute`; `keras3.py` and `keras2.py` derive a class of either Keras from it."""
+"""The code of the layer `Recompute`, from which `keras3.py` and `keras2.py` make the classes for each Keras."""
+
+from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.layers import layer_call
-from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
+from tf_cg_ops._src.memory.checkpoint_name import check_keep
 
 _API = "layers.Recompute"
 
+Layer: TypeAlias = Any  # A layer of either Keras, neither of which is imported here.
+
 
 class _CallOfTheLayer:
-    """`call`, with the signature of the wrapped layer's: Keras looks there for `training`, masks and names."""
+    """`call` with the signature of the wrapped layer, where Keras looks for `training`, masks and names."""
 
     def __get__(self, wrapper: Any, owner: Any = None) -> Any:
         @tf_internal.autograph_artifact
@@ -27,16 +33,10 @@ class _CallOfTheLayer:
         return call
 
 
-# The layer inside is translated as without recomputation: a layer of tf_keras asks for that itself.
+# AutoGraph must not start here: the layer inside is translated as it would be alone.
 @tf_internal.autograph_artifact
 class Recompute:
-    """Calls a layer whose gradient computes it again: training keeps its inputs and none of its intermediate values.
-
-    Values, gradients and state are those of the layer, including random numbers, masks and losses. Each gradient takes
-    one more forward pass of the layer.
-
-    Compared with `tf_cg_ops.recompute_grad`: the same gradient, for a layer or a model that is saved with what it is
-    part of. Compared with `keras.RematScope`: see `tf_cg_ops.layers.enable_remat`.
+    """Wraps a layer whose gradient runs it again, so that training keeps only its inputs.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -51,33 +51,39 @@ class Recompute:
     >>> dx.shape, len(layer.weights)
     (TensorShape([1, 2]), 4)
 
-    The layer is traced, in eager mode once for each signature of its inputs: attributes that you change, such as the
-    rate of a Dropout, stay those of the first call. `trainable` and dtype policies do take effect.
+    Values, gradients, state, random numbers, masks and losses stay the same. Each gradient costs one more forward pass.
+
+    The layer is traced, in eager mode once for each signature of its inputs. So an attribute that you change later,
+    such as the rate of a Dropout, has no effect. `trainable` and dtype policies do.
 
     Args:
       layer: A layer or model of this Keras.
-      keep: The values inside the layer that are kept and not computed again: a list of names given by
-        `tf_cg_ops.checkpoint_name`, or a function of a `tf.Operation`. Keras saves a function by its name: register it
-        with `@keras.saving.register_keras_serializable()`.
-      **kwargs: The arguments of every layer: `name`, `dtype`.
+      keep: Values inside the layer that are kept instead of computed again: a list of names that
+        `tf_cg_ops.checkpoint_name` gave, or a function of a `tf.Operation`. Keras saves a function by its name:
+        register it with `@keras.saving.register_keras_serializable()`.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
-      Those of the layer.
+      The call arguments of the layer.
 
     Raises:
-      TypeError: `layer` is not a layer of this Keras, or `keep` holds something else than names. At a call: the layer
-        needs the numbers in a Tensor, and cannot be traced.
-      ValueError: At a call: the layer has no value of a name in `keep`.
-      NotImplementedError: At a call: the layer has a stateful op that can neither be kept nor computed again.
+      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function. When called:
+        the layer cannot be traced, because it needs the numbers in a Tensor.
+      ValueError: When called: a name in `keep` is not given in the layer.
+      NotImplementedError: When called: the layer has a stateful op that can neither be kept nor run again.
+
+    Unlike `keras.RematScope` alone, it works in `fit` and with dropout, and is saved with the model.
     """
 
     keras: Any  # The package.
-    layer: Any
+    layer: Layer
     build: Callable[..., Any]
 
     call = _CallOfTheLayer()
 
-    def __init__(self, layer: Any, *, keep: Keep = (), **kwargs: Any) -> None:
+    def __init__(
+        self, layer: Layer, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = (), **kwargs: Any
+    ) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
             raise TypeError(
@@ -95,21 +101,21 @@ class Recompute:
         return layer_call.recompute(_API, self._keep, self.layer, self, args, kwargs)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the layer."""
+        """Returns the output shape of the layer."""
         return self.layer.compute_output_shape(*args, **kwargs)
 
     def compute_mask(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the layer, or None if it knows no masks."""
+        """Returns the mask of the layer, or None if it does not support masks."""
         return self.layer.compute_mask(*args, **kwargs) if self.layer.supports_masking else None
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the layer."""
+        """Returns the arguments of the layer."""
         keep = self._keep if callable(self._keep) else list(self._keep)
         return super().get_config() | {"keep": argument_config(keep)}  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer of a configuration."""
+        """Makes the layer from its configuration."""
         keep = argument_from_config(config.get("keep", ()))
         return super().from_config({**config, "keep": keep}, custom_objects)  # type: ignore[misc]
 

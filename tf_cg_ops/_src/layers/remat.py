@@ -1,4 +1,4 @@
-"""`keras.RematScope` and `keras.remat` of Keras 3, by `recompute_grad`."""
+"""Makes `keras.RematScope` and `keras.remat` of Keras 3 use `recompute_grad`."""
 
 import contextlib
 import importlib
@@ -13,20 +13,12 @@ from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory import recompute_grad
 
 _API = "keras.remat"
-_replaced: list[Callable[..., Any]] = []  # The function of Keras, while ours is in its place.
+_replaced: list[Callable[..., Any]] = []  # Keras's function, while ours replaces it.
 
 
 @tf_internal.autograph_artifact
 def enable_remat() -> contextlib.AbstractContextManager[None]:
     """Makes `keras.RematScope` and `keras.remat` of Keras 3 recompute through `tf_cg_ops.recompute_grad`.
-
-    Layers that are made in a scope, or functions decorated with `keras.remat`, then have the gradient of the
-    computation that ran, in eager mode, in `fit` and under XLA. Another call changes nothing. Import alone enables
-    nothing. `disable_remat` restores the recomputation of Keras; used in a `with` statement, it holds for the
-    calls of layers inside, and restores at its end what was there before.
-
-    Compared with Keras 3 alone: there TensorFlow's `tf.recompute_grad` recomputes. `fit` raises an error where a layer
-    has weights, and dropout has another mask in the gradient than in the value.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -40,11 +32,19 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
     >>> bool(tf.reduce_all(y == tape.gradient(y, x)))
     True
 
+    Call it once for the whole process, until `disable_remat`, or in a `with` statement for the layers called inside.
+    Importing this library enables nothing.
+
     Returns:
-      A context manager, which you may ignore.
+      A context manager, which you can ignore.
 
     Raises:
-      RuntimeError: Keras does not compute with TensorFlow, or is of a version without `keras.remat`.
+      RuntimeError: Keras does not use TensorFlow, or its version has no `keras.remat`.
+
+    Differs from Keras 3 alone, which uses `tf.recompute_grad`:
+
+    - `fit` works if a layer has weights. Keras raises an error.
+    - Dropout has the same mask in value and gradient.
     """
     core = _core_of_keras("enable_remat")
     was_enabled = core.remat is _remat
@@ -55,7 +55,7 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
 
 
 class _Enabled(contextlib.AbstractContextManager[None]):
-    """Restores at its end what was there before. Enabling does not wait for its beginning, which enables again."""
+    """Restores at its end what was there before. `enable_remat` itself has enabled it already."""
 
     def __init__(self, was_enabled: bool) -> None:
         self._was_enabled = was_enabled
@@ -72,15 +72,14 @@ class _Enabled(contextlib.AbstractContextManager[None]):
 
 @tf_internal.autograph_artifact
 def disable_remat() -> None:
-    """Restores the recomputation of Keras that `enable_remat` replaced; without it, changes nothing.
-
-    Functions that `keras.remat` decorated before keep their gradient.
-
-    Compared with Keras 3: the recomputation is its own again, with its errors.
+    """Undoes `enable_remat`: Keras uses its own recomputation again.
 
     >>> import tf_cg_ops.layers
     >>> _ = tf_cg_ops.layers.enable_remat()
     >>> tf_cg_ops.layers.disable_remat()
+
+    Without `enable_remat` before, it does nothing. Functions that `keras.remat` decorated in between keep their
+    gradient.
 
     Raises:
       RuntimeError: Other code replaced the recomputation after `enable_remat`.
@@ -90,38 +89,36 @@ def disable_remat() -> None:
     core = _core_of_keras("disable_remat")
     if core.remat is not _remat:
         raise RuntimeError(
-            "layers.disable_remat: Keras recomputes by another function than that of enable_remat, which this call "
-            f"would drop; got '{getattr(core.remat, '__module__', None)}.{getattr(core.remat, '__qualname__', None)}'. "
-            "Restore it first."
+            "layers.disable_remat: the recomputation of Keras must be the one that enable_remat set, got "
+            f"'{getattr(core.remat, '__module__', None)}.{getattr(core.remat, '__qualname__', None)}'. Undo that first."
         )
     core.remat = _replaced.pop()
 
 
 def _core_of_keras(name: str) -> Any:
-    """The module of Keras 3 that has the function which recomputes."""
+    """The module of Keras 3 with the function that recomputes."""
     keras3 = importlib.import_module("tf_cg_ops._src.keras.keras3")
     keras3.require_tensorflow(f"layers.{name}")
     core = keras_internal.core_of_tensorflow_backend()
     if not callable(getattr(core, "remat", None)):
         raise RuntimeError(
-            f"layers.{name}: this Keras has no recomputation; expected Keras 3.9 or later, got Keras "
-            f"{keras3.keras.__version__}. Use layers.Recompute."
+            f"layers.{name}: Keras must be 3.9 or later, got {keras3.keras.__version__}. Use layers.Recompute."
         )
     return core
 
 
 def _remat(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands in for the function of Keras."""
+    """Replaces the function of Keras."""
     return CustomGradient(_API, f, _run)
 
 
 def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    if recompute_grad.is_recomputing():  # A layer around this one is recomputed, and this one with it.
+    if recompute_grad.is_recomputing():  # With a layer around this one.
         return function(*args, **kwargs)
     layer: Any = function.__self__ if isinstance(function, types.MethodType) else function
     entry_layer = keras_internal.entry_layer()
     if not keras_internal.is_layer(layer):
         layer = entry_layer
-    elif entry_layer is None:  # A call of a layer by the user: Keras clears its losses in the trace alone.
+    elif entry_layer is None:  # You called the layer yourself: Keras clears its losses only in the trace.
         keras_internal.clear_losses(layer)
     return layer_call.recompute(_API, (), function, layer, args, kwargs)

@@ -1,5 +1,7 @@
 """`linear.gmres`: the generalised minimal residual method, with restarts."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
+from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
 from tf_cg_ops._src.linear.system import NAME_THE_OPTIONS, VectorSystem, check_options, norm
 
@@ -17,30 +20,17 @@ _API = "linear.gmres"
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, NAME_THE_OPTIONS)
 def gmres(
-    A: Callable[[Any], Any],  # noqa: N803 - the name in SciPy and JAX
-    b: Any,
-    x0: Any = None,
+    A: Callable[[Structure], Structure],  # noqa: N803 - the name in SciPy and JAX
+    b: Structure,
+    x0: Structure | None = None,
     *,
     tol: float = 1e-5,
     atol: float = 0.0,
     restart: int = 20,
     maxiter: int | None = None,
-    M: Callable[[Any], Any] | None = None,  # noqa: N803
-) -> Any:
+    M: Callable[[Structure], Structure] | None = None,  # noqa: N803
+) -> Structure:
     """Solves `A(x) = b` by GMRES, for any invertible `A`.
-
-    `A` is a function, so no matrix is made. Each cycle applies it `restart + 1` times, keeps as many vectors, and finds
-    the `x` with the smallest residual in the space that these span. The solver stops when
-    `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it doesn't get there, you get an error and not a wrong `x`; under
-    XLA, which drops checks, all numbers of `x` and of its gradients are nan.
-
-    As `linear_solve` of `tf_cg_ops.implicit_root` it fits every Jacobian. For one that is symmetric and positive
-    definite, `tf_cg_ops.linear.cg` needs less memory. Set options by `functools.partial`.
-
-    The gradient is that of the exact solution: it solves one more system, with the transposes of `A` and `M`, by the
-    same method and options. TensorFlow finds the transposes, so both must have a derivative. `b` and what `A` reads
-    have gradients, `x0` and `M` have none. Second derivatives work, but not after a SavedModel is loaded; a third one
-    with respect to what `A` reads is an error.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -49,35 +39,51 @@ def gmres(
     >>> [round(float(value), 4) for value in x]
     [-2.0, 1.0]
 
+    `A` is a function, so you need no matrix. The solver stops when
+
+        norm(b - A(x)) <= max(tol * norm(b), atol)
+
+    If it doesn't get there, you get an error and not a wrong `x`. XLA drops checks, so there `x` and its gradients are
+    nan.
+
+    The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
+    transposes of `A` and `M`. TensorFlow derives these, so both functions need a derivative. `b` and the Tensors and
+    variables that `A` reads get gradients; `x0` and `M` get none. Second derivatives work too, except in a loaded
+    SavedModel; a third derivative with respect to a Tensor that `A` reads is an error.
+
+    For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
+    shows both as `linear_solve` of `tf_cg_ops.implicit_root`, and has their costs and limits.
+
     Args:
-      A: A linear function that takes and returns what has the structure, shapes and dtype of `b`.
-      b: The right-hand side: a Tensor, or a structure of Tensors of one floating-point or complex dtype.
-      x0: Where to start, like `b`; zeros by default.
-      tol: The norm of the residual that is small enough, relative to the norm of `b`. Because of rounding,
-        it gets no smaller than about 1e-7 (in float64 1e-16) times the condition number of `A`. In 16 bits, at least 4
-        roundings (0.004 in float16, 0.03 in bfloat16); the sums are in float32.
-      atol: The norm of the residual that is small enough for any `b`.
-      restart: The number of directions in a cycle; the number of unknowns if that is smaller.
-      maxiter: The largest number of cycles; 10 times the number of unknowns by default. A cycle that makes the residual
-        no smaller is the last one.
+      A: A linear function that takes and returns the structure, shapes and dtype of `b`.
+      b: The right-hand side: a Tensor, or a structure of Tensors, of one floating-point or complex dtype.
+      x0: Where to start, in the structure of `b`; zeros by default.
+      tol: How small the norm of the residual must become, relative to the norm of `b`. In 16 bits at least 0.004
+        (float16) or 0.03 (bfloat16).
+      atol: A norm of the residual that is small enough for any `b`.
+      restart: The number of directions in a cycle, at most the number of unknowns. A cycle keeps `restart + 1` vectors.
+      maxiter: The largest number of cycles; by default 10 times the number of unknowns. The solver also stops after a
+        cycle that makes the residual no smaller.
       M: A preconditioner: a linear function like `A` that approximates its inverse.
 
     Returns:
       The solution, in the structure of `b`.
 
     Raises:
-      TypeError: `A` or `M` is not callable, an option is not a number, `b` holds no floating-point or complex numbers
-        of one dtype, or `x0` or the result of `A` or `M` has another dtype.
+      TypeError: `A` or `M` is not callable, an option is not a number, `b` does not hold numbers of one floating-point
+        or complex dtype, or `x0` or the result of `A` or `M` has another dtype.
       ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape. When
         you compute a gradient: `A` or `M` has no derivative.
-      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or the solution is too large for
-        the dtype.
+      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or the solution is too large for the
+        dtype.
 
-    Compared with others: the arguments are those of `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`,
-    which leave it to you to check the result. The preconditioner is on the right, so `tol` is about the residual
-    itself. TensorFlow has no such function.
+    Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`, which have the same arguments:
 
-    Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems", 1986.
+    - They leave it to you to check the result.
+    - The preconditioner here is on the right, so `tol` is about the residual itself.
+
+    Source: Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
+    1986.
     """
     check_options(_API, tol, atol, maxiter, restart=restart)
     with tf.name_scope("linear_gmres"):
@@ -99,7 +105,7 @@ def gmres(
 def _correct(
     restart: int, matrix: Matrix, residual: tf.Tensor, limit: tf.Tensor, maxiter: tf.Tensor
 ) -> tuple[tf.Tensor, int, bool]:
-    """One cycle: the vector in the Krylov space of the residual that makes it smallest, by Arnoldi's iteration."""
+    """One cycle of Arnoldi's iteration. Returns the vector in the Krylov space that makes the residual smallest."""
     dtype, size = residual.dtype, tf.shape(residual)[0]
     length = norm(residual)
     basis = tf.concat([residual[None] / tf.cast(length, dtype), tf.zeros(tf.stack([restart, size]), dtype)], 0)
@@ -108,12 +114,12 @@ def _correct(
     def extend(k: Any, basis: Any, columns: Any) -> Any:
         vector = matrix.apply(matrix.precondition(basis[k]))
         column = tf.zeros([restart + 1], dtype)
-        for _ in range(2):  # Once more against rounding: the basis stays orthogonal.
+        for _ in range(2):  # Twice, because rounding leaves the basis not quite orthogonal.
             projections = tf.linalg.matvec(tf.math.conj(basis), vector)
             vector -= tf.linalg.matvec(basis, projections, transpose_a=True)
             column += projections
         rest = norm(vector)
-        # The space is complete if nothing is left: further vectors and columns are zero.
+        # If nothing is left, the space is complete, and the remaining vectors and columns are zero.
         is_new = rest > _epsilon(dtype) * norm(column)
         rest, divisor = (tf.where(is_new, rest, tf.fill([], tf.cast(other, rest.dtype))) for other in (0, 1))
         vector = tf.where(is_new, vector / tf.cast(divisor, dtype), tf.zeros_like(vector))
@@ -128,7 +134,7 @@ def _correct(
 
 
 def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    """The `y` that makes `length * e1 - matrix y` smallest, with zeros for the columns that are zero."""
+    """The `y` that makes `length * e1 - matrix y` smallest; it is zero where a column of the matrix is."""
     q, r = tf.linalg.qr(matrix)
     right = length * tf.math.conj(q[0])
     diagonal = tf.linalg.diag_part(r)
@@ -140,5 +146,5 @@ def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
 
 
 def _epsilon(dtype: tf.DType) -> float:
-    """Below this fraction a length is rounding."""
+    """A length below this fraction of another one is rounding error."""
     return 10 * float(np.finfo(dtype.real_dtype.as_numpy_dtype).eps)

@@ -1,4 +1,4 @@
-"""What both solvers do around their iterations: refine and check the solution, and give it its derivatives."""
+"""The common part of both solvers: they refine and check the solution, and give it its derivatives."""
 
 import contextlib
 import contextvars
@@ -17,7 +17,7 @@ from tf_cg_ops._src.linear.system import VectorSystem, norm
 _Apply = Callable[[tf.Tensor], tf.Tensor]
 # The tolerance of a gradient, relative to its size, if the user asked for an absolute tolerance of the value.
 _TOL_OF_GRADIENT = 1e-5
-# Of derivatives with respect to what A reads. Each one more costs one application of A.
+# The number of derivatives with respect to Tensors that A reads. Each one costs one more application of A.
 _ORDERS = 2
 
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
@@ -25,7 +25,7 @@ _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default=
 
 @contextlib.contextmanager
 def called_by(caller: str) -> Iterator[None]:
-    """Begins the errors of systems that are not solved with these words."""
+    """Puts the caller's name before the errors of systems that are not solved."""
     token = _caller.set(f"{caller}: ")
     try:
         yield
@@ -59,12 +59,12 @@ class Method:
 class Matrix:
     """A matrix and an approximation of its inverse, as functions of vectors, and the adjoint of the matrix.
 
-    `exact` applies the matrix as well. What the iterations apply is cheaper, and another matrix if a Hermitian one was
-    promised and is not there.
+    `exact` applies the matrix, too. The iterations use `apply`, which is cheaper, but a different matrix if the one of
+    `linear.cg` is not Hermitian after all.
     """
 
     note: str  # For messages.
-    dtype: tf.DType  # Of the user's numbers: a vector may hold larger ones.
+    dtype: tf.DType  # Of the user's numbers; the vectors can have a wider one.
     apply: _Apply
     precondition: _Apply
     exact: _Apply
@@ -108,7 +108,7 @@ def _can_have_derivatives() -> bool:
 
 
 def _self_adjoint(api: str, apply: _Apply) -> _Apply:
-    """A function of which TensorFlow finds no derivative, with itself as adjoint."""
+    """A function without a derivative in TensorFlow, with itself as its adjoint."""
 
     def without_value(vector: tf.Tensor) -> Any:
         return tf.zeros_like(vector), GradFn(exact, tangents=lambda tangents, *_: [exact(tangents[0])])
@@ -117,7 +117,7 @@ def _self_adjoint(api: str, apply: _Apply) -> _Apply:
     wording = without_gradient_function(api, differentiated="function A")
 
     def exact(vector: tf.Tensor) -> tf.Tensor:
-        # A sum: what A reads may still have derivatives.
+        # A sum, because the Tensors that A reads can still have derivatives.
         return apply(vector) + call_with_gradient(without_value, [vector], {}, wording=wording)
 
     return exact
@@ -148,13 +148,13 @@ def _without_derivative(api: str, noun: str) -> _Apply:
 def _solve(
     method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None, noise: Any = (0.0, 0.0)
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The solution as a vector, and the norm of its rounding errors.
+    """The solution as a vector, and the size of its rounding errors.
 
-    That is two norms for `b - A(x)`: what is smaller than the first need not be solved for; what is larger than the
-    second is no rounding. `noise` is the sum of such norms for `b` itself.
+    The size is two norms for `b - A(x)`. A residual below the first needs no solution; one above the second is more
+    than rounding. `noise` is the sum of these norms for `b` itself.
     """
     real, constant = b.dtype.real_dtype, tf.stop_gradient(b)
-    # Scaled, so that the squares of small and large numbers are neither zero nor infinite.
+    # Scaled, so that squares do not become zero or infinite.
     largest = tf.reduce_max(tf.concat([tf.abs(constant), tf.zeros([1], real)], 0))
     scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
     factor = tf.cast(scale, b.dtype)
@@ -171,12 +171,12 @@ def _solve(
     largest = tf.reduce_max(tf.abs(x))
     fits = largest <= tf.constant(matrix.dtype.real_dtype.max, real)
     if matrix.exact is not matrix.apply:
-        # This says nothing of what has not converged or is too large. Where rounding alone is as large as the limit,
-        # the two products differ by up to twice that.
+        # Only for a solution that has converged and fits the dtype. If rounding alone is as large as the limit, the two
+        # products differ by up to twice that.
         is_suitable &= ~(fits & (length <= limit) & (difference > 3 * limit + 32 * epsilon * size))
     has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
     is_solved = has_converged & fits
-    # The residual has stopped shrinking, or what is left of it is rounding.
+    # The residual has stopped shrinking, or the rest of it is rounding.
     is_rounding = (length >= before) & (length <= epsilon**0.5 * size) | (length <= 64 * epsilon * size)
     is_rounding &= is_suitable & ~has_converged
     subject = f"{_caller.get()}{method.api}"
@@ -208,7 +208,7 @@ def _solve(
             options = Options(tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT)), 0.0, options.maxiter)
         x = _with_derivatives(method, matrix, options, b, x, residual)
     rounding = tf.stack([4 * difference + 64 * epsilon * size, loose])
-    # A product: without a solution, the gradient is nan as well.
+    # A product, so that without a solution the gradient is nan, too.
     return x * tf.cast(guard, b.dtype), tf.stop_gradient(rounding * scale + noise)
 
 
@@ -217,11 +217,11 @@ def _with_derivatives(
 ) -> tf.Tensor:
     """The solution `x`, a constant, with the derivatives of the exact solution.
 
-    The derivatives of the iterations are others where they end early, as where `b` is an eigenvector.
+    Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
 
-    For every y, A^-1 b = y + A^-1 (b - A y). With A^-1 as a constant factor, the right side has one right derivative
-    more than y, for all that b and A are computed from. In a gradient of this sum, y gets what cancels but for
-    rounding; how large that is goes with it, and nothing is solved for it.
+    For every y, A^-1 b = y + A^-1 (b - A y). If A^-1 is treated as a constant, the right side has one more correct
+    derivative than y, with respect to everything that b and A are computed from. In a gradient of this sum, the terms
+    for y cancel up to rounding. The size of that rounding is passed along, so that no system is solved for it.
     """
     wording = without_gradient_function(method.api, differentiated="function A")
     real = b.dtype.real_dtype
@@ -230,7 +230,10 @@ def _with_derivatives(
     def last(residual: tf.Tensor) -> Any:
         def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
             is_rounding = ~(norm(tf.stop_gradient(dx)) > noise[1])
-            message = f"{method.api}: there are {_ORDERS} derivatives with respect to what A reads, got one more."
+            message = (
+                f"{method.api}: derivatives with respect to Tensors that A reads work up to order {_ORDERS}, got order "
+                f"{_ORDERS + 1}."
+            )
             return [tf.zeros_like(dx) * tf.cast(_guard(real, is_rounding, (is_rounding, [message])), dx.dtype)]
 
         no_tangents = [tf.zeros_like(x), no_noise]
@@ -261,10 +264,11 @@ def _iterate(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The solution, the norms of its last two residuals, the number of iterations, whether the matrix suits the method.
 
-    The method solves for the residual, again and again: rounding makes it drift from the residual that it knows.
+    The method keeps its own residual, which drifts away from the true one by rounding. So it is restarted from the true
+    residual until that is small enough.
     """
     if tf_internal.could_possibly_record():
-        # Otherwise TensorFlow would keep every iteration for derivatives of higher order, which XLA does not compile.
+        # Otherwise TensorFlow would keep every iteration for higher derivatives, and XLA cannot compile that.
         without = dataclasses.replace(
             matrix, apply=_recorded(matrix.apply), precondition=_recorded(matrix.precondition)
         )
@@ -298,7 +302,7 @@ def _iterate(
 
 
 def _recorded(function: _Apply) -> _Apply:
-    """The user's function, with the tapes that it opens."""
+    """The user's function, in which tapes that it opens record."""
 
     def recorded(vector: tf.Tensor) -> tf.Tensor:
         with tf_internal.resume_recording():
@@ -308,7 +312,7 @@ def _recorded(function: _Apply) -> _Apply:
 
 
 def _guard(dtype: tf.DType, holds: tf.Tensor, *checks: tuple[tf.Tensor, list[Any]]) -> tf.Tensor:
-    """One if it holds; otherwise the error whose check fails, and nan under XLA, which drops checks."""
+    """One if `holds`; otherwise the error of the check that fails, or nan under XLA, which drops checks."""
     if tf.executing_eagerly():
         for check, parts in checks:
             if not check:
@@ -318,6 +322,6 @@ def _guard(dtype: tf.DType, holds: tf.Tensor, *checks: tuple[tf.Tensor, list[Any
     guard = tf.where(holds, tf.ones([], dtype), tf.fill([], tf.constant(np.nan, dtype)))
     if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         return guard
-    # Strings that are no constants would keep XLA from compiling a function around this one.
+    # All strings here are constants: with others, XLA could not compile a function around this one.
     with tf.control_dependencies([tf.debugging.Assert(check, parts) for check, parts in checks]):
         return tf.identity(guard)

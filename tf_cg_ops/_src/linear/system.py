@@ -1,4 +1,4 @@
-"""A linear system in any structure as one of vectors."""
+"""Turns a linear system for structures of Tensors into a system for vectors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,22 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-# The distance from 1 to the next number.
+# The distance from 1 to the next larger number.
 _ROUNDING = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
-# Where a call does not fit. SciPy calls the tolerance rtol, and JAX takes it by position.
+# For calls that do not fit the signature: SciPy calls the tolerance rtol, and JAX takes it by position.
 NAME_THE_OPTIONS = "A, b and x0 come first. The relative tolerance is tol; write each option as in tol=1e-5."
 
 
 class VectorSystem:
-    """The system `A(x) = b` for vectors that hold all elements of a structure.
+    """The system `A(x) = b` for vectors of all elements of a structure.
 
     Attributes:
       b: The right-hand side as a vector.
       dtype: The dtype of the user's numbers.
       x0: The start as a vector, or None.
       apply: Applies `A` to a vector.
-      precondition: Applies `M` to a vector, or returns it unchanged if there is no `M`.
+      precondition: Applies `M` to a vector; without `M`, returns it unchanged.
     """
 
     def __init__(self, api: str, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> None:
@@ -40,18 +40,18 @@ class VectorSystem:
         self._shapes = [tf.shape(leaf) for leaf in leaves]
         self._static_shapes = [leaf.shape for leaf in leaves]
         self.dtype = leaves[0].dtype
-        # TensorFlow factors no matrices of 16 bits, and sums there lose too much.
+        # TensorFlow cannot factor matrices in 16 bits, and sums lose too many digits there.
         self._computed_in = tf.float32 if self.dtype.size == 2 else self.dtype
         self.b = self._concatenate(leaves)
         self.apply, self.precondition = apply, precondition
         self.x0 = (
             None
             if x0 is None
-            else self._pack("x0 must have", x0, "It is a first guess of the solution; tol is a keyword.")
+            else self._pack("x0 must have", x0, "It is a first guess of the solution; write the tolerance as tol=1e-5.")
         )
 
     def reachable(self, tol: float) -> float:
-        """The tolerance, or what the rounding of `A` itself allows in 16 bits."""
+        """The tolerance; in 16 bits at least what the rounding in `A` allows."""
         return max(float(tol), 4 * _ROUNDING.get(self.dtype, 0.0))
 
     def unpack(self, vector: tf.Tensor) -> Any:
@@ -67,7 +67,7 @@ class VectorSystem:
         return tf.nest.pack_sequence_as(self._b, leaves)
 
     def _of_vectors(self, name: str, function: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function of the user's structures as a function of vectors."""
+        """The user's function, which takes structures, as a function of vectors."""
         if function is None and name == "M":
             return lambda vector: vector
         if not callable(function):
@@ -75,14 +75,14 @@ class VectorSystem:
             if isinstance(function, tf.linalg.LinearOperator):
                 remedy = "its method matvec"
             raise TypeError(
-                f"{self._api}: {name} must be a function that takes and returns what has the structure of b, got "
+                f"{self._api}: {name} must be a function that takes and returns the structure of b, got "
                 f"{text.describe_type(function)}. Pass {remedy}."
             )
-        advice = "Return what has the structure, shapes and dtype of the argument."
+        advice = "Return the structure, shapes and dtype of the argument."
         return lambda vector: self._pack(f"{name} must return", function(self.unpack(vector)), advice)
 
     def _pack(self, subject: str, value: Any, advice: str) -> tf.Tensor:
-        """A vector of what must be like `b`; TypeError or ValueError if it is not."""
+        """The elements of a value as a vector; TypeError or ValueError unless the value is like `b`."""
         try:
             tf.nest.assert_same_structure(self._b, value, check_types=False)
         except (TypeError, ValueError) as error:
@@ -120,7 +120,7 @@ class VectorSystem:
 
 
 def check_options(api: str, tol: Any, atol: Any, maxiter: Any, **counts: Any) -> None:
-    """TypeError or ValueError unless the tolerances are numbers from 0, and the counts ints of at least 1."""
+    """TypeError or ValueError unless the tolerances are at least 0, and the counts are ints of at least 1."""
     for name, value in (("tol", tol), ("atol", atol)):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
             raise TypeError(f"{api}: {name} must be a number such as 1e-5, got {text.describe(value)}.")

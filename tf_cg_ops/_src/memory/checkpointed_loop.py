@@ -21,13 +21,13 @@ from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
 
 def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
-    """The structure with a Tensor for each Variable, array and number; TypeError for other leaves."""
+    """The structure with each Variable, array and number as a Tensor; TypeError for any other leaf."""
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
     if dispatch.package_of_keras_tensors(leaves):
         raise TypeError(
-            f"{api}: {argument} holds KerasTensors, and a functional model cannot save the function; expected Tensors, "
-            f"got a KerasTensor. Call {api} in the call() of a keras.layers.Layer."
+            f"{api}: {argument} must hold Tensors, got a KerasTensor: a functional model could not save the function. "
+            f"Call {api} in the call() of a keras.layers.Layer."
         )
     for i, leaf in enumerate(leaves):
         if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
@@ -37,15 +37,14 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
         except (TypeError, ValueError) as error:
             name = names[i] if len(names) == len(leaves) else argument
             raise TypeError(
-                f"{api}: {name} is no Tensor; expected Tensors, arrays and numbers, got {text.describe_type(leaf)}. "
-                f"{remedy}"
+                f"{api}: {name} must be a Tensor, an array or a number, got {text.describe_type(leaf)}. {remedy}"
             ) from error
     return tf.nest.pack_sequence_as(structure, leaves)
 
 
 @contextlib.contextmanager
 def explain_int_carry(api: str, argument: str, structure: Any) -> Iterator[None]:
-    """Says why a step fails that computes with floats, if the first carry has an int such as `0`."""
+    """Explains the failure of a step that computes with floats but starts from an int such as `0`."""
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
     ints = [name for name, leaf in zip(names, leaves, strict=False) if type(leaf) is int]
@@ -55,18 +54,19 @@ def explain_int_carry(api: str, argument: str, structure: Any) -> Iterator[None]
         if not ints or "int32" not in str(error) or str(error).startswith(api):
             raise
         raise TypeError(
-            f"{api}: the step fails with a carry that is int32, {text.quoted(ints)} ({str(error).splitlines()[0]}) "
-            "Begin with a float such as 0.0 where the step computes with floats."
+            f"{api}: {' and '.join(ints)} must be a float such as 0.0 if the steps compute with floats, got an int. "
+            f"The error of the step: {str(error).splitlines()[0]}"
         ) from error
 
 
 class Carry:
-    """The values that a step gets from the step before, as leaves and in the user's structure."""
+    """The values that one step passes to the next, as leaves and in the user's structure."""
 
     def __init__(self, api: str, argument: str, structure: Any, function: str) -> None:
         self._api = api
+        self._argument = argument
         self._function = function
-        # Without the values, which would live as long as the trace.
+        # TypeSpecs, because values would live as long as the trace.
         self._structure = tf.nest.map_structure(
             lambda leaf: leaf if leaf is None else tf.type_spec_from_value(leaf), structure
         )
@@ -80,14 +80,14 @@ class Carry:
         return tf.nest.pack_sequence_as(self._structure, list(leaves), expand_composites=True)
 
     def leaves_of(self, value: Any) -> list[tf.Tensor]:
-        """The leaves of the carry that a step returned; an error if it is not like the one that the step got."""
+        """The leaves of the carry that a step returned; an error if it differs from the carry that the step got."""
         try:
             tf.nest.assert_same_structure(self._structure, value, check_types=False, expand_composites=True)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{self._api}: '{self._function}' changed the structure of what it carries; expected "
-                f"{_structure_of(self._structure)}, got {_structure_of(value)}. Return what it got, in the same lists, "
-                "tuples and dictionaries."
+                f"{self._api}: '{self._function}' must keep the structure of {self._argument}, "
+                f"{_structure_of(self._structure)}, got {_structure_of(value)} (* is a Tensor). Return the "
+                "same lists, tuples and dicts."
             ) from error
         new = tf.nest.flatten(value, expand_composites=True)
         return [self._checked(*triple) for triple in zip(self._names, self.leaves, new, strict=True)]
@@ -98,13 +98,13 @@ class Carry:
         new = tf.convert_to_tensor(new)
         if new.dtype != old.dtype:
             raise TypeError(
-                f"{self._api}: '{self._function}' changed the dtype of {name}; expected {old.dtype.name}, got "
-                f"{new.dtype.name}. Cast it, or begin with a value of {new.dtype.name}."
+                f"{self._api}: '{self._function}' must keep the dtype of {name}, {old.dtype.name}, got "
+                f"{new.dtype.name}. Cast it, or start with a value of {new.dtype.name}."
             )
         if not new.shape.is_compatible_with(old.shape):
             raise ValueError(
-                f"{self._api}: '{self._function}' changed the shape of {name}; expected {old.shape}, got {new.shape}. "
-                "Each step must carry the same shapes."
+                f"{self._api}: '{self._function}' must keep the shape of {name}, {old.shape}, got {new.shape}. Start "
+                "with a value of the shape that the steps return."
             )
         if old.shape.is_fully_defined() and not new.shape.is_fully_defined():
             return tf.ensure_shape(new, old.shape)
@@ -121,16 +121,16 @@ def _structure_of(value: Any) -> str:
 
 
 def static_int(value: int | tf.Tensor) -> int | tf.Tensor:
-    """The number as an int if it is known, otherwise as a Tensor of int32."""
+    """The number as an int if it is known now, otherwise as an int32 Tensor."""
     static_value = tf.get_static_value(value)
     return tf.cast(value, tf.int32) if static_value is None else int(static_value)
 
 
 class Loop:
-    """A step that is traced, and the loops that call it.
+    """A traced step, and the loops that call it.
 
-    The step calls the user's function: from the leaves of the carry and of the inputs to the new leaves of the carry
-    and outputs. The inputs are stacked along their first dimension. For the rest, see `Segments`.
+    `step` takes the leaves of the carry and of one slice of the inputs; it returns the leaves of the new carry and the
+    outputs. The inputs are stacked along their first dimension. `Segments` describes the other arguments.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Loop:
     def __call__(
         self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The carry after the steps, and the stacked outputs of the function."""
+        """The carry after the last step, and the stacked outputs."""
         arguments = carry, inputs, self._step.values(), num_steps
         return self._run(*arguments) if self._traced is None else self._traced(self._run, *arguments)
 
@@ -200,23 +200,23 @@ class Loop:
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as AutoGraph translates it, in a graph whose code it translates."""
+    """The function; translated by AutoGraph where AutoGraph is on."""
     return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
 
 
 class _TracedLoop:
-    """A loop as a `tf.function`, which does not keep the object that it was traced for, with its variables."""
+    """A loop as a `tf.function` that does not keep its first caller, and the caller's variables, alive."""
 
     def __init__(self) -> None:
         self._calling = threading.local()
-        # TensorFlow counts the traces of all functions with one code, and a partial function has none.
+        # TensorFlow warns about many traces of functions with the same code; a partial function has no code.
         self._call = ThreadSafeFunction(tf.function(functools.partial(self._trace), autograph=False))
 
     def _trace(self, *arguments: Any) -> Any:
         return self._calling.run(*arguments)
 
     def __call__(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """`run(*arguments)`, or the trace of an equal one."""
+        """`run(*arguments)`, or an equal trace of an earlier call."""
         self._calling.run = run
         try:
             return self._call(*arguments)
@@ -225,10 +225,10 @@ class _TracedLoop:
 
 
 class _LoopsOfOneCode:
-    """The loops of functions that one piece of code made, such as a lambda in a training step.
+    """The loops of functions with the same code, such as a lambda in a training step, which is new in each call.
 
-    Such a function is new in each call. Its step is traced each time, and the loop, which takes most of the time, is
-    that of an earlier function whose step computes the same. The loop of the first function goes with it.
+    Its step is traced in each call. Building the loop takes most of the time, so the loop of an earlier function is
+    used if its step computes the same. The loop of the first function is dropped with that function.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The forward pass of a recomputed function, made so that what its stateful ops return can be kept and replayed.
+"""The forward pass of a recomputed function, in a form that can keep and replay the results of its stateful ops.
 
-Random ops take a seed; loops and branches get the values of the variables that they only read; calls are inlined.
+Random ops take a seed, loops and branches get the values of variables that they only read, and calls are inlined.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
 _READS = frozenset(["ReadVariableOp", "ResourceGather"])
-# It returns its inputs; the gradient alone reads the variables among them.
+# It returns its inputs; only its gradient reads the variables among them.
 _RULE = "CustomGradientRule"
 
 
@@ -26,10 +26,10 @@ class ForwardPass:
 
     def __init__(self, wording: Wording) -> None:
         self._wording = wording
-        self.reads: list[tuple[Any, tf.Tensor]] = []  # The handle and the value of each read of a variable.
+        self.reads: list[tuple[Any, tf.Tensor]] = []  # Handle and value of each variable read.
         self._seeds = Seeds()
-        self._current_values: dict[int, tf.Tensor] = {}  # Of the variables read and not written since, by handle.
-        self._depth = 0  # Of loops and branches.
+        self._current_values: dict[int, tf.Tensor] = {}  # By handle: the variables read and not written since.
+        self._depth = 0  # How many loops and branches the copy is inside.
 
     def __call__(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
         if op.type in control_flow.LOOPS | control_flow.CONDITIONALS:
@@ -43,7 +43,7 @@ class ForwardPass:
         return copy_with_python_gradient(self._wording, copy, op, inputs)
 
     def _read(self, op: Any, handle: tf.Tensor) -> tf.Tensor | None:
-        """The value of a variable; None in a loop or branch that may also write it."""
+        """The value of a variable; None in a loop or branch that also writes it."""
         value = self._current_values.get(id(handle))
         if value is None and not self._depth:
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=op.get_attr("dtype"))
@@ -76,18 +76,18 @@ class ForwardPass:
 
 
 def gather(op: Any, value: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """The output of a ResourceGather as a function of the value of the variable."""
+    """The output of a ResourceGather, computed from the value of the variable."""
     batch_dims = op.get_attr("batch_dims")
     return tf.raw_ops.GatherV2(params=value, indices=indices, axis=batch_dims, batch_dims=batch_dims)
 
 
 def with_derivative_of(value: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
-    """A value that was computed or read before, with the derivative 1 with respect to what it comes from."""
+    """A value that was computed or read earlier, with the derivative 1 with respect to its source."""
     return embed_gradient(value, tf.ones([], value.dtype), source) if tf_internal.is_trainable(value) else value
 
 
 def _read_only_variables(op: Any, inputs: list[tf.Tensor]) -> list[tuple[Any, tf.Tensor]]:
-    """For each variable that a loop or conditional only reads: an op that does, and the handle."""
+    """The variables that a loop or conditional only reads: for each, one of the reads and the handle."""
     found = []
     for position, handle in enumerate(inputs):
         if handle.dtype == tf.resource:
@@ -103,7 +103,7 @@ def _is_only_read(op: Any, inputs: list[tf.Tensor], handle: tf.Tensor) -> bool:
 
 
 def _first_random_op(op: Any) -> Any:
-    """A random op in the functions of a loop or conditional, at any depth; None if there is none."""
+    """The first random op inside a loop or conditional, at any depth; None if it has none."""
     for function in control_flow.functions_of(op):
         for inner in function.get_operations():
             found = _first_random_op(inner) if inner.type in control_flow.TYPES else inner

@@ -1,4 +1,4 @@
-"""A traced gradient, with derivatives of higher order that compute it again."""
+"""A traced gradient whose own derivatives compute it again."""
 
 import threading
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 
 class GradientFunction:
-    """Calls a traced function, which computes gradients, and has a gradient that is traced when it is first computed.
+    """Calls a traced function that computes gradients. Its own gradient is traced only when you compute it.
 
-    TensorFlow builds the gradient of a call that a tape records at once, for all inputs, and in several rounds.
+    TensorFlow alone would build it when a tape records the call, for all inputs and in several rounds.
     """
 
     def __init__(self, function: Any) -> None:
@@ -26,13 +26,13 @@ class GradientFunction:
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
         """The gradients, in the structure that the function returned."""
-        # Forward mode alone does better with the function itself.
+        # If only forward mode records, TensorFlow's own tangents of the function are better.
         if not tf_internal.should_record_backprop(inputs) or not self._is_pure():
             return self._function(*inputs)
         with tf_internal.stop_recording():
             results = self._function(*inputs)
         outputs = [t for t in tf.nest.flatten(results, expand_composites=True) if t is not None]
-        # Accumulators that record, too, transpose the gradient.
+        # Accumulators that record too will transpose the gradient.
         needed = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in inputs)
 
         def backward(*dys: Any) -> list[Any]:
@@ -44,7 +44,7 @@ class GradientFunction:
         return results
 
     def _is_pure(self) -> bool:
-        """Whether the function can be computed again: it has no state, and reads nothing else that has gradients."""
+        """Whether the function can run again: it has no state, and captures nothing that has gradients."""
         if self._can_compute_again is None:
             graph = self._function.graph
             self._can_compute_again = not any(map(_is_not_copied, graph.get_operations())) and not any(

@@ -1,6 +1,6 @@
-"""One step of a loop, traced once: what it reads from outside is read once, and its state becomes values.
+"""One step of a loop, traced once: outside values are read once, and its state becomes inputs and outputs.
 
-Then every loop made of such steps can be computed again.
+Loops made of such steps can run again.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ _READS = frozenset(["ReadVariableOp", "ResourceGather", "RngReadAndSkip"])
 
 
 class LoopStep:
-    """A function of Tensors that a loop calls, and that closes over nothing but handles of resources.
+    """A function of Tensors that a loop calls. It captures only handles of resources.
 
-    Variables that it only reads are read before the loop, and not in each step. Those that it writes are state: the
-    step gets their values and returns the new ones.
+    Variables that it only reads are read before the loop. Variables that it writes are state: the step gets their
+    values and returns the new ones.
 
     Attributes:
       outputs: The specs of what the step returns.
@@ -56,11 +56,11 @@ class LoopStep:
         self._written = [variable for variable in self._variables if variable.is_written]
 
     def values(self) -> list[tf.Tensor]:
-        """The values from outside, for the calls of one loop: captured Tensors and variables."""
+        """The values from outside for one loop: captured Tensors and variables."""
         return [outside for _, outside in self._captures] + [variable.read() for variable in self._variables]
 
     def state(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Those of the values that the first step gets as its state."""
+        """The state for the first step, taken from the values."""
         by_variable = zip(self._variables, values[len(self._captures) :], strict=True)
         return [value for variable, value in by_variable if variable.is_written]
 
@@ -78,7 +78,7 @@ class LoopStep:
                 return copy_with_python_gradient(self._wording, copy, op, inputs)
             value = read[handle]
             if handle in written:
-                # As the plain loop has it: the derivative goes to the variable, and not to what was assigned.
+                # As in a plain loop, the derivative goes to the variable and not to what was assigned.
                 value = with_derivative_of(written[handle], value)
             if op.type in _WRITES:
                 written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
@@ -91,7 +91,7 @@ class LoopStep:
         return copy.outputs_of(self._graph), [written[id(variable.handle)] for variable in self._written]
 
     def fingerprint(self) -> Any:
-        """Equal for steps that compute the same from their inputs and values, and write the same variables."""
+        """Equal for steps that compute the same and write the same variables."""
         replaced = {id(variable.handle) for variable in self._variables if not variable.is_written}
         others = [id(outside) for _, outside in self._handles if id(outside) not in replaced]
         inputs = [*self._inputs, *(inside for inside, _ in (*self._captures, *self._handles))]
@@ -106,7 +106,7 @@ class LoopStep:
 
 
 class _Variable:
-    """A variable whose reads and writes in the step are replaced."""
+    """A variable whose reads and writes in the step are replaced by values."""
 
     def __init__(self, handle: Any, variable: tf.Variable | None, uses: Sequence[Any]) -> None:
         self.handle = handle
@@ -118,7 +118,7 @@ class _Variable:
     def read(self) -> tf.Tensor:
         """The value now."""
         if self._variable is not None:
-            return tf.convert_to_tensor(self._variable)  # A tape sees it.
+            return tf.convert_to_tensor(self._variable)  # A tape records this.
         return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
 
@@ -127,7 +127,7 @@ def _is_replaced(use: Any, nested: bool) -> bool:
 
 
 def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
-    """The state of a `tf.random.Generator` after these samples, each of which has 256 places of the counter."""
+    """The state of a `tf.random.Generator` after these samples. Each one advances the counter by 256."""
     low = tf.bitcast(state[0], tf.uint64)
     new_low = low + 256 * tf.cast(num_samples, tf.uint64)
     carry = tf.cast(new_low < low, tf.int64)
@@ -136,11 +136,10 @@ def _skip(state: tf.Tensor, num_samples: tf.Tensor) -> tf.Tensor:
 
 
 def _fingerprint(graph: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
-    """A hash of the ops of a graph with their attributes, and of the functions that they call.
+    """A hash of the ops of a graph, their attributes, and the functions they call.
 
-    Two traces that compute the same from their inputs have the same one: the names of ops and functions do not count,
-    nor do the values of the inputs. A gradient that is a Python function has an attribute of its own in each trace,
-    which makes the fingerprint unique.
+    Two traces that compute the same from their inputs have the same hash: it ignores the names of ops and functions,
+    and the values of the inputs. A gradient in Python makes it unique, because its attribute is new in each trace.
     """
     digest = hashlib.sha256()
     given = {id(tensor) for tensor in inputs}

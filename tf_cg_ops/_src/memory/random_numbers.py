@@ -1,4 +1,4 @@
-"""Random ops as functions of a seed, so that the numbers of the forward pass can be drawn again."""
+"""Random ops as functions of a seed, so that the backward pass can draw the same numbers again."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def _shape_before(inputs: list[tf.Tensor]) -> tf.Tensor:
-    """The shape of all numbers: that of the draws for each parameter, then that of the parameters."""
+    """The shape of the output: the draws for each parameter, then the parameters."""
     return tf.concat([inputs[0], tf.shape(inputs[1], inputs[0].dtype)], 0)
 
 
@@ -49,15 +49,15 @@ class _Stream:
 class Seeds:
     """Draws a seed for each random op of the computation that is copied.
 
-    Outside of loops and branches one stateful op draws it, with the seeds that the user gave the random op. Inside, it
-    is computed from a seed drawn before: then the loop or branch can be computed again, too.
+    Outside of loops and branches, a stateful op draws it with the seeds that the user gave the random op. Inside, it is
+    computed from a seed drawn before the loop or branch, which can then run again.
     """
 
     def __init__(self) -> None:
         self._streams: list[_Stream] = []
 
     def draw(self, op: Any = None) -> tf.Tensor:
-        """The seed for an op that is copied now; without one, for a loop or branch."""
+        """The seed for the op that is copied now, or for a loop or branch without an op."""
         if not self._streams:
             return tf.raw_ops.RandomUniformInt(
                 shape=[2],
@@ -69,14 +69,14 @@ class Seeds:
         stream = self._streams[-1]
         stream.num_draws += 1
         iteration = tf.constant(0, tf.int32) if stream.iteration is None else stream.iteration
-        # A sum of seeds would be the same for different loops in loops; TensorFlow's ops scramble their seed.
+        # Sums of seeds alone would repeat in nested loops, so a random op scrambles them.
         return tf.raw_ops.StatelessRandomUniformFullInt(
             shape=[2], seed=stream.seed + tf.stack([iteration, stream.num_draws]), dtype=tf.int32
         )
 
     @contextlib.contextmanager
     def inside(self, seed: tf.Tensor, iteration: tf.Tensor | None = None) -> Iterator[None]:
-        """Inside a loop or branch all seeds come from this one."""
+        """In this context, for a loop or branch, all seeds are made from this one."""
         self._streams.append(_Stream(seed, iteration))
         try:
             yield

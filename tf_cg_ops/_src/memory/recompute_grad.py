@@ -1,4 +1,6 @@
-"""`recompute_grad`: a gradient that recomputes the function, so that only its arguments are kept."""
+"""`recompute_grad`: a gradient that runs the function again, so that only its arguments are kept."""
+
+from __future__ import annotations
 
 import functools
 import threading
@@ -8,7 +10,7 @@ from typing import Any, overload
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -27,65 +29,56 @@ def recompute_grad(f: Callable[P, R], *, keep: Keep = ()) -> Callable[P, R]: ...
 @overload
 def recompute_grad(f: None = None, *, keep: Keep = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-def recompute_grad(f: Callable[..., Any] | None = None, *, keep: Keep = ()) -> Callable[..., Any]:
-    """Decorates a function so that its gradient recomputes it, instead of keeping its intermediate values.
-
-    Value and gradients are those of `f`: with the Jacobian `J` of `f`,
-
-        dx = dy @ J(x)
+def recompute_grad(
+    f: Callable[..., Structure] | None = None, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = ()
+) -> Callable[..., Structure]:
+    """Decorates a function so that its gradient runs it again instead of keeping its intermediate values.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> f = cg.recompute_grad(lambda x: tf.sin(x) ** 2)
-    >>> x = tf.constant(0.5)
+    >>> @cg.recompute_grad
+    ... def block(x):
+    ...     return tf.nn.relu(x) ** 2
+    >>> x = tf.constant([-1.0, 0.5, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
-    ...     y = f(x)
-    >>> abs(float(tape.gradient(y, x)) - 0.841471) < 1e-5
-    True
+    ...     y = block(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
+    [0.0, 10.0, 400.0]
 
-    Only the arguments are kept between the passes, and what stateful ops returned. Each gradient computes the rest once
-    more: in eager mode, in a graph, and under XLA, which does not merge the two computations.
+    Values and gradients stay the same. Between the passes only the arguments are kept, and what stateful ops returned.
+    The backward pass uses the same random numbers and variable values as the forward pass, so dropout has one mask, and
+    variables are written once. Tensors that `f` closes over have gradients, too.
 
-    The gradient is that of the computation that ran. A random op takes its numbers from a seed, which is kept: dropout
-    has one mask for the value and the gradient. Variables are read as they were in the forward pass, and written once.
-    With a seed of an op (`tf.random.uniform(..., seed=1)`) the numbers are the same in each run of a program, but not
-    those of the plain function.
+    `keep` chooses values that are kept as well, which saves time and takes memory. List names that `checkpoint_name`
+    gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
+    branches.
 
-    Loops and branches may draw random numbers and read variables. Other stateful ops in them are an error if the value
-    depends on what they return, as is an op with state and a gradient, such as that of `tf.py_function`.
+    `f` is traced. In eager mode, Tensors and NumPy arrays are inputs of the trace, and a new Python number is a new
+    trace, as in a `tf.function`. Python values that `f` reads from outside stay as they were in the first call.
 
-    `f` is traced. In eager mode `tf.function` decides when to trace it again: Tensors and NumPy arrays are inputs, so a
-    new batch runs the same trace; a Python number is a constant, so each new number is a new trace, and TensorFlow
-    warns if there are many; other objects count by identity and aren't kept alive. Inside, `f` sees Tensors without
-    values. Python values that it reads from outside stay those of the first call, but a new Tensor or variable in its
-    closure, its module or its object is a new trace. Without a tape, `f` itself is called.
-
-    A recomputed function inside another one is recomputed once more in the backward pass. Layers in a
-    `keras.RematScope` aren't: the outermost one counts.
-
-    `f` may close over Tensors: they have gradients, too.
-
-    `keep` names values, by `checkpoint_name`, that are kept and not computed again, or is a predicate on the ops of
-    `f`, such as `lambda op: op.type == "MatMul"`: less time for more memory. It does not reach into loops and branches.
-
-    Compared with `tf.recompute_grad`: the same contract, but for the tracing in eager mode. There a second call of the
-    function draws other random numbers and writes variables again; second derivatives, SavedModels, gradients of
-    keyword arguments and of Tensors that `f` closes over fail or are `None`. `keep` is like the policies of
-    `jax.checkpoint`.
+    Loops and branches in `f` can draw random numbers and read variables. If the value depends on another stateful op in
+    them, that is an error. `tf.py_function` is an error anywhere in `f`.
 
     Args:
-      f: The function; it may read and write variables. Without it, the decorator itself is returned.
-      keep: A list of names, or a function of a `tf.Operation`.
+      f: The function. It can read and write variables. Without it, the decorator itself is returned.
+      keep: A list of names, or a function of a `tf.Operation` such as `lambda op: op.type == "MatMul"`.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `keep` holds something else than names.
-      ValueError: When it is traced: `f` has no value of a name in `keep`. When a gradient is asked for, as
-        `custom_gradient`. Errors of `f` come unchanged.
-      NotImplementedError: When it is traced: `f` has a stateful op that can neither be kept nor computed again.
+      TypeError: `keep` is neither a list of names nor a function.
+      ValueError: When `f` is traced: a name in `keep` is not given in `f`. When you compute a gradient: as in
+        `custom_gradient`. Errors of `f` itself arrive unchanged.
+      NotImplementedError: When `f` is traced: it has a stateful op that can neither be kept nor run again.
+
+    Differs from `tf.recompute_grad`:
+
+    - It traces `f` in eager mode.
+    - The backward pass draws no new random numbers and writes no variables.
+    - Second derivatives, SavedModels, and gradients of keyword arguments and captured Tensors work.
+    - `keep` is added, like the policies of `jax.checkpoint`.
     """
     keep = check_keep(keep)
     if f is None:
@@ -101,9 +94,9 @@ def call_with_recomputation(
     kwargs: dict[str, Any],
     traced_for: Callable[..., Any] | None = None,
 ) -> Any:
-    """Calls a function, with a gradient that recomputes it.
+    """Calls a function, with a gradient that runs it again.
 
-    In eager mode a trace of it is kept as long as the function, or the one that it is `traced_for`.
+    In eager mode its trace lives as long as the function, or as `traced_for` if that is given.
     """
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
         with traces.variables_reused(function if traced_for is None else traced_for):
@@ -123,7 +116,7 @@ def call_with_recomputation(
             outputs, residuals = call.replay.forward(tensors)
 
         def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
-            # A graph has one gradient for its tapes and for the rule that it holds.
+            # In a graph, the tapes and the saved rule share one gradient, so nothing is skipped there.
             skipped = {
                 id(tensor)
                 for leaf, is_needed in zip(leaves, needed, strict=True)
@@ -148,7 +141,7 @@ _thread = threading.local()
 
 
 def is_recomputing() -> bool:
-    """Whether a function is traced now whose gradient will recompute it."""
+    """Whether this thread is tracing a function for `recompute_grad`."""
     return getattr(_thread, "depth", 0) > 0
 
 
@@ -169,9 +162,9 @@ class _RecomputedCall:
         self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
 
     def unreported_reads(self, passed: Sequence[tf.Variable]) -> list[tuple[Any, tf.DType]]:
-        """The handle and dtype of each variable that was read, but not passed, and that TensorFlow did not report.
+        """The handle and dtype of each variable that was read, but neither passed nor reported by TensorFlow.
 
-        It reports no variable that is not trainable, but a tape may watch one.
+        TensorFlow only reports trainable variables, but a tape can watch any variable.
         """
         reported = {id(handle) for variable in (*self.variables, *passed) for handle in handles_of(variable)}
         reads = {id(handle): (handle, dtype) for handle, dtype in self.replay.reads if tf_internal.is_trainable(dtype)}
@@ -184,8 +177,8 @@ class _RecomputedCall:
         dys: Sequence[Any],
         variables: Sequence[tf.Variable],
         needed: Sequence[bool],
-    ) -> "_Gradients":
-        """The gradients with respect to the Tensors that need them, all captures, and the handles of variables."""
+    ) -> _Gradients:
+        """The gradients of the Tensors that need them, of all captures, and of the handles of variables."""
         upstream = [
             tensor
             for gradient in dys
@@ -208,9 +201,9 @@ class _RecomputedCall:
 
 
 class _Gradients:
-    """Gradients by their Tensor or handle of a variable. Each is taken once.
+    """Gradients by Tensor or by handle of a variable. Each can be taken once.
 
-    A Tensor or variable that is passed in several places has its whole gradient in the first one.
+    If a Tensor or variable is passed in several places, the first place gets its whole gradient.
     """
 
     def __init__(self, sources: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -220,14 +213,14 @@ class _Gradients:
                 self._left.setdefault(id(source), []).append(gradient)
 
     def take(self, *sources: Any) -> Any:
-        """The sum of the gradients with respect to these sources; None if there is none, or none is left."""
+        """The sum of the gradients of these sources; None if they have none, or it was taken before."""
         taken = [gradient for source in sources for gradient in self._left.pop(id(source), [])]
         if len(taken) <= 1:
             return taken[0] if taken else None
         return tf.add_n([slices.to_dense(gradient) for gradient in taken])
 
     def take_leaf(self, leaf: Any) -> Any:
-        """The gradient with respect to a leaf of the arguments."""
+        """The gradient of a leaf of the arguments."""
         variable = as_variable(leaf)
         if variable is not None:
             return self.take(*handles_of(variable))
@@ -243,7 +236,7 @@ def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def _as_read(value: tf.Tensor, handle: Any, variable: tf.Variable | None) -> tf.Tensor:
-    """A value that was read from a variable before, with the derivative 1 with respect to the variable."""
+    """A value that was read earlier from a variable, with the derivative 1 with respect to the variable."""
     if (tf.executing_eagerly() and not tf_internal.could_possibly_record()) or not tf_internal.is_trainable(value):
         return value
     read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)

@@ -1,4 +1,4 @@
-"""A traced function as two: its forward pass, which keeps what its stateful ops returned, and its gradient.
+"""A traced function in two parts: a forward pass that keeps what stateful ops returned, and a gradient.
 
 The gradient computes everything else again.
 """
@@ -19,12 +19,12 @@ from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 
-# Stateful ops that are computed again: they only check, or have no state.
+# Stateful ops that are safe to run again.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
 
 
 class Replay:
-    """A traced function of some of the inputs of its graph; `forward` computes it and `backward` its gradient."""
+    """Computes a traced function with `forward`, and its gradient with `backward`."""
 
     def __init__(
         self, wording: Wording, name: str, trace: Any, arguments: Sequence[tf.Tensor], keep: Keep = ()
@@ -56,15 +56,12 @@ class Replay:
         self._lock = threading.Lock()
 
     def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The outputs, and the residuals: what `backward` needs beside the arguments."""
+        """The outputs, and the residuals that `backward` needs beside the arguments."""
         results = self._forward(*tensors, *self.captures)
         return results[: len(self._outputs)], results[len(self._outputs) :]
 
     def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
-        """The gradients with respect to the arguments, the captures and the residuals.
-
-        None where there is none, and for arguments that do not need theirs.
-        """
+        """The gradients of the arguments, the captures and the residuals; None where not `needed` or not connected."""
         with self._lock:  # In eager mode several threads share one trace.
             key = tuple(needed)
             if key not in self._backward:
@@ -95,7 +92,7 @@ class Replay:
         return residuals, kept
 
     def _refuse_stateful_ops(self, op: Any) -> None:
-        """Raises an error if the outputs of a loop or branch depend on an op that cannot be computed again."""
+        """Raises an error if the outputs of a loop or branch depend on an op that cannot run again."""
         nested: dict[int, Any] = {}
 
         def look_behind(tensor: tf.Tensor) -> bool:
@@ -104,9 +101,9 @@ class Replay:
                 nested[id(inner)] = inner
             elif _reads_state(inner):
                 raise NotImplementedError(
-                    f"{self._api}: '{self._name}' has a stateful op in a loop or branch that the gradient cannot "
-                    f"compute again; expected random ops and reads of variables that the loop does not write, got "
-                    f"'{inner.name}' of type {inner.type}. Run it before the loop and pass its results to the loop."
+                    f"{self._api}: stateful ops of '{self._name}' in a loop or branch must be random ops or reads of "
+                    f"variables that the loop does not write, because the gradient runs them again, got '{inner.name}' "
+                    f"of type {inner.type}. Run it before the loop, and pass its results to the loop."
                 )
             return True
 
@@ -116,22 +113,22 @@ class Replay:
             self._refuse_stateful_ops(inner)
 
     def _refuse_gradient(self, op: Any) -> None:
-        """Raises an error if a stateful op has a gradient of its own, which would be lost."""
+        """Raises an error if a stateful op has a gradient, which would be lost."""
         tensors = [t for t in op.inputs if t.dtype != tf.resource]
         differentiable = any(map(tf_internal.is_trainable, tensors)) and any(map(tf_internal.is_trainable, op.outputs))
-        # That of `numpy_function` stands at another op, and its own refuses only to be saved.
+        # `numpy_function` has its gradient at another op.
         is_python = op.type in ("PyFunc", "PyFuncStateless")
         if differentiable and not is_python and tf_internal.find_gradient_function(op) is not None:
             raise NotImplementedError(
-                f"{self._api}: '{self._name}' has a stateful op with a gradient, which the gradient cannot compute "
-                f"again; expected stateful ops without gradients, got '{op.name}' of type {op.type}. Call it outside "
-                "of the recomputed function, or use numpy_function."
+                f"{self._api}: stateful ops of '{self._name}' must not have gradients, because they cannot run again, "
+                f"got '{op.name}' of type {op.type}. Call it outside of the recomputed function, or use "
+                "numpy_function."
             )
 
     def _trace_backward(self, needed: tuple[bool, ...]) -> GradientFunction:
         targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
         known = [*self._forward_inputs, *self._residuals]
-        # Gradient functions may read variables, such as those of a recomputed function inside of this one.
+        # Gradient functions can read variables, for example in a recomputed function inside this one.
         handles = [(inside, outside) for outside, inside in self._forward.graph.captures if inside.dtype == tf.resource]
 
         def backward(*inputs: tf.Tensor) -> list[Any]:
@@ -143,7 +140,7 @@ class Replay:
                 if not any(id(output) in kept_values for output in op.outputs):
                     return None
                 computed = zip(op.outputs, copy.copy_op(op, inputs), strict=True)
-                # The gradient of a kept value goes to what computes it: the op is pruned, and with it the computation.
+                # The gradient of a kept value goes to the op that computes it. That op is pruned, with its inputs.
                 return [
                     with_derivative_of(kept_values[id(old)], new) if id(old) in kept_values else new
                     for old, new in computed
@@ -162,7 +159,7 @@ class Replay:
 
 
 def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:
-    """Visits each tensor that the outputs depend on, as far as `look_behind` returns True."""
+    """Visits the tensors that the outputs depend on, and goes on behind each for which `look_behind` is True."""
     waiting, seen = list(outputs), set()
     while waiting:
         tensor = waiting.pop()
@@ -173,7 +170,7 @@ def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool
 
 
 def _reads_state(op: Any) -> bool:
-    # A CustomGradientRule returns its inputs; the gradient alone may read the variables among them.
+    # A CustomGradientRule returns its inputs; only its gradient reads the variables among them.
     is_stateful = op.op_def.is_stateful or any(tensor.dtype == tf.resource for tensor in op.inputs)
     return is_stateful and op.type not in _CHECKS and op.type != "CustomGradientRule"
 

@@ -1,11 +1,14 @@
 """`scan`: a loop over the slices of Tensors, whose gradient recomputes segments of it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
@@ -16,47 +19,21 @@ _API = "scan"
 
 @tf_internal.autograph_artifact
 def scan(
-    f: Callable[[Any, Any], tuple[Any, Any]],
-    init: Any,
-    xs: Any = None,
+    f: Callable[[Structure, Structure], tuple[Structure, Structure]],
+    init: Structure,
+    xs: Structure = None,
     length: int | tf.Tensor | None = None,
     reverse: bool = False,
     *,
-    checkpoint: Checkpoint = "sqrt",
-) -> tuple[Any, Any]:
-    """Calls `f(carry, x) -> (carry, y)` for each slice of Tensors, in little memory; in JAX's order, not `tf.scan`'s.
+    checkpoint: str | int | None = "sqrt",
+) -> tuple[Structure, Structure]:
+    """Calls `f(carry, x)` for each slice of `xs`, and keeps only a few of the carries for the gradient.
 
-    The steps are those of
+    The arguments have the order of `jax.lax.scan`, not of `tf.scan`:
 
         carry = init
         for t in range(length):
             carry, ys[t] = f(carry, xs[t])
-
-    and the gradients are those of this loop: with respect to `init`, `xs`, and what `f` reads, Tensors and variables. A
-    plain loop keeps for the gradient what each of its N steps computes. Here N steps are cut into segments, only the
-    carries at their beginnings are kept, and the gradient computes one segment after the other once more. `checkpoint`
-    says how:
-
-    - `"sqrt"`: segments of `sqrt(N)` steps. Kept are `sqrt(N)` carries, and what `sqrt(N)` steps compute. Each step is
-      computed twice.
-    - `"log"`: segments in segments, eight in each. Kept are `8 log8(N)` carries, and what 8 steps compute. Each step is
-      computed `log8(N)` times, rounded up.
-    - A number: segments of so many steps, such as 100 for the layout of a plain loop over `scan`s of 100 steps.
-    - None: nothing is computed again, and everything is kept.
-
-    The outputs `ys`, and the gradients of `xs`, have a slice for each step.
-
-    The step is traced once, and in eager mode once for each signature of the arguments. A Python number that it reads
-    outside stays the one of the first call. If `f` is a new function in each call, such as a lambda in a training
-    step, eager mode traces its step each time and builds the loop again only if the step computes something else.
-    Random ops draw new numbers in each step, and the same ones for the gradient. Variables that `f` only reads are
-    read before the loop; those that it assigns, such as the state of dropout, carry their values from step to step and
-    are written after the loop.
-
-    Compared with `tf.scan(f, elems, initializer)`: the start comes first, here `scan(f, init, xs)`, and `f` returns the
-    carry and an output, which may be of different structures; the last carry is returned, too; memory grows as
-    the square root of the length; the state of variables is written after the loop. `jax.lax.scan` with
-    `jax.checkpoint` in two loops is like it.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -72,42 +49,64 @@ def scan(
     >>> tape.gradient(ys, xs, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [239.5, 475.0, 850.0]
 
+    A plain loop keeps what each of its N steps computes. `scan` cuts the loop into segments, keeps the carry at the
+    start of each, and runs one segment after the other again in the backward pass. `checkpoint` sets their length:
+
+    - `"sqrt"`: `sqrt(N)` steps per segment, so `sqrt(N)` carries are kept. Each step runs twice.
+    - `"log"`: segments within segments, eight in each. About `8 log8(N)` carries are kept. Each step runs `log8(N)`
+      times, rounded up.
+    - An int: the number of steps per segment.
+    - None: everything is kept, and nothing runs again.
+
+    Gradients reach `init`, `xs`, and the Tensors and variables that `f` reads. Each step draws new random numbers,
+    which the backward pass uses again. Variables that `f` only reads are read before the loop; variables that it
+    assigns carry their value from step to step, and are written after the loop.
+
+    `f` is traced: a Python number that it reads from outside stays as it was in the first call.
+
     Args:
-      f: `f(carry, x)` returns a pair: the new carry, of the structure, shapes and dtypes of the old one, and an output,
-        a structure of Tensors or None.
+      f: `f(carry, x)` returns a pair: the new carry, with the structure, shapes and dtypes of the old one, and an
+        output, a structure of Tensors or None.
       init: The carry before the first step: a structure of Tensors, arrays and numbers.
-      xs: A structure of Tensors that have one slice for each step along their first dimension; None for none.
-      length: The number of steps. It may be left out if there are `xs`. XLA must know it.
-      reverse: Whether the steps go from the last slice to the first. Outputs have the places of their slices.
-      checkpoint: `"sqrt"`, `"log"`, the number of steps in a segment, or None.
+      xs: A structure of Tensors with one slice per step along the first dimension, or None.
+      length: The number of steps; needed only without `xs`. XLA must know it.
+      reverse: Whether to go from the last slice to the first. Each output keeps the position of its slice.
+      checkpoint: `"sqrt"`, `"log"`, the number of steps per segment, or None.
 
     Returns:
       The last carry, and the outputs of all steps, stacked along a new first dimension.
 
     Raises:
-      TypeError: `f` cannot be called, does not return a pair, or changes the dtype of the carry; `init` or `xs` holds
-        something else than Tensors; `checkpoint` is of another type.
-      ValueError: The number of steps is not known, or differs between `xs` and `length`; there is no such `checkpoint`;
-        `f` changes the structure or a shape of the carry.
-      NotImplementedError: `f` has a stateful op that can neither be kept nor computed again, such as one of
-        `tf.py_function`.
-      tf.errors.InvalidArgumentError: The numbers of steps differ, and are known at run time only.
+      TypeError: `f` is not a function, does not return a pair, or changes the dtype of the carry; `init` or `xs` holds
+        something other than Tensors; `length` is not an integer; `checkpoint` has another type.
+      ValueError: The number of steps is missing, is negative, or differs between `xs` and `length`; `checkpoint` is not
+        one of the above; `f` changes the structure or a shape of the carry.
+      NotImplementedError: `f` has a stateful op that can neither be kept nor run again, such as `tf.py_function`, and
+        `checkpoint` is not None.
+      tf.errors.InvalidArgumentError: The numbers of steps differ, but are known at run time only.
+
+    Differs from `tf.scan`:
+
+    - `scan(f, init, xs)` instead of `tf.scan(f, elems, initializer)`.
+    - `f` returns a carry and an output, with structures of their own, and you also get the last carry.
+    - Memory grows with the square root of the number of steps, or slower.
+    - The state of variables is written after the loop.
 
     Source: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; nested segments:
     Griewank and Walther, "Evaluating derivatives" (2008), chapter 12.
     """
     if not callable(f):
         raise TypeError(
-            f"{_API}: f cannot be called; expected a function f(carry, x) that returns (carry, y), got "
-            f"{text.describe_type(f)}. Pass the function first."
+            f"{_API}: f must be a function f(carry, x) that returns (carry, y), got {text.describe_type(f)}. Pass the "
+            "function first."
         )
     check_checkpoint(_API, checkpoint)
     reverse = convert.to_bool(_API, "reverse", reverse)
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
     given = init
-    init = checkpointed_loop.to_tensors(_API, "init", init, "Return what else a step computes as its output y.")
-    xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack what the steps get.")
+    init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
+    xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     key = "scan", reverse, checkpoint, num_steps, init, xs
     f = checkpointed_loop.translated(f)
@@ -117,7 +116,7 @@ def scan(
 
 
 class _Scan:
-    """A loop for arguments of one signature."""
+    """The loop for one signature of the arguments."""
 
     def __init__(self, f: Callable[..., Any], init: Any, xs: Any, reverse: bool, checkpoint: Checkpoint) -> None:
         name = text.name_of(f)
@@ -128,14 +127,13 @@ class _Scan:
             value = f(carry.pack(tensors[: len(carry.leaves)]), _replace(xs, tensors[len(carry.leaves) :]))
             if not isinstance(value, tuple) or len(value) != 2:
                 raise TypeError(
-                    f"{_API}: '{name}' did not return its carry with an output; expected a pair (carry, y), got "
-                    f"{text.describe_type(value)}. End it with: return carry, y (None for no output; tf.scan's "
-                    "function returns the carry alone)"
+                    f"{_API}: '{name}' must return a pair (carry, y), got {text.describe_type(value)}. End it with: "
+                    "return carry, y (or: return carry, None). Only in tf.scan the function returns the carry alone."
                 )
             new_carry, y = value
             y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
             ys = _dense_leaves(f"the output y of '{name}'", y)
-            # Without its Tensors, which belong to the trace.
+            # Without its Tensors, because they belong to the trace.
             self._structure_of_y = tf.nest.map_structure(lambda leaf: None if leaf is None else 0, y)
             return [*carry.leaves_of(new_carry), *ys]
 
@@ -152,7 +150,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def _replace(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
-    """The structure with these Tensors as its leaves, and None where it has None."""
+    """The structure with these Tensors as its leaves; its Nones stay."""
     remaining = iter(tensors)
     leaves = [None if leaf is None else next(remaining) for leaf in tf.nest.flatten(structure)]
     return tf.nest.pack_sequence_as(structure, leaves)
@@ -163,8 +161,8 @@ def _dense_leaves(name: str, structure: Any) -> list[tf.Tensor]:
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):
             raise TypeError(
-                f"{_API}: {name} cannot be stacked or cut into slices; expected Tensors, got "
-                f"{text.describe_type(leaf)}. Convert it with its to_tensor() or tf.sparse.to_dense."
+                f"{_API}: {name} must hold dense Tensors, got {text.describe_type(leaf)}. Convert it with its "
+                "to_tensor() or with tf.sparse.to_dense."
             )
     return leaves
 
@@ -177,32 +175,28 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.shape.rank == 0:
             raise ValueError(
-                f"{_API}: {name} has no slices; expected a Tensor with a dimension for the steps, got a scalar. If it "
-                "is the initial carry, the order is that of JAX: scan(f, init, xs). Otherwise stack what the steps "
-                "get, or let the function close over a value that is the same in each."
+                f"{_API}: {name} must have a first dimension for the steps, got a scalar. If it is the initial carry, "
+                "pass it second: scan(f, init, xs). Otherwise stack the values for the steps, or let f close over a "
+                "value that all steps share."
             )
         known_size = leaf.shape[0] if leaf.shape.rank else None
         sizes[name] = tf.shape(leaf)[0] if known_size is None else known_size
     if length is not None:
         sizes["length"] = length
     if not sizes:
-        raise ValueError(
-            f"{_API}: nothing tells the number of steps; expected xs or length, got neither. Pass length=."
-        )
+        raise ValueError(f"{_API}: xs or length must tell the number of steps, got neither. Pass length=.")
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
-    if len(set(known.values())) > 1 or any(size < 0 for size in known.values()):
+    if known.get("length", 0) < 0:
+        raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}.")
+    if len(set(known.values())) > 1:
         got = ", ".join(f"{name}: {size}" for name, size in known.items())
-        raise ValueError(
-            f"{_API}: the number of steps is not clear; expected one number for all, got {got}. Cut them to the same "
-            "length."
-        )
-    number = next(iter((known or sizes).values()))
+        raise ValueError(f"{_API}: the numbers of steps must be equal, got {got}. Cut all to the same length.")
+    first, number = next(iter((known or sizes).items()))
     checks = [
         tf.debugging.assert_equal(
             size,
             number,
-            f"{_API}: the number of steps is not clear; expected one number for all, got another for {name}. Cut them "
-            "to the same length.",
+            f"{_API}: {name} must have as many steps as {first}, got another number. Cut both to the same length.",
         )
         for name, size in sizes.items()
         if name not in known and size is not number

@@ -1,8 +1,7 @@
-"""A long loop as loops in loops, each of which but the outermost is recomputed for the gradient.
+"""A long loop as nested loops. The gradient recomputes each of them, except the outermost.
 
-Only the carries at the beginnings of segments are kept. With two loops of sqrt(N) steps these are sqrt(N) carries, and
-the gradient keeps what sqrt(N) steps compute (Chen et al., 2016, arXiv:1604.06174); with a loop for each factor of N,
-a number of carries for each loop.
+Only the carry at the start of each segment is kept. Two loops of sqrt(N) steps keep sqrt(N) carries, and the gradient
+holds what sqrt(N) steps compute (Chen et al., 2016, arXiv:1604.06174). More loops keep a few carries each.
 """
 
 import dataclasses
@@ -15,9 +14,9 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-# The number of steps of each loop for checkpoint="log". Fewer would keep less, and compute more often.
+# The number of steps of each loop for checkpoint="log". A smaller number keeps less and computes more often.
 _STEPS_OF_EACH_LOOP = 8
-# The number of nested loops for checkpoint="log" if the length is known at run time only.
+# The number of nested loops for checkpoint="log" if the length is only known at run time.
 _NUM_LOOPS = 4
 
 Checkpoint = str | int | None
@@ -27,10 +26,10 @@ Step = Callable[[Values, Values, Values], tuple[Values, Values]]
 
 
 def check_checkpoint(api: str, checkpoint: Any) -> None:
-    """ValueError or TypeError unless the argument says how to cut the loop into segments."""
+    """Raises ValueError or TypeError for a wrong `checkpoint`."""
     if checkpoint is None or (isinstance(checkpoint, str) and checkpoint in ("sqrt", "log")):
         return
-    message = f"{api}: checkpoint must be 'sqrt', 'log', the number of steps in a segment or None, got {{}}."
+    message = f"{api}: checkpoint must be 'sqrt', 'log', the number of steps per segment or None, got {{}}."
     if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, str)):
         raise TypeError(message.format(text.describe(checkpoint)))
     if isinstance(checkpoint, str) or checkpoint < 1:
@@ -38,7 +37,7 @@ def check_checkpoint(api: str, checkpoint: Any) -> None:
 
 
 def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int | tf.Tensor]:
-    """How many steps each loop makes, the innermost first: together `num_steps`, or a few more, and one at least."""
+    """The number of steps of each loop, the innermost first. Their product is `num_steps` or a little more."""
     if checkpoint is None:
         return [_at_least_one(num_steps)]
     static = isinstance(num_steps, int)
@@ -57,27 +56,27 @@ def factors_of(num_steps: int | tf.Tensor, checkpoint: Checkpoint) -> list[int |
 
 
 def _at_least_one(number: int | tf.Tensor) -> int | tf.Tensor:
-    """Without a place for a step there would be lists without elements, whose shape TensorFlow does not know."""
+    """At least one, because TensorFlow does not know the shape of the elements of an empty list."""
     return max(number, 1) if isinstance(number, int) else tf.maximum(number, 1)
 
 
 def _root(number: tf.Tensor, order: int) -> tf.Tensor:
-    """A positive whole number, of which this power is at least the given number."""
+    """The root, rounded up; 1 at least."""
     root = tf.math.ceil(tf.cast(tf.maximum(number, 1), tf.float64) ** (1 / order) - 1e-9)
     return tf.cast(root, number.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Runs steps in nested loops."""
+    """Runs the steps in nested loops."""
 
-    step: Step  # Only TensorFlow ops, of which the stateful ones can be computed again.
+    step: Step  # TensorFlow ops only; its stateful ops can run again.
     num_steps: int | tf.Tensor
-    factors: Sequence[int | tf.Tensor]  # How many steps each loop makes, the innermost first.
-    recompute: Callable[[Callable[..., Any]], Callable[..., Any]]  # Decorates what the gradient recomputes.
-    output_specs: Sequence[tf.TensorSpec]  # Of what each step returns beside the carry.
-    keeps_going: Callable[[Values], tf.Tensor] | None  # Whether there is a next step, from the carry; None for always.
-    reverse: bool  # Whether the steps take the inputs from the last to the first.
+    factors: Sequence[int | tf.Tensor]  # The number of steps of each loop, the innermost first.
+    recompute: Callable[[Callable[..., Any]], Callable[..., Any]]  # Decorates a segment.
+    output_specs: Sequence[tf.TensorSpec]  # The outputs of a step.
+    keeps_going: Callable[[Values], tf.Tensor] | None  # Tells from the carry if there is a next step. None: there is.
+    reverse: bool  # Whether to go from the last input to the first.
 
     @functools.cached_property
     def _capacity(self) -> Any:
@@ -85,20 +84,20 @@ class Segments:
 
     @property
     def _is_full(self) -> bool:
-        """Whether there is a step for each place. A capacity that is known has known factors."""
+        """Whether every place in the loops has a step. If the capacity is an int, so are the factors."""
         return isinstance(self.num_steps, int) and self.num_steps == self._capacity
 
     def run(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
         """The carry after the last step, and the stacked outputs.
 
-        Inputs are stacked along their first dimension. Each step gets all of the values.
+        The inputs are stacked along their first dimension. Every step gets all `values`.
         """
         folded = [self._fold(stacked) for stacked in inputs]
         carry, outputs = self._loop(len(self.factors) - 1, tf.constant(0), carry, folded, values)
         return carry, [self._unfold(stacked, spec) for stacked, spec in zip(outputs, self.output_specs, strict=True)]
 
     def _fold(self, stacked: tf.Tensor) -> tf.Tensor:
-        """One leading dimension for each loop, the outermost first, with zeros in the places without a step."""
+        """Splits the first dimension into one for each loop, the outermost first. Places without a step get zeros."""
         each = stacked.shape[1:]
         if not self._is_full:
             missing = self._capacity - self.num_steps
@@ -118,13 +117,13 @@ class Segments:
 
     @staticmethod
     def _static(sizes: Sequence[int | tf.Tensor]) -> tf.TensorShape:
-        """The shape of these sizes, the last one first."""
+        """The sizes in reverse order, as a shape."""
         return tf.TensorShape([size if isinstance(size, int) else None for size in sizes[::-1]])
 
     def _loop(
         self, level: int, first: tf.Tensor, carry: Values, inputs: Values, values: Values
     ) -> tuple[Values, Values]:
-        """The carry and the outputs of the steps from the first one on, with a dimension for each loop."""
+        """The carry after the steps from `first` on, and their outputs, with a dimension for each loop."""
         length = self.factors[level]
         steps_of_each = math.prod(self.factors[:level])
         arrays = [
@@ -138,7 +137,7 @@ class Segments:
         ]
 
         def goes_on(turn: tf.Tensor, carry: Values, results: list[Any]) -> Any:
-            # From the turn alone, which is the same for all examples of tf.vectorized_map.
+            # Depends on the turn only, so that all examples of tf.vectorized_map agree.
             more = turn < length
             if not self._is_full:
                 more = tf.logical_and(more, first + turn * steps_of_each < self.num_steps)
@@ -168,7 +167,7 @@ class Segments:
         ]
 
     def _segment(self, level: int) -> Callable[..., Any]:
-        # It closes over no Tensor: the trace would compute the tangents of a ForwardAccumulator, too.
+        # It must not close over Tensors, or its trace would also compute the tangents of a ForwardAccumulator.
         def segment(first: tf.Tensor, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
             return self._loop(level, first, carry, inputs, values)
 
@@ -176,18 +175,18 @@ class Segments:
 
 
 def _stack(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:
-    """The elements, and zeros for those without a step."""
+    """The elements of the array, with zeros for steps that did not run."""
     is_static = all(isinstance(size, int) for size in element_shape)
     if is_static or None in element_shape or array.flow.dtype != tf.variant:
         return array.stack()
-    # With the sizes that the run tells: if there is no step at all, no element has them.
+    # The sizes are only known at run time. If no step ran, no element could tell them.
     return tf.raw_ops.TensorListStack(
         input_handle=array.flow, element_shape=tf.stack(element_shape), element_dtype=array.dtype
     )
 
 
 def _shape_of(tensor: tf.Tensor) -> Any:
-    """Numbers, if all are known: XLA needs them."""
+    """The shape; as ints if all sizes are known, because XLA needs them."""
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)
 
 

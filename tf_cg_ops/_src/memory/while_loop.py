@@ -1,11 +1,14 @@
 """`while_loop`: `tf.while_loop` with a gradient that recomputes segments of it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
@@ -16,27 +19,14 @@ _API = "while_loop"
 
 @tf_internal.autograph_artifact
 def while_loop(
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
-    loop_vars: Any,
+    cond: Callable[..., tf.Tensor],
+    body: Callable[..., Structure],
+    loop_vars: Sequence[Structure],
     maximum_iterations: int | tf.Tensor,
     *,
-    checkpoint: Checkpoint = "sqrt",
-) -> Any:
-    """Repeats `body` while `cond` is true, as `tf.while_loop` does, in little memory for the gradient.
-
-    The steps are those of
-
-        while cond(*loop_vars) and t < maximum_iterations:
-            loop_vars, t = body(*loop_vars), t + 1
-
-    and the gradients are those of this loop: with respect to `loop_vars`, and the Tensors and variables that `body`
-    reads. `checkpoint` and `maximum_iterations` decide, as in `scan`, how much is kept for the gradient and how often a
-    step is computed. The loop may end anywhere, also within a segment.
-
-    Compared with `tf.while_loop`: the same values and gradients, but `maximum_iterations` is necessary, shapes do not
-    change from step to step, and variables that `body` assigns are written after the loop. In eager mode the loop is
-    traced, once for each signature of its variables.
+    checkpoint: str | int | None = "sqrt",
+) -> Sequence[Structure]:
+    """Repeats `body` while `cond` is true, like `tf.while_loop`, and keeps only a few of the steps for the gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -47,31 +37,47 @@ def while_loop(
     >>> float(y), float(tape.gradient(y, x))
     (6561.0, 17496.0)
 
+    It computes
+
+        while cond(*loop_vars) and t < maximum_iterations:
+            loop_vars, t = body(*loop_vars), t + 1
+
+    Gradients reach `loop_vars`, and the Tensors and variables that `body` reads. `maximum_iterations` is cut into
+    segments as `checkpoint` says; `scan` describes how much each choice keeps and how often a step runs. The loop can
+    end anywhere, also within a segment. Random numbers and variables behave as in `scan`.
+
     Args:
-      cond: `cond(*loop_vars)` returns whether there is a next step: a Tensor of one bool.
-      body: `body(*loop_vars)` returns the new ones, of the structure, shapes and dtypes of the old ones.
+      cond: `cond(*loop_vars)` returns one bool: whether there is a next step.
+      body: `body(*loop_vars)` returns the new loop variables, with the structure, shapes and dtypes of the old ones.
       loop_vars: A list or tuple of structures of Tensors, arrays and numbers.
       maximum_iterations: The largest number of steps. XLA must know it.
-      checkpoint: `"sqrt"`, `"log"`, the number of steps in a segment, or None.
+      checkpoint: `"sqrt"`, `"log"`, the number of steps per segment, or None.
 
     Returns:
       The last `loop_vars`, in their structure.
 
     Raises:
-      TypeError: `cond` or `body` cannot be called; `loop_vars` is not a list or tuple, or holds something else than
-        Tensors; `maximum_iterations` is not a whole number; `checkpoint` is of another type; `body` changes a dtype;
-        `cond` does not return a bool.
-      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; there is no such `checkpoint`; `body` changes
-        the structure or a shape; `cond` returns several bools.
-      NotImplementedError: `body` has a stateful op that can neither be kept nor computed again.
+      TypeError: `cond` or `body` is not a function; `loop_vars` is not a list or tuple, or holds something other than
+        Tensors; `maximum_iterations` is not an integer; `checkpoint` has another type; `body` changes a dtype; `cond`
+        does not return a bool.
+      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; `checkpoint` is not one of the above; `body`
+        changes the structure or a shape; `cond` returns several bools.
+      NotImplementedError: As in `scan`.
 
-    Source: as `scan`.
+    Differs from `tf.while_loop`:
+
+    - `maximum_iterations` is required.
+    - The loop variables keep their shapes.
+    - Variables that `body` assigns are written after the loop.
+    - Eager mode traces the loop, once for each signature of the loop variables.
+
+    Source: as in `scan`.
     """
     for argument, function in (("cond", cond), ("body", body)):
         if not callable(function):
             raise TypeError(
-                f"{_API}: {argument} cannot be called; expected a function of the loop variables, got "
-                f"{text.describe_type(function)}. Pass cond first, and then body."
+                f"{_API}: {argument} must be a function of the loop variables, got {text.describe_type(function)}. "
+                "Pass cond first, then body."
             )
     check_checkpoint(_API, checkpoint)
     message = f"{_API}: loop_vars must be a list or tuple of the arguments of body, at least one, got {{}}. "
@@ -80,7 +86,7 @@ def while_loop(
     if not loop_vars:
         raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
     given = loop_vars
-    loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Let scan stack the values of the steps.")
+    loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
     key = "while_loop", cond, checkpoint, num_steps, loop_vars
@@ -92,7 +98,7 @@ def while_loop(
 
 
 class _WhileLoop:
-    """A loop for loop variables of one signature. Its carry begins with whether there is a next step."""
+    """The loop for one signature of the loop variables. Its carry starts with a bool: whether there is a next step."""
 
     def __init__(
         self, cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Sequence[Any], checkpoint: Checkpoint
@@ -138,14 +144,10 @@ def _number_of_steps(maximum_iterations: Any) -> int | tf.Tensor:
     number = None if maximum_iterations is None else tf.convert_to_tensor(maximum_iterations)
     if number is None or not number.dtype.is_integer or number.shape.rank not in (0, None):
         raise TypeError(
-            f"{_API}: maximum_iterations is no whole number; expected the largest number of steps, which says how to "
-            f"cut the loop into segments, got {text.describe(maximum_iterations)}. Pass an upper limit: cond ends the "
-            "loop."
+            f"{_API}: maximum_iterations must be an int or an integer Tensor, got {text.describe(maximum_iterations)}. "
+            "Pass an upper limit, from which the segments are made; cond still ends the loop."
         )
     static_number = checkpointed_loop.static_int(number)
     if isinstance(static_number, int) and static_number < 0:
-        raise ValueError(
-            f"{_API}: maximum_iterations is negative; expected the largest number of steps, got {static_number}. Pass "
-            "an upper limit."
-        )
+        raise ValueError(f"{_API}: maximum_iterations must be 0 or more, got {static_number}.")
     return static_number

@@ -1,7 +1,7 @@
-"""Sizes and alignment for the batching of the embedding ops, for tf.vectorized_map and Jacobians.
+"""Sizes and alignment for batching the embedding ops, for tf.vectorized_map and Jacobians.
 
 An input is stacked if it has a value for each member of the batch, along a new first dimension; otherwise it is
-loop-invariant. "Sizes" here are those of one member.
+loop-invariant. "Sizes" here always belong to one member.
 """
 
 import dataclasses
@@ -27,31 +27,31 @@ def sizes_of(wrapped: Any) -> Sizes | None:
 
 
 def shape_of_member(pfor_input: Any, index: int) -> tf.Tensor:
-    """An input that is a shape, which is the same for all members."""
+    """An input that is a shape, the same for all members."""
     wrapped = pfor_input.input(index)
     return wrapped.t[0] if wrapped.is_stacked else wrapped.t
 
 
 @dataclasses.dataclass(frozen=True)
 class AlignedSizes:
-    """The sizes of `fx` as they are, and those of one `gx` and `x` at one common rank.
+    """The sizes of `fx` as they are, and the sizes of one `gx` and `x` at one common rank.
 
-    So the batch can be a dimension before all others.
+    So the batch can be one more dimension in front.
     """
 
     fx: Sizes
     gx: Sizes
     x: Sizes
     is_event: list[bool]  # For each dimension.
-    scalar_fx_fits: Any  # Whether fx, if it is a scalar, may be one: True, or a Tensor if that is not known yet.
+    scalar_fx_fits: Any  # Whether a scalar fx is allowed: True, or a Tensor if that is not known yet.
 
     @classmethod
     def of(cls, pfor_input: Any, fx: Sizes | None, gx: Sizes | None, x: Sizes | None) -> "AlignedSizes":
         """Aligns the sizes of one member."""
         if fx is None or gx is None or x is None:
             raise tf_internal.ConversionNotImplementedError(
-                "embed_gradient: the rank of fx, gx or x is not known while tracing, but tf.vectorized_map and "
-                "Jacobians need it. Set it with tf.ensure_shape, or allow the fallback to a while loop."
+                "embed_gradient: tf.vectorized_map and Jacobians need to know the rank of fx, gx and x while tracing. "
+                "Set it with tf.ensure_shape, or allow the fallback to a while loop."
             )
         event_dims = {axis % len(x) for axis in pfor_input.get_attr("axis")}
         is_event = [pfor_input.get_attr("all_axes") or i in event_dims for i in range(len(x))]
@@ -63,7 +63,7 @@ class AlignedSizes:
         if not fx:
             if not all(is_event):
                 scalar_fx_fits = tf.constant(False) if gx_has_leading else _broadcasts_to(aligned["gx"], aligned["x"])
-            # A scalar is a function of all of x with any axis. Beside a batch the axis has to say so.
+            # With any axis, a scalar depends on all of x. With a batch, the axis has to say so.
             is_event = [True] * rank
         return cls(fx, aligned["gx"], aligned["x"], is_event, scalar_fx_fits)
 
@@ -72,7 +72,7 @@ class AlignedSizes:
         return [i - len(self.is_event) for i, event in enumerate(self.is_event) if event]
 
     def move_event_last(self, tensor: tf.Tensor, num_event: int) -> tf.Tensor:
-        """Moves the event dimensions to the end and adds some of size 1 before them, up to this number."""
+        """Moves the event dimensions to the end, and adds dimensions of size 1 before them up to `num_event`."""
         event_dims = [i + 1 for i, event in enumerate(self.is_event) if event]
         batch_dims = [i + 1 for i, event in enumerate(self.is_event) if not event]
         moved = tf.transpose(tensor, [0, *batch_dims, *event_dims])
@@ -82,7 +82,7 @@ class AlignedSizes:
 
 
 def reshape_members(wrapped: Any, sizes: Sizes) -> tf.Tensor:
-    """A Tensor whose members have these sizes; a loop-invariant one has a single member."""
+    """Reshapes a Tensor so that its members have these sizes; a loop-invariant one has a single member."""
     num_members = 1
     if wrapped.is_stacked:
         num_members = wrapped.t.shape[0] if wrapped.t.shape[0] is not None else shape_of(wrapped.t)[0]
@@ -92,7 +92,7 @@ def reshape_members(wrapped: Any, sizes: Sizes) -> tf.Tensor:
 
 
 def _broadcasts_to(sizes: Sizes, target: Sizes) -> Any:
-    """Whether sizes broadcast to others of the same rank: True, or a scalar Tensor if that is not known yet."""
+    """Whether sizes broadcast to `target`, of the same rank: True, or a scalar Tensor if that is not known yet."""
     pairs = zip(sizes, target, strict=True)
     unknown = [(a, b) for a, b in pairs if not (isinstance(a, int) and (a == 1 or (isinstance(b, int) and a == b)))]
     if not unknown:

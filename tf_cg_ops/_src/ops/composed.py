@@ -1,6 +1,6 @@
-"""The gradient op composed of built-in ops, for models that must not need this library.
+"""The gradient op made from built-in ops, for models that must run without this library.
 
-Neither shapes nor ranks need to be known while tracing.
+It works with unknown shapes and ranks.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_cg_ops._src.embed_gradient import alignment
 from tf_cg_ops._src.ops.trilinear_form import roles_of_operands
 
-# The type of sums and products if it is not that of the operands, as in cc/lib/arithmetic.h.
+# The type for sums and products, if the operands have a smaller one, as in cc/lib/arithmetic.h.
 _SUM_TYPE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.float32: tf.float64, tf.complex64: tf.complex128}
 
 
@@ -26,7 +26,7 @@ def embed_grad(
 ) -> tf.Tensor:
     """Computes CustomGradientEmbedGrad from the inputs and attributes of that op.
 
-    It accepts some shapes that the op rejects; for others TensorFlow raises the error.
+    It accepts some shapes that the op rejects; TensorFlow raises the other errors.
     """
     if zero_x:
         return tf.zeros(shape, lhs.dtype)
@@ -39,7 +39,7 @@ def embed_grad(
     product = tf.cast(left, sum_type) * tf.cast(right, sum_type)
     reduction_dims, _ = tf.raw_ops.BroadcastGradientArgs(s0=aligned[wrt], s1=tf.shape(product, shape.dtype))
     if lhs.dtype == tf.complex64:
-        # Without a sum, a complex product is rounded twice in its own type. For real products that changes nothing.
+        # Without a sum, a complex product is rounded twice in its own type, unlike a real product.
         product = tf.where(tf.size(reduction_dims) == 0, tf.cast(left * right, sum_type), product)
     total = tf.reduce_sum(product, reduction_dims, keepdims=True)
     return tf.reshape(tf.cast(tf.broadcast_to(total, aligned[wrt]), lhs.dtype), shape)

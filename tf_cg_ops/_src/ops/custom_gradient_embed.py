@@ -24,7 +24,7 @@ def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
     for i in range(num_pairs):
         gx, x = pairs[i], pairs[num_pairs + i]
         if manually_stopped and not trilinear_form.is_skipped(op, 1 + i):
-            # Zero, but with a derivative: mixed second derivatives go through it.
+            # This is zero, but mixed second derivatives go through it.
             dgx[i] = trilinear_form.gradient("gx", {"fx": dense_dy, "x": x}, gx, zero_x=True, attributes=attributes)
         if not trilinear_form.is_skipped(op, 1 + num_pairs + i):
             if is_elementwise and not manually_stopped:
@@ -36,7 +36,7 @@ def _custom_gradient_embed(op: Any, dy: Any) -> Sequence[Any]:
 
 @tf_internal.RegisterPFor("CustomGradientEmbed")
 def _convert_embed(pfor_input: Any) -> Any:
-    pfor_input.stack_inputs([0])  # Each member has its own value, since each has its own derivative.
+    pfor_input.stack_inputs([0])  # Each member has its own derivative, so it needs its own value.
     num_pairs = (pfor_input.num_inputs - 1) // 2
     fx, *others = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     wrapped_gx, wrapped_x = others[:num_pairs], others[num_pairs:]

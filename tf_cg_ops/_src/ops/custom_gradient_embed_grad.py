@@ -22,7 +22,7 @@ def _custom_gradient_embed_grad(op: Any, dy: Any) -> Sequence[Any]:
     for index, role in enumerate(roles):
         is_constant = role == "gx" and not attributes["fx_gx_manually_stopped"]
         if not is_constant and not trilinear_form.is_skipped(op, index):
-            # d(x - stop(x)) = dx: with respect to x itself the form is not zero.
+            # d(x - stop(x)) = dx, so with respect to x itself the form is not zero.
             zero_x = op.get_attr("zero_x") and role != "x"
             gradients[index] = trilinear_form.gradient(role, operands, op.inputs[index], zero_x, attributes)
     return gradients
@@ -57,7 +57,7 @@ def _convert_embed_grad(pfor_input: Any) -> Any:
 
 
 def _check_scalar_fx(aligned: AlignedSizes, shape: tf.Tensor, axis: list[int]) -> tf.Tensor:
-    """The shape; where it is used, a scalar fx that does not fit fails at run time."""
+    """Returns the shape; using it fails at run time if a scalar fx does not fit."""
     if aligned.scalar_fx_fits is True:
         return shape
     message = dynamic_axis.scalar_fx_does_not_fit("CustomGradientEmbedGrad", "gx", "x")

@@ -1,4 +1,4 @@
-"""Gradients and batching of the ops that pass their inputs on, and of the token, which has no gradient."""
+"""Gradients and batching of the ops that return their inputs, and of the token, which has no gradient."""
 
 import functools
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from tf_cg_ops._src.ops import batching
 
 @tf.RegisterGradient("CustomGradientRule")
 def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
-    """Calls the rule, the function that the op names."""
+    """Calls the gradient rule of the op."""
     if type(op.outputs[0]) is tf_internal.EagerTensor:
         raise ValueError(
-            "CustomGradientRule: the op was called in eager mode, but only a graph holds its rule. Use "
+            "CustomGradientRule: in eager mode this op has no gradient, because its rule is a function of a graph. Use "
             "tf_cg_ops.custom_gradient."
         )
-    return graph_rule.gradients(op.outputs[0].op, dys)  # A tape passes an imitation of the op, without its graph.
+    return graph_rule.gradients(op.outputs[0].op, dys)  # A tape passes an imitation of the op without its graph.
 
 
 @tf_internal.RegisterPFor("CustomGradientRule")
 def _convert_rule(pfor_input: Any) -> Sequence[Any]:
-    """The results of all members, with a rule that vectorizes the rule."""
-    # Not the others: a loop goes on, for all examples, as long as an unstacked number says so.
+    """The results of all members, with a vectorized rule."""
+    # Other results are not stacked: the condition of a loop can need an unstacked number.
     num_results = len(pfor_input.op.outputs)
-    # A malformed op names others; the gradient refuses them.
+    # A malformed op can have other positions, which the gradient rejects.
     pfor_input.stack_inputs([i for i in pfor_input.get_attr("differentiated_results") if 0 <= i < num_results])
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     convert = functools.partial(tf_internal.converted_for_pfor, pfor_input)
@@ -37,7 +37,7 @@ def _convert_rule(pfor_input: Any) -> Sequence[Any]:
 
 @tf.RegisterGradient("CustomGradientBarrier")
 def _custom_gradient_barrier(op: Any, *dys: Any) -> Sequence[Any]:
-    """The gradients of the values; the tensors that they wait for have none."""
+    """The gradients of the values; the tensors that they wait for do not get one."""
     return [*dys, *[None] * (len(op.inputs) - len(dys))]
 
 
@@ -51,7 +51,7 @@ def _convert_barrier(pfor_input: Any) -> Sequence[Any]:
 
 @tf.RegisterGradient("CustomGradientCheckShape")
 def _custom_gradient_check_shape(op: Any, dy: Any) -> Sequence[Any]:
-    """Forwards the gradient; the shape has none."""
+    """Passes the gradient on; the shape does not get one."""
     return [dy, None]
 
 

@@ -1,5 +1,7 @@
 """`clip_gradient`: an identity that clips the gradient."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, text, tf_internal
+from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
@@ -16,27 +19,14 @@ _API = "clip_gradient"
 
 @dispatch.takes_keras_tensors(_API)
 def clip_gradient(
-    x: Any, *, value: Any = None, norm: Any = None, global_norm: Any = None, axis: int | Sequence[int] | None = None
-) -> Any:
-    """Returns `x`, and clips the gradient.
-
-    For an upstream gradient `dy`, the gradient with respect to `x` is one of
-
-        dx = minimum(maximum(dy, -value), value)              elementwise
-        dx = dy * minimum(1, norm / sqrt(sum(|dy|**2, axis)))        each tensor by itself; by default over all of it
-        dx = dy * minimum(1, global_norm / sqrt(sum over all tensors of |dy|**2))
-
-    In a recurrent net it limits the gradient at each step. Clipping in the optimiser cannot: there the gradients of all
-    steps are summed. The squares of 16-bit types are summed in float32, so that they do not overflow. A gradient that
-    is not finite stays visible: clipping by norm makes it nan.
-
-    The limits are inputs of the computation: a Variable or a Tensor can change without retracing. They are read when
-    the value is computed, and have no gradient. Second derivatives are those of the formulas.
-
-    Compared with TensorFlow: `tf.clip_by_value`, `tf.clip_by_norm` and `tf.clip_by_global_norm` clip values.
-
-    Clipping is not linear in `dy`, so it is the vector-Jacobian product of no function. The gradient of two losses is
-    not the sum of their gradients, jacobians clip each row by itself, and the tangents of forward mode mean nothing.
+    x: Structure,
+    *,
+    value: TensorLike | None = None,
+    norm: TensorLike | None = None,
+    global_norm: TensorLike | None = None,
+    axis: Axis = None,
+) -> Structure:
+    """Returns `x` and clips its gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -47,23 +37,47 @@ def clip_gradient(
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist()
     ([1.0, 2.0], [1.5, -2.0])
 
+    Pass one limit. `value` limits each element of the upstream gradient `dy`:
+
+        dx = minimum(maximum(dy, -value), value)
+
+    `norm` limits the norm of each tensor's gradient, over the dimensions `axis`:
+
+        dx = dy * minimum(1, norm / sqrt(sum(|dy|**2, axis)))
+
+    `global_norm` limits the norm of the gradients of all tensors in `x` together:
+
+        dx = dy * minimum(1, global_norm / sqrt(sum over all tensors of |dy|**2))
+
+    In a recurrent net this limits the gradient at each step; the optimizer only sees the sum over all steps.
+
+    A limit that is a Variable or a Tensor can change without retracing. The forward pass reads it, and it gets no
+    gradient. Clipping by norm turns infinite elements into nan, so you can still see that a gradient overflowed.
+
+    Clipping is not linear in `dy`: the gradient of a sum of losses is not the sum of their gradients, a Jacobian clips
+    each of its rows, and forward mode gives meaningless tangents.
+
     Args:
-      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128 (not complex by
-        value), or a nested structure of them.
-      value: The limit of each element: a number that is at least 0, or a scalar Variable or Tensor.
-      norm: The limit of the Euclidean norm of each tensor's gradient, likewise.
-      global_norm: The limit of the Euclidean norm of the gradients of all tensors together, likewise.
-      axis: With `norm`: the dimensions that one norm is taken over. `-1`, for example, clips each row by itself.
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128 (not complex with
+        `value`), or a nested structure of them.
+      value: The limit for each element: a number that is at least 0, or a scalar Variable or Tensor.
+      norm: The limit for the Euclidean norm of each tensor's gradient, likewise.
+      global_norm: The limit for the Euclidean norm of the gradients of all tensors together, likewise.
+      axis: With `norm`: the dimensions to take the norm over, by default all. `-1`, for example, clips each row.
 
     Returns:
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: A dtype has no gradient, or is complex where `value` is given; a limit is not a real number, or `axis`
-        is not an int or a sequence of ints.
-      ValueError: The call passes not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a
-        scalar; `x` is empty. At the call, or with the gradient if the rank of `x` is only known then: `axis` is out of
-        range or names a dimension twice.
+      TypeError: `x` does not have one of these dtypes, or is complex with `value`; a limit is not a real number; or
+        `axis` is not an int or a sequence of ints.
+      ValueError: You passed no limit or several, or `axis` without `norm`; a limit is negative, nan or not a scalar;
+        `x` is empty; or `axis` is out of range or names a dimension twice. If the rank of `x` is only known later, you
+        get the error about `axis` when you compute a gradient.
+
+    Differs from `tf.clip_by_value`, `tf.clip_by_norm` and `tf.clip_by_global_norm`:
+
+    - They clip values; this clips the gradient and leaves the value as it is.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
@@ -79,15 +93,12 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
     tensors = [convert.to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)]
     if not tensors:
         raise ValueError(
-            f"{api}: x holds no Tensor; expected at least one, got {text.describe(x)}. Pass the values whose "
-            "gradients to clip."
+            f"{api}: x must hold at least one Tensor, got {text.describe(x)}. Pass the values whose gradients you want "
+            "to clip."
         )
     for tensor in tensors:
         if mode == "value" and tensor.dtype.is_complex:
-            raise TypeError(
-                f"{api}: complex gradients cannot be clipped by value; expected a real x, got {tensor.dtype.name}. "
-                "Clip by norm."
-            )
+            raise TypeError(f"{api}: x must be real to clip by value, got {tensor.dtype.name}. Clip by norm.")
         _check_axis(api, axis, tensor)
 
     wording = without_gradient_function(api)
@@ -99,17 +110,17 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
 
 
 def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axis: Any) -> tuple[str, Any]:
-    """The name of the one limit that is given, and the limit; ValueError if there is another number of them."""
+    """The name of the one limit and its value; ValueError unless exactly one is given."""
     limits = {"value": value, "norm": norm, "global_norm": global_norm}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
     if len(limits) != 1:
         raise ValueError(
-            f"{api}: pass exactly one of value, norm, global_norm; got {' and '.join(limits) or 'none'}. Nest two "
-            "calls to apply two limits."
+            f"{api}: pass exactly one of value, norm and global_norm, got {' and '.join(limits) or 'none'}. To apply "
+            "two limits, nest two calls."
         )
     [(mode, limit)] = limits.items()
     if axis is not None and mode != "norm":
-        raise ValueError(f"{api}: axis needs norm, got {mode}. Leave axis out, or pass norm.")
+        raise ValueError(f"{api}: axis is for norm only, got {mode}. Leave axis out, or pass norm.")
     entries = _entries(axis)
     if axis is not None and not all(isinstance(e, (int, np.integer)) and not isinstance(e, bool) for e in entries):
         raise TypeError(f"{api}: axis must be an int or a sequence of ints, got {text.describe(axis)}.")
@@ -121,7 +132,7 @@ def _entries(axis: Any) -> list[Any]:
 
 
 def _check_axis(api: str, axis: Any, tensor: tf.Tensor) -> None:
-    """ValueError unless these are different dimensions of the Tensor, as far as its rank is known."""
+    """ValueError unless the axis names different dimensions of the Tensor, if its rank is known."""
     rank = tensor.shape.rank
     if axis is None or rank is None:
         return
@@ -134,26 +145,19 @@ def _check_axis(api: str, axis: Any, tensor: tf.Tensor) -> None:
 
 
 def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
-    """The limit of this name as a float64 scalar; TypeError or ValueError if it is not a size."""
+    """The limit of this name as a float64 scalar; TypeError or ValueError if it cannot be a limit."""
     tensor = convert.to_real(api, mode, limit, tf.float64)
     if tensor.shape.rank not in (0, None):
-        raise ValueError(
-            f"{api}: {mode} is not a scalar; expected a single number, got the shape {tensor.shape}. Reduce it."
-        )
+        raise ValueError(f"{api}: {mode} must be a single number, got the shape {tensor.shape}.")
     known = tf.get_static_value(tensor)
-    if known is not None and np.isnan(known):
-        raise ValueError(f"{api}: {mode} must be a number that is at least 0, got nan.")
-    if known is not None and known < 0:
-        raise ValueError(
-            f"{api}: {mode} is negative; expected a number that is at least 0, got {np.asarray(known).item()}. "
-            "Pass its size."
-        )
+    if known is not None and not known >= 0:  # Also false for nan.
+        raise ValueError(f"{api}: {mode} must be a number that is at least 0, got {np.asarray(known).item()}.")
     return tensor
 
 
 def clip(api: str, mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any) -> list[tf.Tensor]:
-    """The gradients, within the limit of this name."""
-    dys = [tf.convert_to_tensor(dy) for dy in dys]  # A tf.gather returns slices.
+    """The gradients, clipped to the limit of this name."""
+    dys = [tf.convert_to_tensor(dy) for dy in dys]  # The gradient of tf.gather is a tf.IndexedSlices.
     if mode == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
         return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
@@ -175,7 +179,7 @@ def _squared_norm(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
 def _clip_by_norm(dy: tf.Tensor, squared_norm: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
     """The gradient `dy`, scaled down if its norm is above the limit."""
     limit = tf.cast(limit, squared_norm.dtype)
-    # Below the limit no square root is taken: at zero it has no derivative.
+    # No square root below the limit: at zero it has no derivative.
     is_within = squared_norm <= tf.square(limit)
     norm = tf.sqrt(tf.where(is_within, tf.ones_like(squared_norm), squared_norm))
     factor = tf.where(is_within, tf.ones_like(norm), limit / norm)

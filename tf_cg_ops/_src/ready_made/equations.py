@@ -1,4 +1,4 @@
-"""The equations that the result of a solver solves: one for each unknown."""
+"""The equations that a solver's result satisfies, one for each unknown."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,27 +11,27 @@ from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.ready_made.unknowns import Unknowns
 
-ADVICE = "Return one equation for each unknown, in their structure and dtype."
+ADVICE = "Return numbers with the structure, shapes and dtype of y."
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What the user gave for an implicit function, beside the solver."""
+    """The user's arguments to an implicit function, except the solver."""
 
     api: str
-    noun: str  # The word of this API for the user's function in messages.
+    noun: str  # What messages call the user's function.
     user_function: Callable[..., Any]
-    # Takes the unknowns, in the structure of the solver's result, and the arguments; returns one equation for each.
+    # Takes the unknowns, in the structure of the solver's result, and the arguments; returns the same structure.
     residual: Callable[..., Any]
     options: dict[str, Any]
     is_fixed_point: bool = False  # Otherwise a root.
 
 
 class Equations:
-    """The equations of one call, as a function of Tensors: a residual, or the next iterate of a fixed point."""
+    """The equations of one call as a function of Tensors: the residual, or `f` of a fixed point."""
 
     unknowns: Unknowns  # Of the solver's result.
-    variables: list[tf.Variable]  # Those that the user's function reads and that may have a gradient.
+    variables: list[tf.Variable]  # Read by the user's function, and able to have a gradient.
 
     def __init__(
         self, problem: Problem, solve: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -42,7 +42,7 @@ class Equations:
         self.subject = f"the {problem.noun} '{text.name_of(problem.user_function)}' of '{self.function_name}'"
         self._structure = (list(args), kwargs)
         leaves = tf.nest.flatten(self._structure)
-        # A Variable among the arguments is an input by its value.
+        # For a Variable among the arguments, its value is the input.
         self._leaves = [leaf if as_variable(leaf) is None else tf.convert_to_tensor(leaf) for leaf in leaves]
         self._components = [pytree.tensors_for_gradients(leaf) for leaf in self._leaves]
         self.inputs = [tensor for tensors in self._components for tensor in tensors]
@@ -50,7 +50,7 @@ class Equations:
     def value_at(self, unknowns: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """The value of the user's function as one Tensor.
 
-        TypeError or ValueError if it does not have the structure, dtype and shapes of the unknowns.
+        TypeError or ValueError unless it has the structure, dtype and shapes of the unknowns.
         """
         leaves = pytree.replace_tensors(self._leaves, self._components, inputs)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
@@ -62,7 +62,7 @@ class Equations:
             if signature is None:
                 raise
             raise TypeError(
-                f"{self.api}: {self.subject} must take y and the arguments of '{self.function_name}', got "
+                f"{self.api}: {self.subject} must take y and then the arguments of '{self.function_name}', got "
                 f"{text.name_of(self.problem.user_function)}{signature}."
             ) from error
-        return self.unknowns.pack(self.subject, value, ADVICE)
+        return self.unknowns.pack(f"{self.subject} must return", value, ADVICE)

@@ -1,4 +1,4 @@
-"""The linear system behind an implicit function: its derivative by the implicit function theorem, for any solver."""
+"""The derivative of a solver's result, from the implicit function theorem and a linear system."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ from tf_cg_ops._src.ready_made.unknowns import Unknowns
 
 
 def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGradient:
-    """The solver, with the derivative of a solution of the problem."""
+    """The solver, with the derivative of the solution."""
     api, has_aux = problem.api, problem.options["has_aux"]
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        # Stopped: otherwise the tapes would keep everything that the solver computes.
+        # Stopped, so that tapes do not keep what the solver computes.
         stopped_args, stopped_kwargs = pytree.map_tensors((list(args), kwargs), _stop)
         equations = Equations(problem, function, args, kwargs)
         answer = _solved(problem, function, stopped_args, stopped_kwargs)
@@ -43,28 +43,28 @@ def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGrad
 
 
 def _solved(problem: Problem, solve: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The answer of the solver; TypeError if it does not take the arguments."""
+    """What the solver returns; TypeError if it does not take the arguments."""
     api, noun, user_function = problem.api, problem.noun, problem.user_function
     try:
-        # Compares them with the signature, unless all are Tensors passed by position.
+        # Checks the arguments against the signature, unless all are Tensors passed by position.
         pytree.flatten_arguments(api, solve, args, kwargs)
         return solve(*args, **kwargs)
     except TypeError as error:
         wanted = mismatched_signature(solve, args, kwargs)
         fitting = None if mismatched_signature(user_function, args, kwargs) else signature_of(user_function)
-        # A residual takes more arguments than its solver.
+        # A residual takes more arguments than its solver, so these two were exchanged.
         if wanted and fitting and len(wanted.parameters) > len(fitting.parameters):
             solver, function = text.name_of(solve), text.name_of(user_function)
             raise TypeError(
-                f"{api}: the solver '{solver}' does not take the arguments of the call, but the {noun} '{function}' "
-                f"does. Pass the {noun} first: {api}({solver}, {function})."
+                f"{api}: the {noun} must come first and the solver second, got '{function}' and '{solver}'. Write "
+                f"{api}({solver}, {function})."
             ) from error
         bind(api, solve, args, kwargs)
         raise
 
 
 def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any]) -> list[tf.Variable]:
-    """Those without trainable=True that may have a gradient: in eager mode, those that a tape watches."""
+    """The non-trainable variables that can have a gradient: in eager mode, if a tape watches them."""
     if tf.executing_eagerly():
         read = variables_behind(user_function) if tf_internal.could_possibly_record() else []
     by_id = {id(v): v for v in read if not v.trainable and tf_internal.is_trainable(v.dtype)}
@@ -77,7 +77,7 @@ def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any
 def checked_options(
     api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
 ) -> dict[str, Any]:
-    """The options of an implicit function; TypeError if one of them, or the function, is none that it takes."""
+    """The options of an implicit function; TypeError if one of them, or the function, has a wrong type."""
     if not callable(function):
         raise not_a_function(api, function)
     if linear_solve is not None and not callable(linear_solve):
@@ -88,17 +88,15 @@ def checked_options(
         raise TypeError(f"{api}: check_solution must be True, False or None, got {text.describe(check_solution)}.")
     for name, value in (("batched", batched), ("has_aux", has_aux)):
         if not isinstance(value, bool):
-            raise TypeError(
-                f"{api}: {name} is not a bool; expected True or False, got {text.describe(value)}. Pass a Python bool."
-            )
+            raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
     return {"batched": batched, "linear_solve": linear_solve, "has_aux": has_aux, "check_solution": check_solution}
 
 
 def _without_aux(api: str, function: Callable[..., Any], answer: Any) -> tuple[Any, Any]:
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise TypeError(
-            f"{api}: '{text.name_of(function)}' did not return a root with other results, as has_aux says; expected a "
-            f"pair (y, aux), got {text.describe_type(answer)}. End it with: return y, aux"
+            f"{api}: '{text.name_of(function)}' must return a pair (y, aux), since has_aux is True, got "
+            f"{text.describe_type(answer)}. End it with: return y, aux"
         )
     return answer
 
@@ -121,7 +119,7 @@ def _attach(equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> tf.T
             root, system_inputs = _attach(equations, y, rule_inputs), rule_inputs[: len(equations.inputs)]
             if not tf.executing_eagerly() or tapes.new_tapes_record():
                 return _gradients(equations, root, dy, system_inputs)
-            # Forward mode lets no tape record here. A graph needs none.
+            # In forward mode TensorFlow does not let a tape record here. A graph does not need one.
             traced = tf.function(
                 lambda *args: [slices.to_dense(g) for g in _gradients(equations, *args)], autograph=False
             )
@@ -139,12 +137,12 @@ def _gradients(equations: Equations, y: tf.Tensor, dy: tf.Tensor, inputs: list[t
     unknowns, options = equations.unknowns, equations.problem.options
     pullback = Pullback(equations, y, inputs)
     if not tf.executing_eagerly() and not y.shape.is_fully_defined():
-        # The op checks the upstream gradient against the residual: it has the shape of the root, so its shape is the
-        # one that the message calls expected.
-        message = unknowns.wrong_shape(equations.subject, "{got}", "{expected}", ADVICE)
+        # The op compares the upstream gradient, which has the shape of the root, with the residual. Only the residual
+        # can be wrong, so the message exchanges the two shapes.
+        message = unknowns.wrong_shape(f"{equations.subject} must return", "{got}", "{expected}", ADVICE)
         expected = tf.shape(pullback.value(), out_type=tf.int64)
         dy = library.custom_gradient_check_shape(dy, expected, message=message)
-        y = library.custom_gradient_check_shape(y, expected, message=message)  # Its shape is that of each column.
+        y = library.custom_gradient_check_shape(y, expected, message=message)  # Each column has its shape.
     if options["linear_solve"] is None:
         u = _dense_solution(pullback.by_root, y, dy, options["batched"])
     else:
@@ -158,21 +156,23 @@ def _gradients(equations: Equations, y: tf.Tensor, dy: tf.Tensor, inputs: list[t
 def _iterative_solution(
     equations: Equations, linear_solve: Callable[..., Any], vjp: Callable[[tf.Tensor], tf.Tensor], dy: tf.Tensor
 ) -> tf.Tensor:
-    """The solution u of (dr/dy)^H u = dy by the user's function, in the structure of the unknowns."""
+    """Solves (dr/dy)^H u = dy with the user's function, which takes and returns structures."""
     pack, unpack = equations.unknowns.pack, equations.unknowns.unpack
     name = f"the linear_solve for '{equations.function_name}'"
 
     def vjp_of_structure(u: Any) -> Any:
-        return unpack(vjp(pack(f"the argument of vjp in {name}", u, "Pass values in the structure of dy.")))
+        return unpack(
+            vjp(pack(f"{name} must call vjp with", u, "Pass numbers with the structure, shapes and dtype of dy."))
+        )
 
     with called_by(f"{equations.api}: {name}"):
         u = linear_solve(vjp_of_structure, unpack(dy))
-    return pack(f"the result of {name}", u, "Return u with vjp(u) = dy.")
+    return pack(f"{name} must return", u, "Return u with vjp(u) = dy.")
 
 
 def _dense_solution(vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.Tensor, batched: bool) -> tf.Tensor:
-    """The solution u of (dr/dy)^H u = dy by the Jacobian."""
-    # Python numbers if they are known: XLA needs constants, also in loops.
+    """Solves (dr/dy)^H u = dy with the full Jacobian."""
+    # Python numbers where known, because XLA needs constants, also in loops.
     shape = y.shape.as_list() if y.shape.is_fully_defined() else tf.shape(y)
     batch = shape[0] if batched else 1
     size = (y.shape[1:] if batched else y.shape).num_elements()
@@ -186,11 +186,11 @@ def _dense_solution(vjp: Callable[[tf.Tensor], tf.Tensor], y: tf.Tensor, dy: tf.
 
     unit = tf.eye(size, dtype=y.dtype)
     if isinstance(size, int) and (size == 1 or (size > 1 and tf.executing_eagerly())):
-        # One column needs no vectorized_map, and in eager mode that would trace a function at each call.
+        # vectorized_map would trace a function at each call in eager mode, and one column does not need it.
         columns = tf.stack([column(e) for e in tf.unstack(unit)])
     else:
         columns = tf.vectorized_map(column, unit)
-    # TensorFlow solves no systems in 16 bits.
+    # TensorFlow cannot solve systems in 16 bits.
     computed_in = tf.float32 if dy.dtype.size == 2 else dy.dtype
     matrix = tf.cast(tf.transpose(columns, [1, 2, 0]), computed_in)
     solution = tf.linalg.solve(matrix, tf.cast(tf.reshape(dy, [batch, size, 1]), computed_in))

@@ -8,12 +8,12 @@ from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.ready_made.equations import Equations
 from tf_cg_ops._src.rewrite import control_flow
 
-# Ops that read nothing of a tensor but its shape and dtype.
+# Ops that only read the shape and dtype of a tensor.
 _READ_SHAPES = frozenset(["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
 
 
 class Pullback:
-    """The derivatives of the residual `r` at `y`, which for a fixed point is the function minus `y`."""
+    """The derivatives at `y` of the residual `r`; for a fixed point, `r` is the function minus `y`."""
 
     def __init__(self, equations: Equations, y: tf.Tensor, inputs: list[tf.Tensor]) -> None:
         self._equations, self._y, self._inputs = equations, y, inputs
@@ -26,7 +26,7 @@ class Pullback:
                 self._tape.watch(equations.variables)
                 self._value = equations.value_at(self._unknowns, inputs)
         else:
-            self._in_this_graph()  # Now, and not again for each column of a Jacobian.
+            self._in_this_graph()  # Once, not for each column of a Jacobian.
 
     def value(self) -> tf.Tensor:
         """The value of the user's function at `y`."""
@@ -49,7 +49,7 @@ class Pullback:
         return product - u if self._equations.is_fixed_point else product
 
     def by_inputs(self, u: tf.Tensor) -> list[Any]:
-        """(dr/dx)^H u for all inputs, and for the variables."""
+        """(dr/dx)^H u for each input and each variable."""
         variables = self._equations.variables
         if self._tape is not None:
             return self._tape.gradient(self._value, [*self._inputs, *variables], u)
@@ -57,9 +57,10 @@ class Pullback:
         return tf.gradients(value, [*inputs, *variables], u, stop_gradients=[*unknowns, *inputs])
 
     def _in_this_graph(self) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """The value, the unknowns and the inputs, in the current graph, which may be that of a loop.
+        """The value, the unknowns and the inputs in the current graph, such as the body of a loop.
 
-        The value is a function of identities: the root depends on the inputs, and they may depend on each other.
+        They are identities, so that `tf.gradients` does not follow how the root depends on the inputs, or one input on
+        another.
         """
         graph = tf.compat.v1.get_default_graph()
         if graph not in self._by_graph:
@@ -69,7 +70,7 @@ class Pullback:
         return self._by_graph[graph]
 
     def _is_independent_of(self, i: int) -> bool:
-        """Whether the function never reads this unknown, as the Gauss-Seidel method does not read its first one."""
+        """Whether the function never reads this unknown, as in the first equation of the Gauss-Seidel method."""
         if self._tape is None:
             uses = control_flow.uses_of(self._in_this_graph()[1][i])
             return all(op.type in _READ_SHAPES for op, _ in uses)
@@ -82,6 +83,6 @@ class Pullback:
         derivative = "second derivative" if equations.noun == "objective" else "derivative"
         return (
             f"{equations.api}: {equations.subject} must have a {derivative} with respect to {name}, but TensorFlow "
-            f"finds none: it does not depend on {name}, or not by operations with a derivative. Compute with "
-            "TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+            f"finds none. Use {name}, and only TensorFlow operations that have a derivative; call NumPy through "
+            "tf_cg_ops.numpy_function."
         )

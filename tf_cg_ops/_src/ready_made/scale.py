@@ -1,31 +1,24 @@
-"""`reverse_gradient` and `scale_gradient`: identities whose gradient has a factor."""
+"""`reverse_gradient` and `scale_gradient`: identities that multiply the gradient by a factor."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, tf_internal
+from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed_tensors
 from tf_cg_ops._src.keras import dispatch
 
 
 @dispatch.takes_keras_tensors("reverse_gradient")
-def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
-    """Returns `x`, with the gradient reversed and scaled.
+def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
+    """Returns `x` and reverses its gradient, as in domain-adversarial training.
 
     For an upstream gradient `dy`, the gradient with respect to `x` is
 
         dx = -factor * dy
-
-    In front of a domain classifier it trains the features to tell the domains apart as little as possible, by plain
-    gradient descent on the loss of the classifier.
-
-    The factor is an input of the computation: a Variable or a Tensor, such as that of a schedule, can change without
-    retracing. It is read when the value is computed, and has no gradient. Forward mode gets `-factor` times the
-    tangent.
-
-    Compared with TensorFlow: it has no such function. Copies of it on the web are built with `tf.custom_gradient` and a
-    Python number.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -36,18 +29,21 @@ def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     ([1.0, 2.0], [-0.5, -5.0])
 
+    A factor that is a Variable or a Tensor, such as a schedule, can change without retracing. The forward pass reads
+    it, and it gets no gradient. Forward mode multiplies the tangent by `-factor`.
+
     Args:
-      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
-        one.
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a value that
+        converts to one.
       factor: A real number, Variable or Tensor that broadcasts to the shape of `x`. It is cast to the dtype of `x`.
 
     Returns:
-      A Tensor with the value, shape and dtype of `x`. It shares the buffer of `x`.
+      A Tensor with the value, shape and dtype of `x`. It shares the memory of `x`.
 
     Raises:
-      TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
+      TypeError: `x` does not have one of these dtypes, or `factor` is not a real number.
       ValueError: `factor` does not broadcast to the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only.
+      tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
@@ -55,19 +51,12 @@ def reverse_gradient(x: Any, factor: Any = 1.0) -> tf.Tensor:
 
 
 @dispatch.takes_keras_tensors("scale_gradient")
-def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
-    """Returns `x`, with the gradient scaled.
+def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
+    """Returns `x` and scales its gradient.
 
     For an upstream gradient `dy`, the gradient with respect to `x` is
 
         dx = factor * dy
-
-    With a factor of 0 the gradient is zero, not `None` as that of `tf.stop_gradient`. The factor is an input of the
-    computation: a Variable or a Tensor can change without retracing. It is read when the value is computed, and has no
-    gradient.
-
-    Compared with TensorFlow: the common formula `factor * x + tf.stop_gradient((1 - factor) * x)` rounds the value;
-    here the value is that of `x`, bit for bit.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -78,18 +67,25 @@ def scale_gradient(x: Any, factor: Any) -> tf.Tensor:
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     ([1.0, 2.0], [0.5, 5.0])
 
+    A factor that is a Variable or a Tensor can change without retracing. The forward pass reads it, and it gets no
+    gradient. With a factor of 0 the gradient is zero, not `None` as with `tf.stop_gradient`.
+
     Args:
-      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or what converts to
-        one.
+      x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a value that
+        converts to one.
       factor: A real number, Variable or Tensor that broadcasts to the shape of `x`. It is cast to the dtype of `x`.
 
     Returns:
-      A Tensor with the value, shape and dtype of `x`. It shares the buffer of `x`.
+      A Tensor with the value, shape and dtype of `x`. It shares the memory of `x`.
 
     Raises:
-      TypeError: The dtype of `x` has no gradient, or `factor` is not a real number.
+      TypeError: `x` does not have one of these dtypes, or `factor` is not a real number.
       ValueError: `factor` does not broadcast to the shape of `x`.
-      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only.
+      tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
+
+    Differs from the formula `factor * x + tf.stop_gradient((1 - factor) * x)`:
+
+    - The value is `x`, bit for bit. The formula rounds it.
     """
     return scaled("scale_gradient", x, factor, reverse=False)
 
@@ -101,8 +97,8 @@ def scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
     factor = convert.to_real(api, "factor", factor, x.dtype)
     if not broadcasts_to(factor.shape, x.shape):
         raise ValueError(
-            f"{api}: factor does not broadcast to the shape of x; expected a scalar, or sizes that are 1 or those "
-            f"of {x.shape}, got {factor.shape}. Give it one number for all, or one for each element of x."
+            f"{api}: factor must broadcast to the shape of x, {x.shape}, got the shape {factor.shape}. Pass one "
+            "number, or one for each element of x."
         )
     return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)
 

@@ -1,4 +1,4 @@
-"""Whether the unknowns that a solver returned solve the equation: finds gross errors, such as exchanged arguments."""
+"""Checks that a solver's result solves the equation. It finds gross errors, such as exchanged arguments."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.ready_made.equations import Equations
 
-# Relative errors of the unknowns, by one step of Newton's method: above the first, a look at the residual elsewhere
-# decides; above the second, they are no solution.
+# Limits for the relative change of the unknowns in one step of Newton's method. Above the first, the residual is also
+# computed elsewhere; above the second, the unknowns are not a solution.
 _SUSPICIOUS, _GROSS = 0.01, 0.5
-# Counts as zero among unknowns: one that ought to be zero need not be zero to the bit.
+# Added to the size of unknowns, because rounding changes an unknown whose exact value is zero.
 _ZERO = 0.01
 _LAWS = {
     "residual": "must be zero at the y that {} returns, got numbers",
@@ -25,7 +25,7 @@ def checked(
 ) -> tf.Tensor:
     """Returns `u`, the solution of (dr/dy)^H u = dy; ValueError or InvalidArgumentError if y is far from a solution.
 
-    `sum(conj(u) * r)` is what Newton's method would change of `sum(conj(dy) * y)`.
+    One step of Newton's method would change `sum(conj(dy) * y)` by `sum(conj(u) * r)`.
     """
     value, y, dy, solution, *inputs = map(tf.stop_gradient, (value, y, dy, u, *inputs))
     r = _residual(equations, value, y)
@@ -52,7 +52,7 @@ def _size(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _relative_error(r: Any, y: Any, dy: Any, u: Any, inputs: Sequence[Any]) -> tf.Tensor:
-    """The change of the unknowns by Newton's method, weighted by `dy`; nan if nothing has weight."""
+    """The relative change of the unknowns in one step of Newton's method, weighted by `dy`; nan if `dy` is zero."""
     real = _size(y).dtype
     sizes = [_size(t) for t in (y, *inputs) if t.dtype.is_floating or t.dtype.is_complex]
     largest = tf.reduce_max(tf.stack([tf.constant(0.0, real), *(tf.cast(tf.reduce_max(s), real) for s in sizes)]))
@@ -62,7 +62,7 @@ def _relative_error(r: Any, y: Any, dy: Any, u: Any, inputs: Sequence[Any]) -> t
 
 
 def _is_wrong(equations: Equations, error: Any, r: Any, y: Any, inputs: Sequence[Any]) -> Any:
-    """Whether the residual is as large as elsewhere, and Newton's step is large or exchanged arguments solve it."""
+    """Whether the residual is as large as elsewhere, and Newton's step is large or exchanged arguments are a root."""
     moved = y + tf.cast(0.5, y.dtype) * y + tf.cast(_ZERO, y.dtype)
     size = tf.norm(_size(r))
     elsewhere = _norm_at(equations, moved, inputs, moved)
@@ -95,9 +95,9 @@ def _message(equations: Equations, largest: str) -> str:
 
 
 def _refuse_xla(equations: Equations) -> None:
-    """XLA drops checks silently."""
+    """NotImplementedError under XLA, which drops checks silently."""
     if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
-            f"{equations.api}: XLA does not compile check_solution; leave out check_solution=True for "
-            f"'{equations.function_name}' in a function with jit_compile=True."
+            f"{equations.api}: XLA cannot compile check_solution=True. Leave it out for '{equations.function_name}' in "
+            "a function with jit_compile=True."
         )

@@ -1,4 +1,6 @@
-"""`straight_through`: a function without a useful derivative, with the derivative of a surrogate."""
+"""`straight_through`: gives a function without a useful derivative the derivative of a surrogate."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,7 +11,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
-from tf_cg_ops._src.core.types import P, R
+from tf_cg_ops._src.core.types import P, R, TensorLike
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
@@ -49,33 +51,13 @@ def straight_through(
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, "Name the options, as in slope=2.0.")
 def straight_through(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., TensorLike] | None = None,
     surrogate: str | Callable[[tf.Tensor], tf.Tensor] = "identity",
     *,
     slope: float = 1.0,
-    derivative: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    derivative: Callable[[tf.Tensor], TensorLike] | None = None,
 ) -> Callable[..., Any]:
-    """Gives a function without a useful derivative the derivative of a surrogate.
-
-    For an upstream gradient `dy`, the gradient with respect to the first argument `x` is
-
-        dx = dy * derivative of the surrogate at x
-
-    | `surrogate`      | a function of `x`            | its derivative                                     |
-    |------------------|------------------------------|----------------------------------------------------|
-    | `"identity"`     | `x`                          | 1                                                  |
-    | `"hard_tanh"`    | `x`, flat beyond `1 / slope` | 1 where `slope * abs(x) <= 1`, and 0 elsewhere     |
-    | `"sigmoid"`      | `sigmoid(slope * x)`         | `slope * sigmoid(slope * x) * sigmoid(-slope * x)` |
-    | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
-    | a function `s`   | `s(x)`                       | what TensorFlow finds for it                       |
-
-    The value is that of `f`; the surrogate is only computed when you compute a gradient. Second derivatives are those
-    of the surrogate. If you have the derivative and not the surrogate, pass it as `derivative`. Other arguments of `f`,
-    and variables that `f` or the surrogate reads, get no gradient. You choose a surrogate that resembles `f`: nothing
-    checks it. A spike is `straight_through(lambda u: u > 0)` of the membrane potential minus the threshold.
-
-    Compared with TensorFlow: `tf.grad_pass_through` is the `"identity"` for functions of one argument. The common
-    formula `x + tf.stop_gradient(f(x) - x)` rounds the value, and makes it nan where `x` is infinite.
+    """Gives a function without a useful derivative, such as `tf.sign`, the derivative of a surrogate.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -87,14 +69,30 @@ def straight_through(
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
+    For an upstream gradient `dy`, the gradient with respect to the first argument `x` is
+
+        dx = dy * derivative of the surrogate at x
+
+    | `surrogate`      | a function of `x`            | its derivative                                     |
+    |------------------|------------------------------|----------------------------------------------------|
+    | `"identity"`     | `x`                          | 1                                                  |
+    | `"hard_tanh"`    | `x`, flat beyond `1 / slope` | 1 where `slope * abs(x) <= 1`, and 0 elsewhere     |
+    | `"sigmoid"`      | `sigmoid(slope * x)`         | `slope * sigmoid(slope * x) * sigmoid(-slope * x)` |
+    | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
+    | a function `s`   | `s(x)`                       | what TensorFlow computes for it                    |
+
+    The value is exactly `f(x)`; the formula `x + tf.stop_gradient(f(x) - x)` rounds it, and gives nan where `x` is
+    infinite. Second derivatives are the second derivatives of the surrogate. Nothing checks that the surrogate
+    resembles `f`. The other arguments of `f`, and variables that `f` or the surrogate reads, get no gradient.
+
     Args:
       f: A function whose value has the shape of its first argument `x`, a Tensor, Variable or array of dtype float16,
-        bfloat16, float32 or float64. A value of another dtype, such as bool, is cast to that of `x`. Without `f`, the
-        decorator itself is returned, for use with parentheses.
-      surrogate: A name from the table, or a function of `x` in TensorFlow operations whose value has the shape and
-        dtype of `x`; its gradient counts, which may be a custom one.
-      slope: A finite number above 0: how quickly the derivative of a surrogate with a name falls off. `"identity"` does
-        not use it.
+        bfloat16, float32 or float64. The value is cast to the dtype of `x`, so `lambda u: u > 0` can be a spike.
+        Without `f` you get a decorator: `@straight_through(surrogate="sigmoid")`.
+      surrogate: A name from the table, or a function of `x` whose value has the shape and dtype of `x`. Write it with
+        TensorFlow operations; if it has a custom gradient, that is used.
+      slope: A finite number above 0: how quickly the derivative of a named surrogate falls off. `"identity"` ignores
+        it.
       derivative: Instead of a surrogate: a function of `x` that returns the derivative, in the shape and dtype of `x`,
         or one Python or NumPy number for all elements.
 
@@ -102,18 +100,21 @@ def straight_through(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `surrogate` is neither a name nor a function, `derivative` not a function, or the slope not a number.
-        At the call: the first argument holds no real numbers. When you compute a gradient: the surrogate or the
-        derivative does not return a Tensor of the dtype of `x`.
-      ValueError: There is no surrogate of this name, the slope is not positive, or two of a function as `surrogate`,
-        `derivative` and a slope are given. At the call: the value does not have the shape of `x`. When you compute a
-        gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
-      tf.errors.InvalidArgumentError: The same, if the shapes are known at run time only, when you compute a gradient.
+      TypeError: `f` is not a function, `surrogate` is neither a name nor a function, `derivative` is not a function, or
+        `slope` is not a number. At the call: the first argument does not hold real numbers. When you compute a
+        gradient: the surrogate or the derivative does not return a Tensor of the dtype of `x`.
+      ValueError: The name of the surrogate is unknown, `slope` is not positive and finite, or you passed two of a
+        surrogate function, `derivative` and `slope`. At the call: the value does not have the shape of `x`. When you
+        compute a gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
+      tf.errors.InvalidArgumentError: When you compute a gradient: one of these shapes is only known at run time.
 
-    Sources: Bengio, Leonard and Courville, "Estimating or propagating gradients through stochastic neurons" (2013),
-    arXiv:1308.3432, for the identity; Hubara et al., "Binarized neural networks" (2016), arXiv:1602.02830, for the hard
-    tanh; Neftci, Mostafa and Zenke, "Surrogate gradient learning in spiking neural networks" (2019), arXiv:1901.09948,
-    for the sigmoid; Zenke and Ganguli, "SuperSpike" (2018), arXiv:1705.11146, for the fast sigmoid.
+    Differs from `tf.grad_pass_through`:
+
+    - It takes a surrogate, and `f` can have more than one argument.
+
+    Sources: Bengio, Leonard and Courville (2013), arXiv:1308.3432, for the identity; Hubara et al. (2016),
+    arXiv:1602.02830, for the hard tanh; Neftci, Mostafa and Zenke (2019), arXiv:1901.09948, for the sigmoid; Zenke and
+    Ganguli (2018), arXiv:1705.11146, for the fast sigmoid.
     """
     if isinstance(f, str):
         raise TypeError(f"{_API}: f must be a function, got {f!r}. For a decorator, write {_API}(surrogate={f!r}).")
@@ -133,7 +134,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
             return slices.to_dense(dy) * _user_derivative(api, derivative, x, name)
         if callable(surrogate):
             return _gradient_of_surrogate(api, surrogate, x, tf.convert_to_tensor(slices.to_dense(dy)), name)
-        # Built-in ones are elementwise.
+        # The named surrogates are elementwise, so slices can stay slices.
         if isinstance(dy, tf.IndexedSlices):
             rows = DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
             return tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
@@ -156,8 +157,8 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
                 )
             value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
             message = (
-                f"{api}: '{text.name_of(function)}' does not keep the shape of x; expected {{expected}}, got {{got}}. "
-                "Use custom_gradient for a function that changes shapes."
+                f"{api}: '{text.name_of(function)}' must return the shape of x, {{expected}}, got {{got}}. For a "
+                "function that changes the shape, use custom_gradient."
             )
             _check_static(value, x, message)
 
@@ -191,7 +192,7 @@ def _gradient_of_surrogate(api: str, surrogate: Callable[..., Any], x: tf.Tensor
     def differentiated(x: tf.Tensor, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         value = _call(api, "surrogate", surrogate, x, name)
         _check_static(value, x, message)
-        # The check goes by `dy`, which has the shape of x: not every gradient reads the value.
+        # The check reads `dy`, which has the shape of x, because some gradients do not read the value.
         return value, _of_shape(value, dy, message.format(expected="{got}", got="{expected}"))
 
     dx = tapes.gradient_of(differentiated, x, dy)
@@ -207,18 +208,18 @@ def _check_static(value: tf.Tensor, x: tf.Tensor, message: str) -> None:
 
 
 def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
-    """The value; fails with this message, at run time if need be, unless it has the shape of x."""
+    """Returns the value, and raises this message, at run time if necessary, unless it has the shape of x."""
     _check_static(value, x, message)
     if value.shape.is_fully_defined() and x.shape.is_fully_defined():
         return value
     return library.custom_gradient_check_shape(value, tf.shape(x, tf.int64), message=message)
 
 
-_ADVICE = "A function is the surrogate itself: pass its derivative as derivative=."
+_ADVICE = "If it is the derivative of a surrogate, pass it as derivative=."
 
 
 def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
-    """What the user's surrogate or derivative returns for `x`: a Tensor of its dtype, or TypeError."""
+    """Calls the user's surrogate or derivative; TypeError unless it returns a Tensor of the dtype of `x`."""
     subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
     advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
     try:
@@ -240,7 +241,7 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
 
 
 def _cast(value: Any, x: tf.Tensor) -> Any:
-    """A derivative in the dtype of x, if it holds floating-point numbers, as gradients are cast; a number fills x."""
+    """A floating-point derivative cast to the dtype of x, as gradients are; a number fills the shape of x."""
     if isinstance(value, (int, float, np.integer, np.floating)):
         return tf.fill(tf.shape(x), tf.cast(value, x.dtype))
     if isinstance(value, (np.ndarray, np.generic)):
@@ -267,13 +268,13 @@ def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any
         first = x
     got = text.describe(first) if leaves else "no argument"
     raise TypeError(
-        f"{api}: '{text.name_of(function)}' has no x to differentiate with respect to; expected real numbers as its "
-        f"first argument, got {got}. Pass a Tensor or Variable of a floating dtype first."
+        f"{api}: the first argument of '{text.name_of(function)}' must hold real numbers, got {got}. Pass a Tensor or "
+        "Variable of a floating-point dtype."
     )
 
 
 def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> None:
-    """TypeError or ValueError unless these say what the derivative is."""
+    """TypeError or ValueError unless these options define one derivative."""
     if isinstance(slope, bool) or not isinstance(slope, (int, float, np.number)):
         raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
     if not 0 < slope < float("inf"):
@@ -292,4 +293,4 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
     if derivative is not None and surrogate != "identity":
         raise ValueError(f"{api}: pass either surrogate or derivative, got both.")
     if slope != 1 and (derivative is not None or callable(surrogate)):
-        raise ValueError(f"{api}: slope is for surrogates with a name, got a function. Multiply x by it there.")
+        raise ValueError(f"{api}: slope is for named surrogates, got a function. Multiply x by it there.")

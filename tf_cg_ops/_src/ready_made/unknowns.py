@@ -1,4 +1,4 @@
-"""The unknowns of an implicit function: a Tensor, or a structure of Tensors that counts as one vector."""
+"""The unknowns of an implicit function: a Tensor, or a structure of Tensors treated as one vector."""
 
 import math
 from collections.abc import Sequence
@@ -18,50 +18,52 @@ class Unknowns:
     """
 
     def __init__(self, api: str, function: str, root: Any, batched: bool) -> None:
-        """TypeError or ValueError if it cannot be a root."""
+        """TypeError or ValueError if the result cannot be a root."""
         self._api, self._function, self.batched = api, function, batched
         self._structure = root if tf.nest.is_nested(root) else None
         tensors = [pytree.to_output(leaf) for leaf in tf.nest.flatten(root)]
         for tensor in tensors or [root]:
             if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
                 raise TypeError(
-                    f"{api}: '{function}' did not return a root; expected a Tensor of floating-point or complex "
-                    f"numbers, or a structure of them, got {text.describe(tensor)}. Return other results with "
+                    f"{api}: '{function}' must return y as a Tensor of floating-point or complex numbers, or as a "
+                    f"structure of such Tensors, got {text.describe(tensor)}. To return other results too, pass "
                     "has_aux=True."
                 )
             if batched and tensor.shape.rank == 0:
                 raise ValueError(
-                    f"{api}: '{function}' did not return a batch; expected a leading dimension for the batch, got a "
-                    "scalar. Leave out batched=True for a single system."
+                    f"{api}: '{function}' must return y with a leading batch dimension, got a scalar. For a single "
+                    "system, leave out batched=True."
                 )
         self._dtype = tensors[0].dtype
         if any(tensor.dtype != self._dtype for tensor in tensors):
             names = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in tensors))
             raise TypeError(
-                f"{api}: the unknowns that '{function}' returned have several dtypes; expected one, got {names}. Cast "
-                "them."
+                f"{api}: '{function}' must return unknowns of one dtype, got {names}. Cast them with tf.cast."
             )
         self._static_shapes = [tensor.shape for tensor in tensors]
-        # Python numbers if they are known: XLA needs constants.
+        # Python numbers where known, because XLA needs constants.
         self._shapes = [t.shape.as_list() if t.shape.is_fully_defined() else tf.shape(t) for t in tensors]
         self.packed = self.concatenate(tensors)
 
     def pack(self, subject: str, values: Any, advice: str) -> tf.Tensor:
-        """Values in the structure of the unknowns as one Tensor; `subject` begins errors, and `advice` ends them."""
+        """Values in the structure of the unknowns as one Tensor.
+
+        Errors begin with `subject`, such as "the result of g must have", and end with `advice`.
+        """
         if self._structure is not None:
             try:
                 tf.nest.assert_same_structure(self._structure, values, check_types=False)
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{self._api}: {subject} is not like the root; expected its structure, with "
-                    f"{text.count(len(self._shapes), 'Tensor')}, got {text.describe_type(values)}. {advice}"
+                    f"{self._api}: {subject} the structure of y, with {text.count(len(self._shapes), 'Tensor')}, got "
+                    f"{text.describe_type(values)}. {advice}"
                 ) from error
         leaves = [values] if self._structure is None else tf.nest.flatten(values)
         tensors = [pytree.to_output(leaf) for leaf in leaves]
         for i, (tensor, shape) in enumerate(zip(tensors, self._static_shapes, strict=True)):
             if not isinstance(tensor, tf.Tensor) or tensor.dtype != self._dtype:
                 raise TypeError(
-                    f"{self._api}: {subject} is not like the root; expected a Tensor of dtype {self._dtype.name}, got "
+                    f"{self._api}: {subject} Tensors of the dtype of y, {self._dtype.name}, got "
                     f"{text.describe(tensor)}. {advice}"
                 )
             if not tensor.shape.is_compatible_with(shape):
@@ -86,17 +88,15 @@ class Unknowns:
         return leaves[0] if self._structure is None else tf.nest.pack_sequence_as(self._structure, list(leaves))
 
     def names(self) -> list[str]:
-        """The name of each unknown, as the user's function has it: `y`, `y['a']`."""
+        """The name of each unknown in messages, such as `y` or `y['a']`."""
         return ["y"] if self._structure is None else pytree.leaf_names("y", self._structure)
 
     def wrong_shape(self, subject: str, expected: Any, got: Any, advice: str, number: int = 0) -> str:
         """The message for values of another shape."""
-        which = "the root" if self._structure is None else f"its Tensor {number}"
-        expected = f"{expected} (the shape of {which})"
-        return f"{self._api}: {subject} has the wrong shape; expected {expected}, got {got}. {advice}"
+        return f"{self._api}: {subject} the shape of {self.names()[number]}, {expected}, got {got}. {advice}"
 
     def concatenate(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """One Tensor of the elements of all, which have the shapes of the unknowns."""
+        """The elements of all Tensors, which have the shapes of the unknowns, as one Tensor."""
         if self._structure is None:
             return tensors[0]
         if not self.batched:

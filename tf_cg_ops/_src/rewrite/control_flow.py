@@ -1,4 +1,4 @@
-"""Calls, loops and conditionals of a traced graph, made again from copies of the functions that they name."""
+"""Copies calls, loops and conditionals of a traced graph, together with the functions that they name."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +17,16 @@ TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "
 
 
 def functions_of(op: Any) -> list[Any]:
-    """The graphs of the functions that a call, a loop or a conditional names; a loop's condition comes first."""
+    """The graphs of the functions that a call, loop or conditional names. The condition of a loop comes first."""
     if op.type in CALLS:
         return [tf_internal.graph_of_function(tf_internal.find_function(op.graph, op.get_attr("f").name))]
     return tf_internal.control_flow_graphs(op)
 
 
 def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
-    """The ops that use a tensor, in the functions that it is passed to, too; and whether they are in a loop or branch.
+    """The ops that use a tensor, also in functions that get it, each with whether it is in a loop or branch.
 
-    A loop itself is one of them if its body returns another tensor in its place.
+    A loop itself counts as a use if its body returns another tensor for it.
     """
     for use in tensor.consumers():
         if use.type not in TYPES:
@@ -38,7 +38,7 @@ def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
 
 
 def uses_by(op: Any, position: int, nested: bool = False) -> Iterator[tuple[Any, bool]]:
-    """`uses_of` in the functions of a call, loop or conditional that gets the tensor as this input."""
+    """`uses_of` for the functions of a call, loop or conditional that gets the tensor as this input."""
     offset = 1 if op.type in CONDITIONALS else 0
     for function in functions_of(op):
         yield from uses_of(function.inputs[position - offset], nested or op.type not in CALLS)
@@ -53,19 +53,19 @@ def copy(
     call: Call,
     iteration_scope: Callable[[tf.Tensor], AbstractContextManager[None]] | None = None,
 ) -> Sequence[tf.Tensor]:
-    """The outputs of the op in the default graph.
+    """Copies the op into the default graph, and returns its outputs.
 
-    The functions of a loop run in the scope for the number of the iteration, if there is one; the loop counts it.
+    If there is an `iteration_scope`, a copied loop counts its iterations and runs each in the scope for its number.
     """
     if op.type in CALLS:
         (body,) = functions_of(op)
-        # TensorFlow adds outputs to the graph of a function that it has differentiated.
+        # If TensorFlow has differentiated the function, it has added outputs to its graph.
         return call(body, inputs)[: len(op.outputs)]
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 
     def copied(branch: Any) -> Callable[[], list[Any]]:
-        # TensorFlow takes no branch without outputs.
+        # A branch needs at least one output.
         return lambda: [tf.constant(0), *call(branch, inputs[1:])]
 
     branches = [copied(branch) for branch in functions_of(op)]
@@ -99,7 +99,7 @@ def _copy_loop(
     counter = [] if iteration_scope is None else [tf.constant(0)]
 
     def run(function: Any, loop_vars: Sequence[Any]) -> list[Any]:
-        values = list(inputs)  # Those that do not vary are captured.
+        values = list(inputs)  # The body captures the ones that do not vary.
         for i, value in zip(varying, loop_vars[len(counter) :], strict=True):
             values[i] = value
         with iteration_scope(loop_vars[0]) if iteration_scope else contextlib.nullcontext():
@@ -124,10 +124,10 @@ def _copy_loop(
 
 
 def _maximum_iterations(tensor: tf.Tensor) -> Any:
-    """The second input of a loop that tf.while_loop made. XLA must know it to differentiate the loop."""
+    """The second input of a loop that tf.while_loop made. XLA needs it to differentiate the loop."""
     if tensor.dtype != tf.int32 or tensor.shape.rank != 0:
         return None
     value = tf.get_static_value(tensor)
     if value is not None:
-        return int(value) if value >= 0 else None  # TensorFlow has -1 for no maximum.
+        return int(value) if value >= 0 else None  # -1 stands for no maximum.
     return tf.where(tensor < 0, tf.int32.max, tensor)

@@ -1,4 +1,4 @@
-"""Computes tensors of a traced graph once more, in the default graph, op by op."""
+"""Copies what computes some tensors of a traced graph into the default graph, op by op."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -7,23 +7,24 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.custom_gradient import inline
 from tf_cg_ops._src.rewrite import control_flow
 
-# Returns the outputs that stand for those of an op, given its copied inputs; None to copy the op as it is.
+# Gets an op and its copied inputs. Returns the new outputs, or None to copy the op as it is.
 Replace = Callable[["GraphCopy", Any, list[tf.Tensor]], Sequence[Any] | None]
 
-# Attributes that describe the place of an op in its old graph, and not the op.
+# Attributes that depend on the old graph.
 _ATTRIBUTES_OF_THE_PLACE = frozenset(["_class", "_output_shapes"])
 
 
 class GraphCopy:
-    """The tensors of a graph that are computed again.
+    """A copy of part of a graph.
 
     Args:
-      values: Pairs of a tensor of the old graph and the tensor that stands for it: there the copying ends.
-      replace: Decides for each op what stands for its outputs.
-      pure: Leaves out side effects, and the order of ops that have some.
-      around: The copy of the graph around this one, whose tensors the gradient of an op may read.
+      values: Pairs of a tensor of the old graph and the tensor that replaces it. Copying stops at these.
+      replace: Gives the new outputs of an op, or None to copy it.
+      pure: Whether to leave out side effects, and the order of ops that have them.
+      around: The copy of the graph around this one. The gradient of an op can read its tensors.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class GraphCopy:
         pure: bool = False,
         around: "GraphCopy | None" = None,
     ) -> None:
-        # By identity, with the old tensor: it lives as long as its entry.
+        # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
         self._operations: dict[int, tuple[Any, list[Any]]] = {}
         self.replace = replace
@@ -41,17 +42,17 @@ class GraphCopy:
         self._around = around
 
     def outputs_of(self, graph: Any) -> list[Any]:
-        """Copies a whole graph, with its side effects unless the copy is pure, and returns its outputs."""
+        """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure."""
         if not self.pure:
             self.operations([op for op in graph.get_operations() if op.op_def.is_stateful])
         return self.tensors(graph.outputs)
 
     def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of the graph of a function that an op of this graph calls."""
+        """Copies a function that an op of this graph calls, and returns its outputs."""
         return GraphCopy(zip(function.inputs, inputs, strict=True), self.replace, self.pure, self).outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
-        """The graphs that are copied around the one that is copied here, from the inside to the outside."""
+        """The graphs around this one that are also copied, from the inside to the outside."""
         found, around = [], self._around
         while around is not None:
             graph, around = graph.outer_graph, around._around
@@ -73,7 +74,7 @@ class GraphCopy:
 
     def operations(self, operations: Iterable[Any]) -> None:
         """Copies these ops and what they need, in this order."""
-        # Without recursion, which Python limits.
+        # Not recursive, because Python limits the depth of recursion.
         waiting = list(operations)[::-1]
         begun: set[int] = set()
         while waiting:
@@ -111,7 +112,7 @@ class GraphCopy:
             if old not in self:
                 self._values[id(old)] = (old, new)
         new_operations = {id(new.op): new.op for new in outputs if not isinstance(new, tf_internal.EagerTensor)}
-        # An op without outputs has been noted when it was copied.
+        # copy_op has already noted an op without outputs.
         self._operations.setdefault(id(op), (op, list(new_operations.values())))
 
     def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -124,11 +125,14 @@ class GraphCopy:
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
         for called in calls.functions_in(attributes.values()):
             if tf_internal.find_function(graph, called.name) is None:
-                tf_internal.add_function(graph, tf_internal.find_function(op.graph, called.name))
+                function = tf_internal.find_function(op.graph, called.name)
+                tf_internal.add_function(graph, function)
+                # A rule may call functions that only the graph of its op holds.
+                inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with tf.device(op.device) if op.device else contextlib.nullcontext():
             new = tf_internal.create_op(graph, op.type, inputs, attributes)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
-            if not new_output.shape.is_fully_defined():  # Shapes may have been set by hand.
+            if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
@@ -136,9 +140,9 @@ class GraphCopy:
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-    """Pairs (inside, outside) of the values that a traced graph captures, and of the handles of resources.
+    """The values and the resource handles that a traced graph captures, as two lists of pairs (inside, outside).
 
-    Constants are copied with the graph, but for those of floats: they may have gradients.
+    Integer constants are left out, because they are copied with the graph. Float constants can have gradients.
     """
     captures = [(inside, outside) for outside, inside in graph.captures]
     values = [
@@ -151,7 +155,6 @@ def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]
 
 def _control_flow_of_tensorflow_1(op: Any) -> NotImplementedError:
     return NotImplementedError(
-        f"tf_cg_ops: the op '{op.name}' belongs to a loop or a conditional of TensorFlow 1, which cannot be computed "
-        f"again; expected control flow of TensorFlow 2, got an op of type {op.type}. Load and trace the function in "
-        "TensorFlow 2."
+        f"tf_cg_ops: loops and conditionals must be TensorFlow 2's, got '{op.name}' ({op.type}) of TensorFlow 1. Load "
+        "and trace the function in TensorFlow 2."
     )

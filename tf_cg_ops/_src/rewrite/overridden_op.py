@@ -1,4 +1,4 @@
-"""Puts a rule behind an op: its gradient is then that of the rule."""
+"""Attaches a rule to an op, so that the rule computes its gradient."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from tf_cg_ops._src.rewrite.rule_table import Rule
 
 
 class OverriddenOp:
-    """An op as its rule sees it: a tf.Operation whose outputs have the gradient of the rule, too.
+    """The op that a rule gets: a tf.Operation whose outputs have the gradient of the rule, too.
 
     Attributes:
-      inputs: The inputs, as Tensors of the graph that holds the copy of the op.
+      inputs: The inputs, as Tensors of the graph with the copy of the op.
     """
 
     def __init__(self, op: Any, inputs: Sequence[tf.Tensor], overridden: Callable[[], list[tf.Tensor]]) -> None:
@@ -27,8 +27,8 @@ class OverriddenOp:
         self.inputs = list(inputs)
         self._overridden = overridden
 
-    # A rule may read an output in its gradient: the second derivative goes through the rule once more. Most rules read
-    # none, and each of these takes one more trace.
+    # If a rule reads an output, the second derivative goes through the rule again, which takes one more trace. Most
+    # rules do not read any.
     @functools.cached_property
     def outputs(self) -> list[tf.Tensor]:
         """The outputs."""
@@ -41,7 +41,7 @@ class OverriddenOp:
 def attach_rule(
     api: str, rule: Rule, op: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], place: str = ""
 ) -> list[tf.Tensor]:
-    """The outputs of an op, or of a copy, with the gradient of the rule with respect to these inputs.
+    """Returns the outputs of an op, or of a copy of it, with the rule's gradient with respect to these inputs.
 
     `place` follows the name of the op in messages.
     """
@@ -72,7 +72,7 @@ def attach_rule(
 def attach_traced_rule(
     api: str, rule: Rule, op: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], place: str
 ) -> list[tf.Tensor]:
-    """`attach_rule` for a graph that goes into a file: an exception of the rule is raised now."""
+    """`attach_rule` for a graph that is saved: if the rule raises an exception, it is raised here."""
     results = attach_rule(api, rule, op, inputs, outputs, place)
     exception = live_rule.exception_of(results[0].op)
     if exception is not None:
@@ -90,15 +90,15 @@ def _wording(api: str, rule: Rule) -> Wording:
         parameters="op, *dys",
         binds_arguments=True,
         takes_other_upstream=(
-            "{subject} does not take the op and its upstream gradients; expected parameters for the op and {upstream} "
-            "(one for each output), got rule{signature}. Write rule({parameters})."
+            "{subject} must take the op and {upstream} (one for each output), got rule{signature}. Write "
+            "rule({parameters})."
         ),
         wrong_number=(
-            "{subject} returned {gradients}; expected {expected} (one for each of {names}). Return None for an input "
-            "that has no gradient."
+            "{subject} must return one gradient for each of {names}, got {gradients}. Return None for an input that "
+            "has no gradient."
         ),
         not_traced=(
-            "the gradient of the op {function} is not there; expected a rule that TensorFlow can trace into a graph, "
-            f"got this while tracing '{in_a_template}': {{error}}. Use TensorFlow operations in the rule."
+            f"'{in_a_template}', the rule for the op {{function}}, must be a function that TensorFlow can trace into a "
+            "graph, got {error}. Use TensorFlow operations in the rule."
         ),
     )

@@ -1,4 +1,6 @@
-"""`override_gradients`: a function whose ops have other gradients."""
+"""`override_gradients`: changes the gradients of ops in a function."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +27,7 @@ _WORDING = without_gradient_function(_API)
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
 def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable[P, R]:
-    """Makes a function with the value of `f`, some of whose ops have other gradients.
-
-    An op `y = op(x)` in `f` that a rule is for has the gradient
-
-        dx = rule(op, dy)
-
-    and every other op its own. `f` may be a Python function, a tf.function or one of its traces, a Keras model, a
-    SavedModel that was loaded or one of its functions. It does not change, nothing is registered, and variables are
-    shared.
+    """Returns a copy of `f` in which the ops that you name use your gradients.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -47,38 +41,44 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -100.0])).numpy().tolist()
     [3.0, 30.0, 0.0]
 
-    Ops in functions that `f` calls, in loops and in conditionals have their rules, too. A rule for a loop, a
-    conditional or a call is for it as a whole.
+    An op `y = op(x)` that a rule matches has the gradient
 
-    `rule(op, *dy)` is a gradient function as `tf.RegisterGradient` takes it: `op.inputs`, `op.outputs`, `op.get_attr`
-    and `op.type` describe the op, `dy` has an upstream gradient for each output, and the answer is one gradient for
-    each input, or a list of them, with None for no gradient. `tf_cg_ops.rules` has rules that many people need. Second
-    derivatives are those of the ops in the rule; there `op.outputs` have the gradient of the rule again.
+        dx = rule(op, dy)
 
-    The op type is that of the graph: `tf.nn.relu` is a `Relu`, and a Keras layer may be several ops. The error for a
-    rule that matched nothing lists the types.
+    and all other ops keep theirs. The value stays the same. `f` does not change, and both share their variables.
 
-    `f` is traced, in eager mode once for each signature of its arguments. A tf.function is not traced again for a
-    signature that it knows. Nested calls are inlined, but for those with `jit_compile=True`.
+    A rule works like a gradient function for `tf.RegisterGradient`. It takes the op (with `op.inputs`, `op.outputs`,
+    `op.get_attr` and `op.type`) and an upstream gradient for each output. It returns one gradient for each input, or a
+    list of them, with None for no gradient. `tf_cg_ops.rules` has ready-made rules. Second derivatives differentiate
+    the ops in the rule, where `op.outputs` have the gradient of the rule again.
 
-    Compared with TensorFlow: `tf.Graph.gradient_override_map` of TensorFlow 1 changes the gradients of ops that are
-    made in its context, by the names of registered functions. It has no successor in TensorFlow 2.
+    Rules also apply inside called functions, loops and conditionals. A rule for one of these applies to it as a whole.
+    The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops.
+
+    `f` is traced, in eager mode once for each signature of its arguments, unless it is a `tf.function` that knows the
+    signature. Nested calls are inlined, except those with `jit_compile=True`.
 
     Args:
-      f: The function, which computes with TensorFlow ops.
-      rules: A dictionary from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. The first that
-        matches an op is its rule.
+      f: A Python function of TensorFlow ops, a `tf.function` or one of its traces, a Keras model, a loaded SavedModel
+        or one of its functions.
+      rules: A dict from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. An op gets the first
+        rule that matches.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, or `rules` is not such a dictionary. When `f` is traced: it needs the numbers in
-        a Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and
-        its upstream gradients, or returned something else than Tensors, or complex numbers for a real input.
-      ValueError: `rules` is empty. When `f` is traced: a rule matched no op. When you compute a gradient: a rule
-        returned a wrong number of gradients, or one of the wrong shape.
-      NotImplementedError: At the call: `f` has control flow of TensorFlow 1.
+      TypeError: `f` is not a function, or `rules` is not such a dict. When `f` is traced: it needs the numbers in a
+        Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and its
+        upstream gradients, or returns something other than Tensors, or complex numbers for a real input.
+      ValueError: `rules` is empty. When `f` is traced: a rule matches no op (the message lists the op types). When you
+        compute a gradient: a rule returns the wrong number of gradients, or a gradient of the wrong shape.
+      NotImplementedError: When `f` is traced: it has control flow of TensorFlow 1.
+
+    Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace:
+
+    - It changes a function that already exists, not only ops that are made in a context.
+    - Rules are functions, not names of registered functions.
     """
     if not callable(f):
         raise TypeError(
@@ -95,8 +95,8 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
             function,
             (table, args, kwargs),
             lambda: _OverriddenCall(table, function, args, kwargs),
-            # The traces of a method live as long as its object. A rule, and so the others, may refer to the result:
-            # only that may hold them.
+            # The traces of a method live as long as its object. A rule can refer to the result, so all other traces
+            # must live as long as the result, and not longer.
             owner=own if function is f else None,
         )
         return call.pack(call.compute(*pytree.tensors_in((args, kwargs))))
@@ -105,11 +105,11 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
 
 
 class _OverriddenCall:
-    """A function traced for arguments of one signature, with other gradients.
+    """A function traced for one signature, with the rules.
 
     Attributes:
-      compute: From the Tensors of the arguments to those of the value.
-      pack: From these to the value.
+      compute: Maps the Tensors in the arguments to the Tensors in the value.
+      pack: Makes the value from these Tensors.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class _OverriddenCall:
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
     compiled = op.node_def.attr.get("_XlaMustCompile") if op.type in control_flow.CALLS else None
-    if compiled is not None and compiled.b:  # The copied function is compiled likewise.
+    if compiled is not None and compiled.b:  # The copy is compiled, too.
         call = tf.function(
             lambda *inputs: control_flow.copy(op, list(inputs), copy.call), autograph=False, jit_compile=True
         )

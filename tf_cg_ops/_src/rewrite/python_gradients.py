@@ -1,4 +1,4 @@
-"""Copies of ops of `tf.custom_gradient`, whose gradients are Python functions that refer to their graph."""
+"""Copies ops of `tf.custom_gradient`. Their gradients are Python functions that refer to the op's graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 def copy_with_python_gradient(
     wording: Wording, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]
 ) -> list[tf.Tensor] | None:
-    """The inputs of an op of `tf.custom_gradient`, which is an identity, with its gradient; None for other ops.
+    """Copies an op of `tf.custom_gradient`: returns its inputs with its gradient. Returns None for other ops.
 
-    The gradient is traced beside the graph of the op, and copied like that graph.
+    Such an op is an identity. Its gradient is traced next to the graph of the op, and copied like it.
     """
     gradient = _python_gradient(op)
     if gradient is None:
         return None
     graph = tf_internal.FuncGraph("gradient_of_" + op.type)
-    # The graph of the gradient lies inside that of the op, so that it may capture tensors of it.
+    # Inside the graph of the op, so that the gradient can capture its tensors.
     with op.graph.as_default(), graph.as_default():
         upstream = [tf_internal.graph_placeholder(t.dtype, t.shape, "upstream") for t in op.outputs]
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradient(op, *upstream)]
@@ -39,22 +39,22 @@ def copy_with_python_gradient(
 
 
 def _copied(copy: GraphCopy, graph: Any, tensor: Any) -> Any:
-    """The tensor that stands for one that the gradient of an op in this graph reads."""
+    """The copy of a tensor that the gradient of an op in this graph reads."""
     if isinstance(tensor, tf_internal.EagerTensor):
         return tensor
     if tensor not in copy and tensor.graph is not graph:
-        # From outside of this graph: its capture is a tensor of this graph.
+        # The tensor is from outside, so look for the tensor of this graph that captures it.
         captured = [inside for outside, inside in graph.captures if outside is tensor]
         if captured:
             return copy[captured[0]]
         if not any(tensor.graph is around for around in copy.graphs_around(graph)):
-            return tensor  # From outside of all that is copied.
+            return tensor  # It is outside of everything that is copied.
     return copy.tensors([tensor])[0]
 
 
 def _python_gradient(op: Any) -> Any:
-    """The gradient function of an op of `tf.custom_gradient`, which refers to tensors of its own graph; else None."""
-    # Other ops have such an attribute, too, to refuse to be saved: those that call Python functions.
+    """The gradient function of an op of `tf.custom_gradient`, which refers to tensors of its graph; else None."""
+    # Ops that call Python functions have this attribute, too, so that they cannot be saved.
     if op.type not in ("Identity", "IdentityN") or "_gradient_op_type" not in op.node_def.attr:
         return None
     return tf_internal.find_gradient_function(op)

@@ -1,24 +1,25 @@
-"""The rules that a user gives for ops, and which ops they matched."""
+"""The user's rules for ops, and which ops they matched."""
 
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.types import Structure
 
 # An op type, or a predicate on a tf.Operation.
-Key = str | Callable[[Any], bool]
-# `rule(op, *dy)` returns the gradients of op.inputs, as functions of tf.RegisterGradient do.
-Rule = Callable[..., Any]
+Key: TypeAlias = str | Callable[[tf.Operation], bool]
+# `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
+Rule: TypeAlias = Callable[..., Structure]
 
 
 class RuleTable:
-    """Rules by the op type, or the predicate, that they are for. The first one that matches an op is its rule."""
+    """Rules by op type or predicate. An op gets the first rule that matches."""
 
     def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
         self._api = api
@@ -39,13 +40,13 @@ class RuleTable:
                 )
             if not callable(rule):
                 raise TypeError(
-                    f"{api}: the rule for {_described(key)} is not a function; expected rule(op, *dy), which returns "
-                    f"the gradients of op.inputs, got {text.describe_type(rule)}."
+                    f"{api}: the rule for {_described(key)} must be a function rule(op, *dy) that returns the "
+                    f"gradients of op.inputs, got {text.describe_type(rule)}."
                 )
         self._rules = dict(rules)
 
     def matching(self) -> "Matching":
-        """Finds the rules of the ops of one graph."""
+        """Finds the rules for ops, and counts the ops."""
         return Matching(self._api, self._rules)
 
 
@@ -60,18 +61,18 @@ class Matching:
         self.overridden: Counter[str] = Counter()
 
     def rule_for(self, op: Any) -> Rule | None:
-        """The rule of an op, which has inputs and outputs; None if it has none."""
+        """The rule for an op with inputs and outputs, or None."""
         self.types[op.type] += 1
         for key, rule in self._rules.items():
             if op.type == key if isinstance(key, str) else self._selects(key, op):
                 self.overridden[op.type] += 1
-                # By identity: a predicate may have an __eq__ of its own.
+                # By identity, because a predicate can define __eq__.
                 self._unmatched = [other for other in self._unmatched if other is not key]
                 return rule
         return None
 
     def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
-        """The answer of a predicate; TypeError if it is not one."""
+        """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
         try:
             answer = predicate(op)
         except TypeError as error:
@@ -93,7 +94,7 @@ class Matching:
         """Raises ValueError if a rule matched no op."""
         if not self._unmatched:
             return
-        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "no ops"
+        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "none"
         by_lower_case = {op_type.lower(): op_type for op_type in self.types}
         missing = [key.lower() for key in self._unmatched if isinstance(key, str)]
         similar = [
@@ -101,8 +102,8 @@ class Matching:
         ]
         hint = f"Did you mean {text.quoted(similar)}?" if similar else "Name one of these types, or leave the rule out."
         raise ValueError(
-            f"{self._api}: rules matched no op of {place}: {', '.join(map(_described, self._unmatched))}; expected op "
-            f"types, or predicates, of ops that compute its value, got ops of the types {there}. {hint}"
+            f"{self._api}: each key of rules must match an op of {place}, got no match for "
+            f"{', '.join(map(_described, self._unmatched))}. The op types are {there}. {hint}"
         )
 
 
@@ -115,7 +116,7 @@ def _package(function: Any) -> str:
 
 
 def _is_of_a_library(key: Any) -> bool:
-    """Whether it is a function of TensorFlow or Keras, which stands for an op but takes no tf.Operation."""
+    """Whether it is a function of TensorFlow or Keras: such a function does not take a tf.Operation."""
     return _package(key) in ("tensorflow", "keras", "tf_keras")
 
 

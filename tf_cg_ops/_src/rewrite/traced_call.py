@@ -1,4 +1,4 @@
-"""A call as a graph: the function traced with the Tensors of its arguments as flat inputs."""
+"""Traces a call into a graph whose inputs are the Tensors in the arguments."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from tf_cg_ops._src.core import pytree, tf_internal
 
 
 def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
-    """The function traced for Tensors of these specs, as `tf.function` does it, but without keeping it alive."""
-    # What TensorFlow traces stands in a cycle until garbage is collected. It must not hold an object whose end frees
-    # something else.
+    """Traces the function for Tensors of these specs, like `tf.function`, but does not keep the function alive."""
+    # TensorFlow keeps what it traces in a reference cycle until garbage is collected. The cycle must not keep the
+    # function alive, because other things are freed when the function is.
     held = [function]
     scope = tf.compat.v1.get_variable_scope()
 
     def call(*tensors: tf.Tensor) -> Any:
-        # TensorFlow traces a function that makes variables twice, and counts scopes with a default name.
+        # TensorFlow traces a function that makes variables twice, and numbers scopes with a default name.
         with tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False):
             return held[0](*tensors)
 
@@ -28,11 +28,11 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
 
 
 class TracedCall:
-    """A function traced for arguments of one signature.
+    """A function traced for one signature.
 
     Attributes:
       graph: The graph of the function.
-      inputs: The tensors in it that stand for the Tensors of the arguments.
+      inputs: Its placeholders for the Tensors in the arguments.
       variables: The variables that the function read.
     """
 
@@ -56,14 +56,14 @@ class TracedCall:
         self.variables = list(watcher.watched_variables())
 
     def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
-        """The value of the function, with these Tensors for the outputs of the graph."""
+        """The value of the function with these Tensors as outputs."""
         return pytree.map_tensors(self._value, lambda _: outputs)
 
 
 class ThreadSafeFunction:
     """Calls a `tf.function` that several threads share in eager mode.
 
-    TensorFlow builds the gradient of a call in the first one that is recorded, without a lock: this one waits its turn.
+    TensorFlow builds the gradient in the first call that a tape records, without a lock. Here that call takes a lock.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -73,7 +73,7 @@ class ThreadSafeFunction:
 
     def __call__(self, *args: Any) -> Any:
         tensors = [tensor for tensor in tf.nest.flatten(args) if tf.is_tensor(tensor)]
-        # Each order of derivative has functions of its own, and so has each trace.
+        # Each order of derivative and each trace has its own functions.
         key = tf_internal.possible_gradient_types(tensors), *(tensor.shape for tensor in tensors)
         if key in self._built:
             return self._function(*args)

@@ -1,7 +1,7 @@
-"""The traces of eager mode: `tf.function` decides which one a call may use again.
+"""Keeps the traces that calls in eager mode make. `tf.function` decides when a call can reuse one.
 
-A `tf.function` without ops stands for each function that is traced here. It compares the arguments of a call with those
-of earlier calls, locks, and warns when it retraces too often.
+For each traced function there is a `tf.function` without ops. It compares the arguments of a call with earlier calls,
+locks, and warns when it retraces too often.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from tf_cg_ops._src.core.variables import as_variable, read_from_outside
 from tf_cg_ops._src.core.weak import IdentityKey, WeakIdentityDict
 from tf_cg_ops._src.keras import keras_internal
 
-# The attribute of a graph that holds the slot of its signature.
+# The attribute of a graph with the slot of its signature.
 _SLOT = "_tf_cg_ops_slot"
-# Values of these types are compared with their types, and by what they print: -0.0 is not 0.0, nan is nan.
+# Values of these types are compared by type and by what they print, so that -0.0 differs from 0.0, and nan equals nan.
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = (str, bytes, np.str_, np.bytes_, type(None), tf.DType, tf.TensorShape, range, type(Ellipsis))
 
 _by_owner = WeakIdentityDict()
-_by_object = WeakIdentityDict()  # For methods: by the object, then by its function.
+_by_object = WeakIdentityDict()  # For methods: first by the object, then by the function.
 _lock = threading.RLock()
 
 
@@ -40,19 +40,19 @@ def find_or_make(
     others: Sequence[Callable[..., Any]] = (),
     owner: Any = None,
 ) -> Any:
-    """`make()`, which traces the function: in eager mode, what it returned for the same signature.
+    """Returns `make()`, which traces the function. In eager mode, reuses an earlier result for the same signature.
 
     The signature consists of the structure of `key`, the specs of its Tensors and its other values, the scopes of
-    Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the
-    function, or one of the others, finds outside. Objects count by identity. When one of them dies, what was made for
-    it goes, too. Everything is kept as long as the owner, by default the function, and must not refer to it; or by the
-    owner, if that is a `Traces`.
+    Keras, the arguments that Keras forwards, the replica of a strategy, and the Tensors and variables that the function
+    or one of the others reads from outside. Objects are compared by identity. When one of them dies, the results for it
+    are dropped. The results are kept as long as the owner (by default the function), and must not refer to it. An owner
+    that is a `Traces` keeps them itself.
     """
     if not tf.executing_eagerly():
         return make()
     with _lock:
         traces = owner if isinstance(owner, Traces) else _traces_of(function if owner is None else owner)
-    # A trace has a gradient with respect to the Tensor that it captured, and none to one that took its place.
+    # A trace has a gradient with respect to the Tensor that it captured, but not with respect to a later one.
     outside = [value for each in (function, *others) for value in read_from_outside(each)]
     slot = traces.slot_for(api, function, key, outside)
     with slot.lock:
@@ -64,7 +64,7 @@ def find_or_make(
 
 
 def variables_reused(function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """A context for an eager call of the function itself: `get_variable` finds what a trace of it made."""
+    """A context for an eager call of the function, in which `get_variable` finds variables that a trace of it made."""
     if isinstance(function, types.MethodType):
         by_function = _by_object.get(function.__self__)
         found = None if by_function is None else by_function.get(function.__func__)
@@ -81,12 +81,12 @@ def _traces_of(owner: Any) -> "Traces":
 
 @contextlib.contextmanager
 def explain_missing_numbers(api: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Raises TypeError if the function, called in eager mode, is traced here and needs the numbers in a Tensor."""
+    """Raises a clear TypeError if the function fails because it needs the numbers in a Tensor while it is traced."""
     try:
         yield
     except (TypeError, AttributeError, NotImplementedError) as error:
         # Such as "unsupported format string passed to SymbolicTensor.__format__".
-        is_explained = str(error).startswith(f"{api}: ")  # Of a function that this one calls.
+        is_explained = str(error).startswith(f"{api}: ")  # A function that this one calls has explained it.
         if is_explained or not re.search("symbolic", str(error), re.IGNORECASE):
             raise
         reason = str(error).splitlines()[0].partition(". ")[0]
@@ -98,8 +98,8 @@ def explain_missing_numbers(api: str, function: Callable[..., Any]) -> Iterator[
 
 
 def arrays_to_tensors(structure: Any) -> Any:
-    """In eager mode, the structure with Tensors for its arrays and numbers of NumPy: inputs, as in a tf.function."""
-    if not tf.executing_eagerly():  # In a graph an array is a constant.
+    """In eager mode, replaces NumPy arrays and numbers by Tensors, so that they are inputs, as for a tf.function."""
+    if not tf.executing_eagerly():  # In a graph, an array is a constant.
         return structure
     return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf) if _is_array(leaf) else leaf, structure)
 
@@ -109,11 +109,11 @@ def _is_array(leaf: Any) -> bool:
 
 
 class Traces:
-    """Keeps what was made for one function, for each signature of its arguments."""
+    """The results for one function, for each signature of its arguments."""
 
     def __init__(self) -> None:
         self._signatures = tf.function(_keep_slot, autograph=False)
-        # By the slot. Here and not in the graph, which takes two collections of garbage to go.
+        # By slot. Not kept in the graph, because it takes two garbage collections to free a graph.
         self.made: dict[_Slot, Any] = {}
         self._variables = tf_internal.EagerVariableStore()
         self.made_variables = False
@@ -122,12 +122,12 @@ class Traces:
     def variables_reused(self) -> Iterator[None]:
         """A context in which `tf.compat.v1.get_variable` finds a variable that a trace made under the same name.
 
-        In eager mode it makes a new one in each call. A trace of `tf.function` puts them into the store of all graphs,
-        where a call in eager mode fails to find them.
+        Without it, each eager call makes a new variable: a trace of `tf.function` puts variables into a store of
+        graphs, where eager mode does not look for them.
         """
         scope = tf.compat.v1.get_variable_scope()
         with contextlib.ExitStack() as stack:
-            if tf_internal.eager_variable_store() is None:  # Otherwise the user keeps them.
+            if tf_internal.eager_variable_store() is None:  # Otherwise the user has a store for them.
                 stack.enter_context(self._variables.as_default())
             stack.enter_context(
                 tf.compat.v1.variable_scope(scope, reuse=tf.compat.v1.AUTO_REUSE, auxiliary_name_scope=False)
@@ -136,14 +136,14 @@ class Traces:
         self.made_variables = bool(self._variables.variables())
 
     def slot_for(self, api: str, function: Callable[..., Any], key: Any, outside: Sequence[Any]) -> "_Slot":
-        """The slot of a signature: a new one, or that of an earlier call."""
+        """The slot of a signature, which an earlier call may have made."""
         slot = _Slot(self)
         arguments = tf.nest.map_structure(lambda leaf: _argument(leaf, slot), key)
         identities = [IdentityKey(value, slot.empty) for value in outside]
         scope = _Static((*(_key(value, slot) for value in _scope()), *identities), slot)
         graph = self._signatures.get_concrete_function(scope, arguments).graph
         found = getattr(graph, _SLOT)
-        # get_concrete_function warns of nothing: only a call does.
+        # Only a call warns of frequent tracing, not get_concrete_function.
         if found is slot:
             tf_internal.frequent_tracing.called_with_tracing(self, f"{api} of '{text.name_of(function)}'", False)
         else:
@@ -152,14 +152,14 @@ class Traces:
 
 
 class _Slot:
-    """Stands for a signature, on the graph that tf.function finds for it."""
+    """Identifies a signature. It is an attribute of the graph that tf.function finds for the signature."""
 
     def __init__(self, traces: Traces) -> None:
         self.lock = threading.RLock()
         self._traces = weakref.ref(traces)
 
     def empty(self, _: Any) -> None:
-        """Called when an object of the signature has died: drops what was made for it."""
+        """Drops the result for this signature, because one of its objects has died."""
         traces = self._traces()
         if traces is not None:
             traces.made.pop(self, None)
@@ -170,7 +170,7 @@ def _keep_slot(scope: "_Static", arguments: Any) -> None:
 
 
 class _Static(tf.types.experimental.TraceType):
-    """An argument that is no Tensor, by a key that keeps no object alive."""
+    """An argument other than a Tensor, identified by a key that does not keep objects alive."""
 
     def __init__(self, key: Any, slot: _Slot | None = None) -> None:
         self._key = key
@@ -196,12 +196,12 @@ class _Static(tf.types.experimental.TraceType):
 
 
 def _argument(leaf: Any, slot: _Slot) -> Any:
-    """The leaf as tf.function gets it: Tensors are inputs, all else is part of the signature."""
+    """The leaf for tf.function: Tensors are inputs, everything else is part of the signature."""
     return leaf if tf.is_tensor(leaf) and as_variable(leaf) is None else _Static(_key(leaf, slot))
 
 
 def _key(value: Any, slot: _Slot) -> Any:
-    """A key of a value that is no input of the trace."""
+    """A key for a value that is not an input of the trace."""
     kind = type(value)
     if kind in _NUMBERS:
         return kind, repr(value)
@@ -217,7 +217,7 @@ def _key(value: Any, slot: _Slot) -> Any:
 
 
 def _scope() -> tuple[Any, ...]:
-    """Everything around a call that changes a trace. A Tensor that Keras forwards is captured, with its value."""
+    """Everything around a call that changes its trace. Tensors that Keras forwards are captured with their values."""
     strategy = replica = None
     if tf.distribute.has_strategy():  # Each replica has its own variables.
         strategy, context = tf.distribute.get_strategy(), tf.distribute.get_replica_context()

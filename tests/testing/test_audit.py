@@ -1,0 +1,401 @@
+"""The audit of a whole model finds the gradient that is wrong, and leaves the model as it was."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+import tf_cg_ops_cli
+from tf_cg_ops._src import command_line
+
+from ..support.processes import run_python
+
+
+@cg.custom_gradient
+def log1pexp(x):
+    e = tf.exp(x)
+    return tf.math.log1p(e), lambda dy: dy * e / (1 + e)
+
+
+@cg.custom_gradient
+def twice_too_large(x):
+    return tf.sinh(x), lambda dy: 2 * dy * tf.cosh(x)
+
+
+@cg.custom_gradient
+def leaky(x):
+    """The mask of its gradient is of the wrong side."""
+    return tf.where(x > 0, x, 0.1 * x), lambda dy: tf.where(x < 0, dy, 0.1 * dy)
+
+
+@cg.custom_gradient
+def without_mask(x):
+    return tf.nn.relu(x), lambda dy: dy
+
+
+@cg.custom_gradient
+def magnitude(x):
+    """Its gradient is nan at zero."""
+    return tf.abs(x), lambda dy: dy * x / tf.abs(x)
+
+
+@tf.custom_gradient
+def of_tensorflow(x):
+    e = tf.exp(x)
+    return tf.math.log1p(e), lambda dy: dy * e / (1 + e) + dy
+
+
+@pytest.fixture
+def x(rng):
+    return tf.constant(rng.normal(size=(4, 3)), tf.float32)
+
+
+def verdicts(report):
+    return [(row.function, row.verdict) for row in report.rows]
+
+
+def weights(rng, *shape):
+    return tf.Variable(rng.normal(size=shape) / np.sqrt(shape[0]), dtype=tf.float32)
+
+
+@pytest.mark.core
+def test_a_wrong_factor_in_one_of_twelve_transformer_blocks(rng):
+    def gelu(factor):
+        @cg.custom_gradient
+        def activation(x):
+            density = tf.exp(-0.5 * x**2) / np.sqrt(2 * np.pi).astype("f")
+            normal = 0.5 * (1 + tf.math.erf(x / np.sqrt(2).astype("f")))
+            return x * normal, lambda dy: factor * dy * (normal + x * density)
+
+        return activation
+
+    activations = [gelu(1.5 if block == 7 else 1.0) for block in range(12)]
+    parameters = [
+        [weights(rng, 8, 8) for _ in range(3)] + [weights(rng, 8, 16), weights(rng, 16, 8)] for _ in range(12)
+    ]
+
+    def model(tokens):
+        for activation, (query, key, value, up, down) in zip(activations, parameters, strict=True):
+            scores = tf.matmul(tokens @ query, tokens @ key, transpose_b=True) / np.sqrt(8).astype("f")
+            tokens += tf.nn.softmax(scores) @ (tokens @ value)
+            tokens += activation(tokens @ up) @ down
+        return tf.reduce_mean(tokens**2)
+
+    report = cg.testing.audit(model, [tf.constant(rng.normal(size=(2, 5, 8)), tf.float32)])
+    # In the order of the backward pass, the eighth block is the fifth.
+    assert [row.verdict for row in report.rows] == ["right"] * 4 + ["differs"] + ["right"] * 7
+    assert report.wrong[0].detail == "The ratio is 1.5 everywhere, so a factor is wrong."
+    assert report.wrong[0].line.startswith("test_audit.py:")
+    with pytest.raises(AssertionError, match="12 custom gradients, 11 right, 1 differs"):
+        report.raise_if_wrong()
+
+
+@pytest.mark.core
+def test_the_norms_are_those_of_the_run(x, rng):
+    upstream = rng.normal(size=(4, 3)).astype("f")
+    (row,) = cg.testing.audit(lambda x: 3 * log1pexp(x), [x], upstream=upstream).rows
+    values = np.float64(x)
+    sigmoid = 1 / (1 + np.exp(-values))
+    for norm, expected in (
+        (row.value_norm, np.log1p(np.exp(values))),
+        (row.upstream_norm, 3 * upstream),
+        (row.gradient_norm, 3 * upstream * sigmoid),
+    ):
+        assert norm == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+    assert (row.runs, row.checked, row.size) == (1, 12, 12)
+    assert (row.input_shapes, row.output_shapes) == (((4, 3),), ((4, 3),))
+
+
+@pytest.mark.core
+def test_a_mask_of_the_wrong_side_in_a_loop(x):
+    @tf.function
+    def loss(x):
+        for _ in tf.range(4):
+            x = leaky(log1pexp(x) - 0.7)
+        return tf.reduce_sum(x**2)
+
+    report = cg.testing.audit(loss, [x])
+    assert verdicts(report) == [("leaky", "differs"), ("log1pexp", "right")]
+    assert [row.runs for row in report.rows] == [4, 4]
+
+
+def test_a_mask_that_is_missing_shows_even_where_the_upstream_of_this_run_is_zero(x):
+    report = cg.testing.audit(lambda x: tf.reduce_sum(without_mask(x) ** 2), [x])
+    assert verdicts(report) == [("without_mask", "differs")]
+    assert report.rows[0].detail == "It is right for the upstream gradient of this run, and wrong for others."
+
+
+def test_a_kink_is_not_called_right_or_wrong():
+    report = cg.testing.audit(lambda x: tf.reduce_sum(without_mask(x)), [tf.zeros([3])])
+    assert [(row.verdict, row.detail) for row in report.rows] == [
+        ("not checked", "the numeric derivative by input 0 is uncertain: there may be a kink")
+    ]
+
+
+def test_a_conditional_a_called_function_and_a_recomputed_one(x):
+    block = cg.recompute_grad(lambda x: tf.sin(twice_too_large(x)))
+
+    def loss(x):
+        x = tf.cond(tf.reduce_sum(x) < 100.0, lambda: leaky(x), lambda: x)
+        return tf.reduce_sum(block(tf.function(log1pexp)(x)))
+
+    report = cg.testing.audit(loss, [x])
+    assert verdicts(report) == [
+        ("<lambda>", "not checked"),
+        ("twice_too_large", "differs"),
+        ("log1pexp", "right"),
+        ("leaky", "differs"),
+    ]
+
+
+def test_the_steps_of_a_scan(x):
+    report = cg.testing.audit(lambda x: tf.reduce_sum(cg.scan(lambda c, t: (leaky(c) + t, c), x[0], x)[0]), [x])
+    assert ("leaky", "differs") in verdicts(report)
+
+
+@pytest.mark.core
+def test_a_nan_is_marked_where_it_was_born(x):
+    def loss(x):
+        for layer in range(6):
+            x = magnitude(x * [[1.0, 0.0, 1.0]]) if layer == 3 else log1pexp(x)
+        return tf.reduce_sum(x)
+
+    report = cg.testing.audit(loss, [x])
+    assert [row.function for row in report.rows if row.is_first_nonfinite] == ["magnitude"]
+    # A rule that only gets nan is checked with other numbers.
+    assert [row.verdict for row in report.rows] == ["right", "right", "differs", "right", "right", "right"]
+    assert "became infinite or nan for the first time" in str(report)
+
+
+def test_numbers_that_are_not_finite_are_not_checked():
+    report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x)), [tf.constant([np.inf, 1.0])])
+    assert [(row.verdict, row.detail) for row in report.rows] == [("not checked", "its value is not finite")]
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_the_gradient_of_a_variable(decorator, factor, x, rng):
+    w = weights(rng, 3, 3)
+
+    @decorator
+    def dense(x):
+        def grad_fn(dy, variables=None):
+            return tf.matmul(dy, w, transpose_b=True), [factor * tf.matmul(x, dy, transpose_a=True)]
+
+        return tf.matmul(x, w), grad_fn
+
+    report = cg.testing.audit(lambda x: tf.reduce_sum(tf.tanh(dense(x))), [x])
+    assert verdicts(report) == [("dense", "right" if factor == 1 else "differs")]
+
+
+@pytest.mark.core
+def test_what_differs_by_design(x):
+    inputs = keras.Input([3])
+    features = keras.layers.Dense(4)(inputs)
+    embedded = cg.layers.EmbedGradient()([features, 2 * keras.ops.ones_like(features), features])
+    outputs = cg.layers.GradientClip(norm=0.1)(cg.layers.StraightThrough(tf.sign)(embedded))
+    model = keras.Model(inputs, keras.layers.Dense(1)(cg.layers.GradientReversal(0.5)(outputs)))
+    report = cg.testing.audit(model, [x])
+    assert [row.verdict for row in report.rows] == ["by design"] * 4
+    assert report.rows[0].function.startswith("gradient_reversal")
+    report.raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("like", "verdict"),
+    [({}, "differs"), ({"without_mask": None}, "by design"), ({"without_mask": lambda x: x}, "right")],
+)
+def test_what_the_user_declares(like, verdict, x):
+    assert verdicts(cg.testing.audit(without_mask, [x], like=like)) == [("without_mask", verdict)]
+
+
+def test_what_cannot_be_checked_has_a_reason(x):
+    def loss(x):
+        y = cg.numpy_function(lambda x: (np.sin(x), x), vjp=lambda dy, x: dy * np.cos(x))(x)
+        y = cg.custom_gradient(lambda x: (tf.random.gamma([], tf.exp(x)), lambda dy: dy))(y)
+        return tf.reduce_sum(y) + tf.cast(tf.argmax(tf.reshape(log1pexp(x), [-1])), tf.float32)
+
+    details = [row.detail for row in cg.testing.audit(loss, [x]).rows]
+    assert "draws other random numbers each time" in details[0]
+    assert "calls Python code" in details[1]
+    assert details[2] == "no gradient arrives here"
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_random_numbers_stay_those_of_the_run(scale, x):
+    @cg.custom_gradient
+    def dropout(x):
+        kept = tf.nn.dropout(tf.ones_like(x), 0.5)
+        return x**2 * kept, lambda dy: scale * dy * 2 * x * kept
+
+    assert verdicts(cg.testing.audit(dropout, [x])) == [("dropout", "right" if scale == 1 else "differs")]
+
+
+def test_a_large_input_is_moved_as_a_whole(rng):
+    @cg.custom_gradient
+    def wrong_in_one(x):
+        return x**2, lambda dy: 2 * dy * x + tf.one_hot(17, 5000)
+
+    x = tf.constant(rng.normal(size=5000), tf.float32)
+    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(x**2 / 2 + log1pexp(x)), [x]).rows
+    assert (row.verdict, row.checked, row.together, row.size) == ("right", 0, 5000, 5000)
+    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(wrong_in_one(x)), [x]).rows
+    assert row.verdict == "differs"
+
+
+@pytest.mark.core
+def test_a_model_without_gradients_of_its_own():
+    model = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3))
+    report = cg.testing.audit(model, [tf.ones([1, 32, 32, 3])])
+    assert report.rows == []
+    assert "nothing to audit, it has no gradients of its own" in str(report)
+
+
+def test_the_model_stays_as_it_was(x):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), keras.layers.BatchNormalization()])
+    generator = tf.random.Generator.from_seed(1)
+    count = tf.Variable(0)
+    variables = [*model.variables, generator.state, count]
+    before = [np.array(variable) for variable in variables]
+    tf.random.set_seed(5)
+    expected = tf.random.normal([3]).numpy()
+
+    def loss(x):
+        count.assign_add(1)
+        return tf.reduce_sum(log1pexp(model(x, training=True)) * generator.normal([4]))
+
+    tf.random.set_seed(5)
+    assert verdicts(cg.testing.audit(loss, [x])) == [("log1pexp", "right")]
+    np.testing.assert_array_equal(tf.random.normal([3]), expected)
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64, tf.complex64, tf.complex128])
+def test_other_dtypes(dtype, x):
+    @cg.custom_gradient
+    def square(x):
+        return x**2, lambda dy: dy * tf.math.conj(2 * x)
+
+    @cg.custom_gradient
+    def wrong(x):
+        return x**2, lambda dy: dy * tf.math.conj(3 * x)
+
+    report = cg.testing.audit(lambda x: square(wrong(x)), [tf.cast(x, dtype)])
+    assert verdicts(report) == [("square", "right"), ("wrong", "differs")]
+
+
+def test_an_op_without_double_precision(rng):
+    @cg.custom_gradient
+    def resized(x):
+        y = tf.compat.v1.image.resize_bilinear(x, [4, 4])
+        return y, lambda dy: tf.raw_ops.ResizeBilinearGrad(grads=dy, original_image=x)
+
+    x = tf.constant(rng.normal(size=(1, 2, 2, 1)), tf.float32)
+    assert verdicts(cg.testing.audit(resized, [x])) == [("resized", "right")]
+
+
+class Saved(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
+    def __call__(self, x):
+        return tf.cond(tf.reduce_sum(x) < 100.0, lambda: leaky(log1pexp(x)), lambda: x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
+    def of_tensorflow(self, x):
+        return of_tensorflow(x)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    model = Saved()
+    tf.saved_model.save(model, folder, signatures=model.__call__)
+    return folder
+
+
+LOAD = """
+import sys
+import tensorflow as tf
+import tf_cg_ops as cg
+
+model = tf.saved_model.load(sys.argv[1])
+for function in (model, model.of_tensorflow, model.signatures["serving_default"]):
+    print(*((row.function, row.verdict) for row in cg.testing.audit(function, {"x": tf.constant([[0.5, -1.0, 2.0]])}).rows))
+print(cg.testing.audit(model).rows[0].verdict)
+"""
+
+
+@pytest.mark.core
+def test_a_saved_model_in_a_fresh_process(saved, tmp_path):
+    of_cond = "('leaky', 'differs') ('log1pexp', 'right')"
+    printed = run_python(LOAD, saved, cwd=tmp_path).stdout
+    assert printed.splitlines() == [of_cond, "('IdentityN', 'differs')", of_cond, "differs"]
+
+
+def test_a_model_of_tensorflows_decorator_before_and_after_it_is_adopted(saved, tmp_path, x):
+    cg.saved_model.adopt(saved, tmp_path / "adopted")
+    (before,) = cg.testing.audit(Saved().of_tensorflow, [x]).rows
+    (after,) = cg.testing.audit(tf.saved_model.load(str(tmp_path / "adopted")).of_tensorflow, [x]).rows
+    assert (before.function, before.made_by, before.verdict) == ("of_tensorflow", "tf.custom_gradient", "differs")
+    assert (after.verdict, after.detail) == ("differs", before.detail)
+    assert after.gradient_norm == pytest.approx(before.gradient_norm)
+
+
+def main(*arguments):
+    return command_line.run(tf_cg_ops_cli.parse(["audit", *map(str, arguments)]))
+
+
+@pytest.mark.core
+def test_the_command(saved, tmp_path, capsys):
+    np.savez(tmp_path / "inputs.npz", x=np.array([[0.5, -1.0, 2.0]], "f"))
+    page = tmp_path / "page.html"
+    assert main(saved, "--inputs", tmp_path / "inputs.npz", "--html", page) == 1
+    out, err = capsys.readouterr()
+    assert "2 custom gradients, 1 right, 1 differs." in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert err == "2 places with a gradient of their own\n"
+    text = page.read_text()
+    assert text.count("<tr") == 3
+    assert "http" not in text
+    assert main(saved) == 1
+    assert capsys.readouterr().err.startswith("args are random numbers that fit the signature")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--signature", "train"], "audit: --signature must name a signature of"),
+        (["--inputs", "y.npz"], "audit: '_WrapperFunction' must get arguments that fit its signature: missing"),
+        (
+            ["--inputs", "shape.npz"],
+            "audit: '_WrapperFunction' must get arguments that fit its signature: Can not cast",
+        ),
+        (["--inputs", "none.npz"], "audit: 'none.npz'"),
+    ],
+    ids=["signature", "name", "shape", "file"],
+)
+def test_wrong_uses_of_the_command(arguments, message, saved, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("y.npz", y=np.ones([2, 3], "f"))
+    np.savez("shape.npz", x=np.ones([3], "f"))
+    assert main(saved, *arguments) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("audit:")]
+    assert line.startswith(message)
+
+
+def test_a_value_without_a_gradient(x):
+    with pytest.raises(ValueError, match="must return floating-point or complex numbers, which have gradients"):
+        cg.testing.audit(lambda x: tf.argmax(log1pexp(x)), [x])
+
+
+def test_a_name_in_like_that_is_not_there(x):
+    with pytest.raises(ValueError, match=r"got 'relu'\. These are there: 'log1pexp'"):
+        cg.testing.audit(log1pexp, [x], like={"relu": None})
+
+
+def test_the_page_marks_the_place_and_has_a_bar_for_each_norm(x):
+    report = cg.testing.audit(lambda x: tf.reduce_sum(magnitude(x * [[1.0, 0.0, 1.0]]) + twice_too_large(x)), [x])
+    text = report.to_html()
+    assert text.count('class="wrong" id="first-nonfinite"') == 1
+    assert text.count('class="bar') == 4

@@ -1,0 +1,320 @@
+"""`audit`: every gradient of its own in a model, against numeric differentiation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.rewrite.traced_call import TracedCall
+from tf_cg_ops.saved_model import _inputs
+
+from ._audit_check import OTHER_UPSTREAM, Findings, check
+from ._audit_record import API, Place, Recording, custom_places
+from ._audit_report import AuditedGradient, AuditReport, Verdict
+
+# What changes the gradient on purpose.
+_BY_DESIGN = {
+    "straight_through": "a straight-through estimator",
+    "layers.StraightThrough": "a straight-through estimator",
+    "grad_pass_through": "the upstream gradient passes unchanged",
+    "clip_gradient": "the gradient is clipped",
+    "layers.GradientClip": "the gradient is clipped",
+    "override_gradients": "override_gradients chose this gradient",
+    "saved_model.override": "saved_model.override chose this gradient",
+}
+# Files whose lines are not the user's.
+_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|tensorflow|keras|tf_keras)[/\\\\]")
+_SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum", "linear.cg", "linear.gmres"])
+
+
+@tf_internal.autograph_artifact
+def audit(
+    f: Callable[..., Structure],
+    args: Sequence[Structure] | Mapping[str, Structure] | None = None,
+    *,
+    upstream: Structure = None,
+    like: Mapping[str, Callable[..., Structure] | None] = {},
+    max_elements: int = 64,
+    progress: Callable[[str], None] | None = None,
+) -> AuditReport:
+    """Checks every custom gradient in a model, at the numbers of one real backward pass.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> @cg.custom_gradient
+    ... def log1pexp(x):
+    ...     e = tf.exp(x)
+    ...     return tf.math.log1p(e), lambda dy: 2 * dy * e / (1 + e)
+    >>> report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x) ** 2), [tf.constant([0.5, -1.0])])
+    >>> [(row.function, row.verdict, row.detail) for row in report.rows]
+    [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
+
+    `f` runs once with its gradient. Each place in its graph with a gradient of its own (from this library, or from
+    `tf.custom_gradient`) gets a row: the numbers that arrived there in this run, and whether its gradient is the
+    vector-Jacobian product of what it computes. Places in called functions, loops, conditionals and recomputed
+    functions are found, too. Your model does not change: its variables keep their values.
+
+    Args:
+      f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
+        `loaded.signatures["serving_default"]`. For a training step, pass the function that computes the loss.
+      args: A list or tuple of its arguments, or a dict of them by name. None for random ones that fit the signature of
+        a SavedModel.
+      upstream: The upstream gradient, in the structure of the value of `f`. By default 1 for one number, such as a
+        loss, and otherwise random numbers of either sign.
+      like: What you intend, by the name of the function with the gradient: a function of the same inputs that has the
+        intended gradient, or None if any gradient is intended.
+      max_elements: The most elements of an input that are differentiated by, one by one. A larger input is moved as a
+        whole, in random directions. Each place is evaluated at most `3 * max_elements` times, or 12 times for each of
+        its inputs if that is more.
+      progress: Called with a line of text now and then, such as `print`.
+
+    Returns:
+      An `AuditReport`, with a row for each place in the order of the backward pass. It prints as a table.
+
+    Raises:
+      TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not such a
+        dict; `max_elements` is not an int.
+      ValueError: `max_elements` is not positive, a name in `like` is not in the model, `upstream` does not fit the
+        value of `f`, or that value has no gradient.
+      MemoryError: The model needs more memory than there is.
+      RuntimeError: You call it in a graph.
+    """
+    _check_arguments(f, args, like, max_elements)
+    report_progress = progress or (lambda line: None)
+    reported = time.monotonic()
+    f = _function_of(f)
+    name = text.name_of(f)
+    if args is None:
+        args = _made_up(f, name)
+        report_progress("args are random numbers that fit the signature, with 2 for each unknown dimension")
+    positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
+    positional, keywords = tf.nest.map_structure(_to_tensor, (positional, keywords))
+    with _explained(name):
+        call = TracedCall(f, positional, keywords)
+        total = sum(1 for _ in custom_places(call.graph))
+        report_progress(f"{total} places with a gradient of their own")
+        if not total:
+            return AuditReport(name, [])
+        recording = Recording(call.graph)
+        tensors = pytree.tensors_in((positional, keywords))
+        with _kept_variables(call.graph):
+            recording.run(tensors, functools.partial(_upstream, name, upstream))
+    unknown = set(like) - {_name(place) for place in recording.places}
+    if unknown:
+        known = sorted({_name(place) for place in recording.places})
+        raise ValueError(
+            f"{API}: like must name functions with a custom gradient in '{name}', got {text.quoted(sorted(unknown))}. "
+            f"These are there: {text.quoted(known)}."
+        )
+    rows: list[AuditedGradient] = []
+    for i, place in enumerate(recording.places):
+        with _explained(name):
+            rows.append(_row(place, like, max_elements))
+        if time.monotonic() - reported > 5:
+            reported = time.monotonic()
+            report_progress(f"checked {i + 1} of {len(recording.places)}")
+    return AuditReport(name, _with_first_nonfinite(rows))
+
+
+def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
+    if not callable(f) and not getattr(f, "signatures", None):
+        raise TypeError(
+            f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
+        )
+    if args is not None and not isinstance(args, (list, tuple, Mapping)):
+        raise TypeError(
+            f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."
+        )
+    if not isinstance(like, Mapping) or any(not isinstance(name, str) for name in like):
+        raise TypeError(
+            f"{API}: like must be a dict from the name of a function to a function or None, got {text.describe(like)}."
+        )
+    if any(function is not None and not callable(function) for function in like.values()):
+        raise TypeError(f"{API}: the values of like must be functions or None, got {text.describe(like)}.")
+    if not isinstance(max_elements, int) or isinstance(max_elements, bool):
+        raise TypeError(f"{API}: max_elements must be an int, got {text.describe(max_elements)}.")
+    if max_elements < 1:
+        raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
+    if not tf.executing_eagerly():
+        raise RuntimeError(f"{API}: a graph is being built here. Call it in eager mode, outside of tf.function.")
+
+
+def _function_of(f: Any) -> Any:
+    """The function of a loaded SavedModel that has signatures and cannot be called; others as they are."""
+    return f if callable(f) else f.signatures.get("serving_default") or next(iter(f.signatures.values()))
+
+
+def _made_up(f: Any, name: str) -> Any:
+    """Random arguments for a function that knows its signature."""
+    call = f if hasattr(f, "concrete_functions") else f.__call__  # A loaded object has its function there.
+    traces = getattr(call, "concrete_functions", None) or [f]
+    signature = getattr(traces[0], "structured_input_signature", None)
+    if signature is None:
+        raise TypeError(f"{API}: args must be a list of the arguments of '{name}', which has no signature, got None.")
+    positional, keywords = _inputs.generate(signature, _inputs.SIZES[0])
+    return keywords or list(positional)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Raises TensorFlow's errors about arguments and memory in one sentence."""
+    try:
+        yield
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        raise MemoryError(
+            f"{API}: '{name}' needs more memory than there is. Pass arguments of a smaller batch."
+        ) from error
+    except TypeError as error:
+        if "Binding inputs to tf.function failed" not in str(error):
+            raise
+        reason = str(error).partition("`")[2].partition("`")[0]
+        raise TypeError(f"{API}: '{name}' must get arguments that fit its signature: {reason}.") from error
+
+
+def _to_tensor(leaf: Any) -> Any:
+    is_number = isinstance(leaf, (float, complex, np.ndarray, np.generic))
+    return tf.convert_to_tensor(leaf) if is_number else leaf
+
+
+@contextlib.contextmanager
+def _kept_variables(graph: Any) -> Iterator[None]:
+    """Gives the variables that the graph reads or writes their values back."""
+    values = []
+    for handle, inside in graph.captures:
+        with contextlib.suppress(ValueError):  # Such as a hash table.
+            if inside.dtype == tf.resource:
+                dtype = tf_internal.shape_and_dtype(handle)[1]
+                values.append((handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
+    try:
+        yield
+    finally:
+        for handle, value in values:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.identity(value))
+
+
+def _upstream(name: str, given: Any, ys: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    if not ys:
+        raise ValueError(f"{API}: '{name}' must return floating-point or complex numbers, which have gradients.")
+    if given is not None:
+        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]
+        got, expected = [leaf.shape for leaf in leaves], [y.shape for y in ys]
+        fits = len(got) == len(expected) and all(map(tf.TensorShape.is_compatible_with, got, expected))
+        if not fits:
+            raise ValueError(
+                f"{API}: upstream must have the shapes of the value, {[s.as_list() for s in expected]}, got "
+                f"{[s.as_list() for s in got]}."
+            )
+        return [tf.cast(leaf, y.dtype) for leaf, y in zip(leaves, ys, strict=True)]
+    if len(ys) == 1 and ys[0].shape.rank == 0:
+        return [tf.ones_like(ys[0])]
+    signs = [tf.random.stateless_uniform(tf.shape(y), [1, i], 0, 2, tf.int32) * 2 - 1 for i, y in enumerate(ys)]
+    sizes = [tf.random.stateless_uniform(tf.shape(y), [2, i], 0.5, 1.5) for i, y in enumerate(ys)]
+    return [tf.cast(size * tf.cast(sign, size.dtype), y.dtype) for size, sign, y in zip(sizes, signs, ys, strict=True)]
+
+
+def _name(place: Place) -> str:
+    attribute = place.op.node_def.attr
+    if place.op.type == "CustomGradientRule":
+        return tf.compat.as_str(attribute["function_name"].s)
+    if place.kind == "tf.custom_gradient":
+        return tf_internal.name_of_python_gradient(place.op) or place.op.name
+    scope = place.op.name.split("/")
+    return scope[-2] if len(scope) > 1 else scope[-1]  # The scope is the layer, or the name that the user gave.
+
+
+def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGradient:
+    name = _name(place)
+    row = AuditedGradient(
+        function=name,
+        made_by=place.api,
+        node=place.op.name,
+        line=_line(place.op),
+        input_shapes=_shapes(place.inputs),
+        output_shapes=_shapes(place.results),
+        runs=place.count,
+    )
+    if place.reason:
+        return dataclasses.replace(row, detail=place.reason)
+    if not place.runs:
+        return dataclasses.replace(row, detail="no gradient arrives here")
+    found = [check(place, run, like.get(name), max_elements) for run in place.runs]
+    comparisons = [comparison for findings in found for comparison in findings.comparisons]
+    verdict, detail = _verdict(place, name, like, found)
+    last = found[-1]
+    return dataclasses.replace(
+        row,
+        verdict=verdict,
+        detail=detail,
+        value_norm=last.value_norm,
+        upstream_norm=last.upstream_norm,
+        gradient_norm=last.gradient_norm,
+        error=max((c.error / c.tolerance if c.tolerance else 0.0 for c in comparisons), default=0.0),
+        checked=sum(comparison.checked for comparison in comparisons),
+        together=sum(findings.together for findings in found),
+        size=sum(comparison.size for comparison in comparisons),
+    )
+
+
+def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
+    comparisons = [comparison for findings in found for comparison in findings.comparisons]
+    wrong = [comparison for comparison in comparisons if not comparison.passed]
+    if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
+        is_finite = math.isfinite(found[-1].value_norm)
+        return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
+    uncertain = next((name for findings in found for name in findings.uncertain), "")
+    if not wrong and uncertain:
+        return "not checked", f"the numeric derivative by {uncertain} is uncertain: there may be a kink"
+    if not comparisons:
+        reason = "no finite input has a gradient" if math.isfinite(found[-1].value_norm) else "its value is not finite"
+        return "not checked", reason
+    if not wrong:
+        return "right", ""
+    if name in like and like[name] is None:
+        return "by design", "like= says so"
+    scales = place.kind == "embed_gradient" and any(place.results[0] is tensor for tensor in place.inputs)
+    design = "the gradient is scaled or reversed" if scales else _BY_DESIGN.get(place.api)
+    if design and name not in like:
+        return "by design", design
+    if place.api in _SOLVERS:
+        return "not checked", "numeric differentiation sees where its solver stops"
+    hints = [c.problem or c.hint for c in wrong]
+    # What is uncertain was left out.
+    hint = next((h for h in hints if h and not h.startswith("The numeric derivative itself is uncertain")), "")
+    if hint.startswith("The function itself is not finite"):
+        return "not checked", "its value is not finite around these numbers"
+    if any(comparison.name.endswith(OTHER_UPSTREAM) for comparison in wrong) and not hint:
+        hint = "It is right for the upstream gradient of this run, and wrong for others."
+    worst = max(wrong, key=lambda comparison: comparison.error)
+    return "differs", hint or f"{worst.name}: got {worst.analytic:.6g}, expected {worst.numeric:.6g}."
+
+
+def _with_first_nonfinite(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:
+    """The rows, with a mark at the first place that made a finite upstream gradient infinite or nan."""
+    marked = list(rows)
+    for i, row in enumerate(rows):
+        if math.isfinite(row.upstream_norm) and not math.isfinite(row.gradient_norm):
+            marked[i] = dataclasses.replace(row, is_first_nonfinite=True)
+            break
+    return marked
+
+
+def _shapes(tensors: Sequence[Any]) -> tuple[tuple[int | None, ...] | None, ...]:
+    return tuple(None if t.shape.rank is None else tuple(t.shape.as_list()) for t in tensors)
+
+
+def _line(op: Any) -> str:
+    """The line of the user's code that made the op, such as "model.py:12"; empty in a loaded model."""
+    own = [frame for frame in op.traceback or [] if not _FOREIGN.search(frame.filename)]
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
