@@ -8,13 +8,15 @@ import griffe
 
 # A `>>>` example, up to the blank line behind it.
 _EXAMPLE = re.compile(r"^>>> .*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
-# An indented block with an equation in its first line. Code has a line that ends with a colon.
-_FORMULA = re.compile(r"(?<=\n\n)    \S.* = .*(?:\n    .*)*(?=\n|\Z)")
+# An indented block with an equation or inequality in its first line. Code has a line that ends with a colon.
+_FORMULA = re.compile(r"(?<=\n\n)    \S.* [<>]?= .*(?:\n    .*)*(?=\n|\Z)")
 # What changes in a formula, which has been escaped for HTML.
 _SIGNS = {
     r"(?<=[\w|)])\*\*(\w+)": r"<sup>\1</sup>",
     r"\^(\w+)": r"<sup>\1</sup>",
     r" \* ": " · ",
+    r"&lt;=": "&le;",
+    r"&gt;=": "&ge;",
     r"(?<!\w)-": "&minus;",
     r"\b(\w+)(?=\()": r"<b>\1</b>",
 }
@@ -57,6 +59,10 @@ def _as_formula(block: re.Match[str]) -> str:
 def _set(line: str) -> str:
     """One line: formulas, and words between or behind them, with at least two spaces around each."""
     parts = re.split(r" {2,}", re.sub(r" +=", " =", html.escape(line.strip(), quote=False)))
+    return " &emsp; ".join(_with_signs(part) if "=" in part else f"<small>{part}</small>" for part in parts)
+
+
+def _with_signs(formula: str) -> str:
     for pattern, sign in _SIGNS.items():
-        parts = [re.sub(pattern, sign, part) if "=" in part else part for part in parts]
-    return " &emsp; ".join(part if "=" in part else f"<small>{part}</small>" for part in parts)
+        formula = re.sub(pattern, sign, formula)
+    return formula
