@@ -11,12 +11,12 @@ import time
 
 import setuptools
 
-# pip does not check the requirement of pyproject.toml without build isolation, and what fails first with an older
-# setuptools is an import.
+# Without build isolation, pip does not check the requirement in pyproject.toml, and an older setuptools would fail in
+# an import below.
 if int(setuptools.__version__.split(".")[0]) < 77:
     raise SystemExit(
-        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {setuptools.__version__}. Install "
-        f"it into this Python with: {sys.executable} -m pip install 'setuptools>=77' wheel"
+        f"tf_cg_ops: the build needs setuptools 77 or newer, got {setuptools.__version__}. Install it into this Python "
+        f"with: {sys.executable} -m pip install 'setuptools>=77' wheel"
     )
 
 from setuptools import Extension, setup
@@ -34,19 +34,19 @@ from build_ops.tensorflow import build_info, find_tensorflow, tensorflow_require
 
 
 class BuildOpLibrary(build_ext):
-    """Builds a library that belongs to no Python version."""
+    """Builds a library for all Python versions."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """The library's name, without the tag of a Python version."""
         return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Builds both libraries, with the first one, and the module that tells what they were built for."""
+        """Builds both libraries at once, and writes the module that says what they were built for."""
         library = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
         prebuilt = os.environ.get("TF_CG_OPS_PREBUILT")
         if prebuilt:
-            shutil.copyfile(pathlib.Path(prebuilt, library.name), library)  # By Bazel, which compiles by its own rules.
+            shutil.copyfile(pathlib.Path(prebuilt, library.name), library)  # By Bazel, which has compiled it.
         elif ext is self.extensions[0]:
             build_libraries(library.parent)
         (library.parent / "_build_info.py").write_text(build_info())
@@ -84,7 +84,7 @@ class ReproducibleSdist(sdist):
         return path
 
 
-# A source distribution is the same wherever it is made.
+# A source distribution must not depend on where it is made.
 TENSORFLOW = tensorflow_requirement(None if "sdist" in sys.argv else find_tensorflow())
 VERSION = runpy.run_path(str(ROOT / "tf_cg_ops" / "_version.py"))["__version__"]
 

@@ -1,6 +1,6 @@
-"""Builds a wheel from the op library that is there already: build_wheel.py LIBRARY TARGET_FOLDER SOURCE...
+"""Builds a wheel from op libraries that are already built: build_wheel.py LIBRARY TARGET_FOLDER SOURCE...
 
-The second library lies beside the first.
+The second library is in the folder of the first.
 """
 
 import os
@@ -12,7 +12,7 @@ import tempfile
 
 
 def main(library: str, target: str, *sources: str) -> None:
-    """Runs setup.py in a copy of the sources, since pip and setuptools write beside them."""
+    """Runs setup.py in a copy of the sources, because pip and setuptools write into their folder."""
     with tempfile.TemporaryDirectory() as folder:
         for source in sources:
             copy = pathlib.Path(folder, source)

@@ -1,4 +1,4 @@
-"""Tells nvcc.bzl, as JSON, how setup.py compiles and links kernels for NVIDIA GPUs, if there is nvcc."""
+"""Prints JSON for nvcc.bzl: how setup.py compiles and links kernels for NVIDIA GPUs, if there is nvcc."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Tells tensorflow.bzl, as JSON, how setup.py would compile with this Python's TensorFlow, and where that lies."""
+"""Prints JSON for tensorflow.bzl: how setup.py compiles with this Python's TensorFlow, and where that is."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from build_ops.compiler import COMPILE_FLAGS, LINK_FLAGS, WITH_CC, find_compiler, hardening_flags
 from build_ops.tensorflow import build_info, tensorflow_flags
 
-about = build_info()  # This ends with what to do where there is no TensorFlow.
+about = build_info()  # If there is no TensorFlow, this exits and says what to do.
 spec = importlib.util.find_spec("tensorflow")
 assert spec is not None
 assert spec.submodule_search_locations is not None
@@ -27,6 +27,6 @@ answer = {
     "libraries": link_flags,
     "with_cc": WITH_CC,
     "compile_flags": [*COMPILE_FLAGS, *hardening_flags(find_compiler()), *others],
-    "link_flags": [flag for flag in LINK_FLAGS if flag != "-shared"],  # Bazel has this word for itself.
+    "link_flags": [flag for flag in LINK_FLAGS if flag != "-shared"],  # Bazel adds it itself.
 }
 print(json.dumps(answer))

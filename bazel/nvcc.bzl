@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs: nvcc as a repository, where there is one, and a rule that compiles with it."""
+"""Kernels for NVIDIA GPUs: nvcc as a repository, if there is one, and a rule that compiles with it."""
 
 load("//bazel:python.bzl", "PYTHON_ENVIRON", "run_script")
 
@@ -25,7 +25,7 @@ def _installed_nvcc_impl(repository):
 
 installed_nvcc = repository_rule(
     implementation = _installed_nvcc_impl,
-    doc = "Finds nvcc in CUDA_HOME or on PATH; its command is an empty list where there is none.",
+    doc = "Finds nvcc in CUDA_HOME or on PATH; without it, the command is an empty list.",
     attrs = {
         "_script": attr.label(default = "//bazel:find_nvcc.py"),
         "_imported": attr.label_list(default = [

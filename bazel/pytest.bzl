@@ -1,12 +1,12 @@
 """Tests that pytest runs."""
 
 def pytest_test(name, srcs, data = [], **kwargs):
-    """A test of the package by test files.
+    """Runs test files with pytest.
 
     Args:
       name: the target's name.
       srcs: the files that pytest gets.
-      data: what the tests read beside the package and tests/support.
+      data: what the tests read in addition to the package and tests/support.
       **kwargs: as for py_test.
     """
     native.py_test(
@@ -15,7 +15,7 @@ def pytest_test(name, srcs, data = [], **kwargs):
         main = "//bazel:run_pytest.py",
         args = srcs,
         data = srcs + data + ["//:test_support"],
-        # No __init__.py in folders that are no packages.
+        # Without this, Bazel adds an __init__.py to every folder.
         legacy_create_init = False,
         python_version = "PY3",
         deps = ["//:tf_cg_ops"],

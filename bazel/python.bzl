@@ -1,6 +1,6 @@
-"""Asks the Python that TensorFlow is installed in."""
+"""Runs scripts in the Python that TensorFlow is installed in."""
 
-# The variables that the answer depends on.
+# The environment variables that the result depends on.
 PYTHON_ENVIRON = ["PATH", "PYTHON_BIN_PATH"]
 
 def run_script(repository, script, imported):
@@ -9,7 +9,7 @@ def run_script(repository, script, imported):
     Args:
       repository: the context of the repository rule that asks.
       script: the script's label.
-      imported: the labels of its imports; the repository is made anew when one of them changes.
+      imported: the labels of its imports; the repository is remade when one of them changes.
 
     Returns:
       The value.
@@ -18,7 +18,7 @@ def run_script(repository, script, imported):
         repository.path(label)
     python = repository.os.environ.get("PYTHON_BIN_PATH") or repository.which("python3")
     if not python:
-        fail("tf_cg_ops: found no Python; expected python3 on PATH, or its path in PYTHON_BIN_PATH, got neither.")
+        fail("tf_cg_ops: found no Python. Put python3 on PATH, or set PYTHON_BIN_PATH to its path.")
     result = repository.execute([python, "-B", repository.path(script)])
     if result.return_code:
         fail("{} with {} failed:\n{}".format(script.name, python, result.stderr))

@@ -1,6 +1,6 @@
 """Stand-ins for repositories that Bazel's own files load, and that Bazel would otherwise download."""
 
-# The rules themselves are part of Bazel: the repositories only forward them, by the names that are loaded from them.
+# The rules themselves are part of Bazel; these repositories only forward them.
 _FILES = {
     "rules_cc": {
         "cc/defs.bzl": ["cc_binary", "cc_library", "cc_test", "cc_toolchain", "cc_toolchain_suite"],
@@ -33,6 +33,6 @@ def _stub_impl(repository):
 _stub = repository_rule(implementation = _stub_impl)
 
 def stub_repositories():
-    """Defines every one of them. The first definition of a name counts, so this comes before Bazel's own."""
+    """Defines all stand-ins. Call it before Bazel's own definitions, because the first definition of a name counts."""
     for name in list(_FILES) + ["remote_coverage_tools"]:
         _stub(name = name)

@@ -12,9 +12,9 @@ exports_files(["_build_info.py"])
 cc_library(
     name = "tensorflow",
     hdrs = glob(["include/**"]),
-    # They come as the system's headers, whose warnings are not ours.
+    # As system headers, so that they cause no warnings.
     includes = {folders},
-    # No files of this repository: the library finds them by name, among those that Python has loaded.
+    # Not files of this repository: Python has loaded them, so the loader finds them by name.
     linkopts = {libraries},
 )
 

@@ -1,9 +1,9 @@
-"""The wheel, by setup.py from the op library that Bazel built."""
+"""The wheel, which setup.py makes from the op libraries that Bazel built."""
 
 load("@tensorflow//:flags.bzl", "PYTHON")
 
 def _wheel_impl(context):
-    # A folder: the file's name has the version and the platform, which setuptools knows.
+    # A folder, because only setuptools knows the file's name, which has the version and the platform.
     folder = context.actions.declare_directory(context.label.name)
     sources = context.files.srcs
     libraries = context.files.libraries
@@ -19,7 +19,7 @@ def _wheel_impl(context):
 
 wheel = rule(
     implementation = _wheel_impl,
-    doc = "A folder with a wheel of the sources and the library.",
+    doc = "A folder with a wheel of the sources and the libraries.",
     attrs = {
         "srcs": attr.label_list(allow_files = True),
         "libraries": attr.label_list(allow_files = [".so"]),

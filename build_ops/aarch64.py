@@ -1,7 +1,7 @@
-"""Builds both libraries for 64-bit ARM with a cross compiler, against TensorFlow's wheel for it: `make aarch64`.
+"""Builds both libraries for 64-bit ARM with a cross compiler, against TensorFlow's wheel for ARM: `make aarch64`.
 
-Neither is installed or tested on such a machine; but they compile without a warning, every symbol is resolved, and
-QEMU's emulation opens them beside TensorFlow's library.
+This checks that they compile without a warning, that every symbol is resolved, and that QEMU opens them together with
+TensorFlow's library. It does not run their code.
 """
 
 import pathlib
@@ -31,7 +31,7 @@ int main(int count, char** paths) {
 
 
 def unpack_tensorflow(folder: pathlib.Path) -> pathlib.Path:
-    """The headers and libraries of TensorFlow's wheel for ARM; the folder of its package."""
+    """Unpacks the headers and libraries of TensorFlow's wheel for ARM, and returns the package's folder."""
     wanted = ["--only-binary", ":all:", "--platform", "manylinux_2_27_aarch64", "--python-version", "3.12"]
     pip(pathlib.Path(sys.executable), "download", "--no-deps", *wanted, "-d", str(folder), DEFAULT_REQUIREMENT)
     (wheel,) = folder.glob("*.whl")
@@ -70,7 +70,7 @@ def main() -> None:
     missing = [program for program in (COMPILER, EMULATOR) if not shutil.which(program)]
     if missing:
         raise SystemExit(
-            f"tf_cg_ops: found no {' and no '.join(missing)}. On Debian and Ubuntu: apt-get install "
+            f"tf_cg_ops: aarch64 needs {' and '.join(missing)} on PATH. On Debian and Ubuntu: apt-get install "
             "g++-aarch64-linux-gnu qemu-user"
         )
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:

@@ -1,7 +1,7 @@
-"""The build backend that pyproject.toml names (PEP 517): setuptools', which compiles against a TensorFlow.
+"""The build backend that pyproject.toml names (PEP 517): setuptools' backend, with a TensorFlow to compile against.
 
-An isolated build does not see the packages of the environment that it builds for, but can find their folder. Only if
-TensorFlow is not there does the build get one of its own, which pip then also installs.
+An isolated build does not see the packages of the environment that it builds for, but it can find their folder. If
+TensorFlow is not there, pip gets one for the build, and then installs it too.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from .tensorflow import DEFAULT_REQUIREMENT, find_tensorflow
 
 
 def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """Nothing: it compiles nothing."""
+    """Returns nothing, because a source distribution is not compiled."""
     return []
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """The TensorFlow that `pip install -C tensorflow=REQUIREMENT` names, or one if the environment has none."""
+    """Returns the TensorFlow that `pip install -C tensorflow=REQUIREMENT` names, or a default if there is none yet."""
     check_machine()
     wanted = (config_settings or {}).get("tensorflow")
     if wanted:

@@ -17,7 +17,7 @@ from .tensorflow import require_tensorflow, tensorflow_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# NDEBUG: without it absl's containers have another layout than those inside TensorFlow's wheels.
+# NDEBUG: without it, absl's containers have another layout than inside TensorFlow's wheels.
 # -ffp-contract=off: fused operations round differently, and only some machines have them.
 # -D__libc_single_threaded: see cc/lib/glibc_compatibility.cc.
 COMPILE_FLAGS = (
@@ -30,14 +30,14 @@ COMPILE_FLAGS = (
     "-Wextra",
     "-Wpedantic",
 )
-# Flags that make errors of memory harder to exploit; a compiler may know only some, by its kind and by the processor.
+# Flags that make memory errors harder to exploit. Not every compiler and processor supports all of them.
 HARDENING_FLAGS = (
     "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2",
     "-fstack-protector-strong",
     "-fstack-clash-protection",
     "-fcf-protection=full",
 )
-# -z defs: a missing symbol is an error at link time, and not when the library is loaded.
+# -z defs: a missing symbol is an error at link time instead of load time.
 LINK_FLAGS = (
     "-shared",
     "-Wl,--version-script=cc/exports.lds",
@@ -50,14 +50,14 @@ WITH_CC = "-l:libtensorflow_cc.so.2"
 
 
 def build_libraries(folder: pathlib.Path) -> None:
-    """Builds the op library, with kernels for GPUs where there is nvcc, and the parts with libtensorflow_cc."""
+    """Builds the op library, with GPU kernels if there is nvcc, and the library that needs libtensorflow_cc."""
     check_machine()
     tensorflow = require_tensorflow()
     tell(f"compiling against {tensorflow.distribution} {tensorflow.version} ({tensorflow.environment.python})")
     toolkit, note = find_toolkit()
     tell(announcement(toolkit, note))
     cuda = CUDA_SOURCES if toolkit else WITHOUT_CUDA
-    # All units of both first: else the last unit of the one library is compiled on one processor alone.
+    # All units of both libraries first, otherwise the last unit of each would compile while other processors are idle.
     compile_units(list(dict.fromkeys([*cuda, *SOURCES_WITH_CC, *SOURCES])), toolkit)
     build_library(folder / "_ops_with_cc.so", SOURCES_WITH_CC, None, [WITH_CC])
     build_library(folder / "_ops.so", [*cuda, *SOURCES], toolkit)
@@ -70,7 +70,7 @@ def build_library(
     more_libraries: Sequence[str] = (),
     more_flags: Sequence[str] = (),
 ) -> None:
-    """Compiles the sources and links them; the compiler gets more flags each time, after all the others."""
+    """Compiles the sources and links them; `more_flags` come after all other flags."""
     build_with_tensorflow(library, LINK_FLAGS, sources, toolkit, more_libraries, more_flags)
 
 
@@ -125,12 +125,12 @@ def compile_commands(
 
 
 def find_compiler() -> list[str]:
-    """The command of the compiler: g++, or CXX, which may have arguments; behind ccache if that is installed."""
+    """The compiler's command: g++ or CXX, which can have arguments; with ccache in front if that is installed."""
     command = (os.environ.get("CXX") or "g++").split()
     if not shutil.which(command[0]):
         raise SystemExit(
-            f"tf_cg_ops: the build found no C++ compiler; expected g++, or what the variable CXX names, got no program "
-            f"{command[0]!r}. Install one (on Debian and Ubuntu: apt-get install g++), or name another: CXX=clang++."
+            f"tf_cg_ops: the build found no C++ compiler: {command[0]!r} is not on PATH. Install g++ (on Debian and "
+            "Ubuntu: apt-get install g++), or name another compiler: CXX=clang++."
         )
     return [*ccache(), *command]
 
@@ -151,9 +151,9 @@ def hardening_flags(compiler: Sequence[str]) -> list[str]:
 
 
 def path_flags(compile_flags: Sequence[str]) -> list[str]:
-    """Flags that keep the folders of this machine out of the library: TensorFlow's headers note their own paths."""
+    """Flags that keep this machine's folders out of the library: TensorFlow's headers use their own paths."""
     includes = [flag.removeprefix("-isystem") for flag in compile_flags if flag.startswith("-isystem")]
-    # The last match counts, and the folders of headers may lie inside of the project's.
+    # The compiler uses the last match, and the folders of headers can be inside the project's folder.
     return [f"-ffile-prefix-map={ROOT}=.", *(f"-ffile-prefix-map={include}=include" for include in sorted(includes))]
 
 
@@ -162,7 +162,7 @@ def as_one(name: str, sources: Sequence[str]) -> str:
     if len(sources) == 1:
         return sources[0]
     text = "".join(f'#include "{source}"\n' for source in sources)
-    # Other sources give another file: the sanitizers compile only some of a unit.
+    # The name depends on the sources, because the sanitizers compile only some of a unit.
     unit = ROOT / "build" / "units" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.cc"
     if not unit.exists():
         unit.parent.mkdir(parents=True, exist_ok=True)
@@ -171,8 +171,8 @@ def as_one(name: str, sources: Sequence[str]) -> str:
 
 
 def object_of(commands: Mapping[str, list[str]], source: str) -> pathlib.Path:
-    """The object file that the command for its kind makes of a source."""
-    # Objects of another TensorFlow, compiler or flag must not be mixed up with these.
+    """The object file of a source, which depends on the command that compiles it."""
+    # Objects for another TensorFlow, compiler or set of flags must not be mixed with these.
     tensorflow = require_tensorflow()
     made_by = json.dumps([commands[pathlib.Path(source).suffix], tensorflow.distribution, tensorflow.version])
     folder = ROOT / "build" / f"objects-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""nvcc: finding it, and compiling the kernels for NVIDIA GPUs with it."""
+"""Finds nvcc, and compiles the kernels for NVIDIA GPUs with it."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-# The oldest toolkit with all that the kernels call (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
+# The oldest toolkit that has what the kernels use (cudaLaunchKernelEx, __grid_constant__, the list of architectures).
 OLDEST_TOOLKIT = (12, 0)
 
 # Turing: the oldest that nvcc 13 compiles for.
@@ -23,12 +23,12 @@ NVCC_FLAGS = (
     "-fPIC,-Wall,-Wextra",
     "--threads",
     "0",
-    # The files between nvcc's steps otherwise have its process's number in their names, which the object shows.
+    # Otherwise the names of temporary files, with nvcc's process number in them, end up in the object.
     "--objdir-as-tempdir",
 )
 
 
-# Compressed, the code for GPUs takes a third of the room. Every driver for CUDA 13 reads it; some for CUDA 12 do not.
+# Compression reduces the GPU code to a third. Every driver for CUDA 13 reads it; some drivers for CUDA 12 do not.
 COMPRESSION_FLAGS = ("--compress-mode=size",)
 FIRST_WITH_COMPRESSION = (13, 0)
 
@@ -43,9 +43,9 @@ class Toolkit:
     static_runtime: str
 
     def compile_command(self, host_flags: Sequence[str] = ()) -> list[str]:
-        """The command for all architectures: their own code, and code that drivers can translate for later ones.
+        """The command for all architectures: machine code for each, and code that drivers can translate for later ones.
 
-        The flags are for the compiler of the host's part.
+        `host_flags` are for the compiler of the host code.
         """
         for_host = [argument for flag in host_flags for argument in ("-Xcompiler", flag)]
         flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in self.architectures]
@@ -61,29 +61,29 @@ class Toolkit:
         ]
 
     def link_flags(self) -> list[str]:
-        """The libraries of the CUDA runtime, before TensorFlow, which exports functions of the same names for itself.
+        """The libraries of the CUDA runtime; TensorFlow's export functions of the same names, so these come first.
 
-        Bound to those, the library would not load with `tensorflow-cpu`.
+        If the library used TensorFlow's functions, it would not load with `tensorflow-cpu`.
         """
         return [self.static_runtime, "-Wl,--exclude-libs,libcudart_static.a", "-lrt", "-lpthread", "-ldl"]
 
 
 def find_toolkit() -> tuple[Toolkit | None, str]:
-    """The toolkit to build with, if any, and a description of the found or missing parts.
+    """The toolkit to build with, if any, and a description of what was found or is missing.
 
-    With TF_CG_OPS_CUDA=0 none is used; with TF_CG_OPS_CUDA=1 one is required.
+    TF_CG_OPS_CUDA=0 builds without one; TF_CG_OPS_CUDA=1 makes a missing one an error.
     """
     wish = os.environ.get("TF_CG_OPS_CUDA")
     if wish == "0":
         return None, "TF_CG_OPS_CUDA=0"
     toolkit, note = _look_for_toolkit()
     if toolkit is None and wish == "1":
-        raise SystemExit(f"tf_cg_ops: the build may not leave CUDA out (TF_CG_OPS_CUDA=1), but found {note}.")
+        raise SystemExit(f"tf_cg_ops: TF_CG_OPS_CUDA=1 needs nvcc, but the build found {note}.")
     return toolkit, note
 
 
 def announcement(toolkit: Toolkit | None, note: str) -> str:
-    """The line that a build says about CUDA."""
+    """The line that a build prints about CUDA."""
     if toolkit is None:
         return f"{note}: building for the CPU; on GPUs the ops use TensorFlow's own kernels"
     return f"{note}: building for GPUs, too"
@@ -106,7 +106,7 @@ def _look_for_toolkit() -> tuple[Toolkit | None, str]:
 
 
 def _architectures(listed: str) -> tuple[int, ...]:
-    """The first of each generation; what is compiled for it runs on the rest of the generation."""
+    """The first architecture of each generation; its code runs on the rest of the generation."""
     generations: dict[int, int] = {}
     for number in sorted(int(n) for n in re.findall(r"^sm_(\d+)$", listed, re.MULTILINE)):
         if number >= OLDEST_ARCHITECTURE:
@@ -115,7 +115,7 @@ def _architectures(listed: str) -> tuple[int, ...]:
 
 
 def _static_runtime(nvcc: str) -> str:
-    """The folder of the toolkit's runtime; nvcc itself may be a script in another place."""
+    """The path of the toolkit's runtime, as nvcc reports it; nvcc itself can be a script somewhere else."""
     dry_run = subprocess.run(
         [nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull],
         stdout=subprocess.PIPE,
@@ -128,8 +128,8 @@ def _static_runtime(nvcc: str) -> str:
         if library.exists():
             return str(library.resolve())
     raise SystemExit(
-        f"tf_cg_ops: {nvcc} has no libcudart_static.a; expected it beside the toolkit's other libraries. Install the "
-        "toolkit's development files, or set TF_CG_OPS_CUDA=0 to build without CUDA."
+        f"tf_cg_ops: the toolkit of {nvcc} has no libcudart_static.a. Install the toolkit's development files, or set "
+        "TF_CG_OPS_CUDA=0 to build without CUDA."
     )
 
 

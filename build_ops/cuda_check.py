@@ -1,6 +1,6 @@
 """Builds the program that checks and times the kernels on a GPU: python3 -m build_ops.cuda_check PROGRAM.
 
-It needs nvcc and nothing else.
+It needs only nvcc.
 """
 
 import pathlib
@@ -10,7 +10,7 @@ from .compiler import ROOT, run
 from .cuda import Toolkit, find_toolkit
 from .sources import CUDA_SOURCES
 
-# Beside the kernels: the program itself, and the shape rules that plan the work.
+# The program itself, and the shape rules that plan the work; the kernels are added below.
 SOURCES = (
     "cuda/check/main.cc",
     "cuda/check/read.cu",
@@ -23,7 +23,7 @@ SOURCES = (
 def build(toolkit: Toolkit, program: pathlib.Path) -> None:
     """Compiles and links the program."""
     program.parent.mkdir(parents=True, exist_ok=True)
-    # It is linked with the toolkit's static runtime, which is nvcc's default.
+    # By default nvcc links the toolkit's static runtime.
     run([*toolkit.compile_command(), "-Werror", "all-warnings", "-o", str(program), *SOURCES, *CUDA_SOURCES])
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         raise SystemExit("usage: python3 -m build_ops.cuda_check PROGRAM")
     toolkit, note = find_toolkit()
     if toolkit is None:
-        raise SystemExit(f"tf_cg_ops: cuda_check is compiled by nvcc; found {note}.")
+        raise SystemExit(f"tf_cg_ops: cuda_check needs nvcc, but the build found {note}.")
     build(toolkit, ROOT / sys.argv[1])
 
 

@@ -1,4 +1,4 @@
-"""Throw-away environments, in which an installed library is tested outside of the source tree."""
+"""Throw-away environments, to test the installed library outside the source tree."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Tests of every part of the library that need only CORE_REQUIREMENTS.
+# Tests of all parts of the library that need only CORE_REQUIREMENTS.
 CORE_TESTS = (
     "graph/test_control_flow.py",
     "custom_gradient/test_arguments.py",
@@ -33,7 +33,7 @@ def version_of(python: str) -> tuple[int, int] | None:
     try:
         script = "import json, sys; print(json.dumps(sys.version_info[:2]))"
         answer = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
-    # The name may belong to a script that only recommends a package.
+    # The name can be a script that only recommends a package.
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None
     major, minor = json.loads(answer.stdout)
@@ -41,36 +41,35 @@ def version_of(python: str) -> tuple[int, int] | None:
 
 
 def pythons_at_hand(names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The Pythons of these names that are installed, with their versions."""
+    """The Pythons with these names that are installed, with their versions."""
     return {python: version for python in names if (version := version_of(python))}
 
 
 def make_environment(folder: pathlib.Path, python: str) -> pathlib.Path:
-    """Makes a virtual environment of a Python, and returns the path of the interpreter in it."""
+    """Makes a virtual environment, and returns the path of its interpreter."""
     run([python, "-m", "venv", "--clear", str(folder)])
     return folder / "bin" / "python"
 
 
 def pip(interpreter: pathlib.Path, *arguments: str) -> None:
-    """Runs an environment's pip, which says nothing unless something is wrong."""
+    """Runs an environment's pip, which prints nothing unless something is wrong."""
     run([str(interpreter), "-m", "pip", *arguments, "-q", "--disable-pip-version-check"])
 
 
 def copy_core_tests(folder: pathlib.Path, more: Sequence[str] = ()) -> None:
-    """Copies the core tests, more tests and what they need to an empty folder without the library."""
+    """Copies the core tests, `more` tests and what they need to an empty folder, without the library."""
     ignored = shutil.ignore_patterns("*.pyc", "test_*.py")
     tests = (*CORE_TESTS, *more)
     for part in {"support", *(test.split("/")[0] for test in tests)}:
         shutil.copytree(ROOT / "tests" / part, folder / "tests" / part, ignore=ignored)
     for name in ("__init__.py", "conftest.py", *tests):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
-    # It has the settings of pytest.
+    # It has pytest's settings.
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[bool, str]:
     """Runs the core tests of `copy_core_tests`; returns whether all passed, and pytest's last line."""
-    # The folder is named, because a run without names would write the table of modes.
     options = ("-n", "auto", "--dist", "loadfile", "--max-worker-restart", "0")
     command = [str(interpreter), "-m", "pytest", "tests", *options]
     tests = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, check=False)
@@ -82,10 +81,10 @@ def run_core_tests(interpreter: pathlib.Path, folder: pathlib.Path) -> tuple[boo
 
 
 def environment() -> dict[str, str]:
-    """The variables of a process that sees nothing of the source tree."""
+    """Environment variables for a process that must not see the source tree."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def run(command: Sequence[str], folder: pathlib.Path | None = None, **variables: str) -> None:
-    """Runs a command, with these variables of its own."""
+    """Runs a command with these additional environment variables."""
     subprocess.run(command, cwd=folder, env={**environment(), **variables}, check=True)

@@ -1,4 +1,4 @@
-"""The machines that the op library can be built on: those that TensorFlow has wheels with headers for."""
+"""Checks that the op library can be built on this machine: TensorFlow must have wheels with headers for it."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ NEWEST_PYTHON = (3, 13)
 
 
 def check_machine() -> None:
-    """Raises SystemExit, with a way out, where the op library cannot be built."""
+    """Raises SystemExit, and says what to do, if the op library cannot be built here."""
     wrong = _wrong_machine() or _wrong_python()
     if wrong:
         raise SystemExit(f"tf_cg_ops: {wrong}")
@@ -39,7 +39,7 @@ def _has_glibc() -> bool:
 
 
 def _wrong_python() -> str | None:
-    """A Python that TensorFlow is not published for, unless somebody built one for it."""
+    """The error for a Python that TensorFlow is not published for, unless a TensorFlow is installed."""
     if sys.version_info[:2] <= NEWEST_PYTHON or find_tensorflow():
         return None
     newest = ".".join(map(str, NEWEST_PYTHON))

@@ -1,9 +1,9 @@
-"""Builds and tests the library against every TensorFlow that its sources know, each in an environment of its own.
+"""Builds and tests the library against every supported TensorFlow, each in its own environment.
 
     python -m build_ops.matrix --python python3.11 python3.12 --tensorflow 2.18 2.21
 
-`make matrix` runs it. Each version gets the newest of those Pythons that it is published for. The table at the
-end is that of docs/building.md.
+`make matrix` runs it. Each version gets the newest of these Pythons that it is published for. Copy the table that it
+prints into docs/building.md.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from .environments import (
 from .release import make_sdist
 from .tensorflow import SUPPORTED
 
-# The newest Python that each version of TensorFlow is published for. (The oldest is older than the library's.)
+# The newest Python that each version of TensorFlow is published for. (The oldest is too old for the library.)
 NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13)}
 
-# Beside the core tests: those that depend on private names of TensorFlow and on either Keras, and those that read files
-# which another TensorFlow wrote.
+# In addition to the core tests: tests that depend on TensorFlow's private names or on Keras, or that read files from
+# another TensorFlow.
 MORE_TESTS = (
     "files/test_files.py",
     "graph/test_forward_mode.py",
@@ -54,7 +54,7 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
     """Installs a version of TensorFlow, its tf_keras, and the library, built against it."""
     pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", *CORE_REQUIREMENTS)
-    # tf_keras requires the distribution `tensorflow`, which pip would install beside the one above.
+    # tf_keras requires the distribution `tensorflow`, which pip would install too.
     pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
     pip(interpreter, "install", str(sdist))
 
@@ -86,7 +86,7 @@ def run_one(minor: str, python: str, sdist: pathlib.Path) -> tuple[bool, list[st
 
 
 def main() -> None:
-    """Runs all versions and prints the table; fails where a test failed, or a version was not run."""
+    """Runs all versions and prints the table; fails if a test failed or a version did not run."""
     parser = argparse.ArgumentParser(description="Builds and tests against several versions of TensorFlow.")
     parser.add_argument("--python", nargs="+", default=["python3"], help="the Pythons to choose from")
     parser.add_argument("--tensorflow", nargs="+", default=SUPPORTED, choices=SUPPORTED, metavar="MINOR")
@@ -97,17 +97,17 @@ def main() -> None:
         sdist = make_sdist(ROOT, pathlib.Path(temporary))
         for minor in options.tensorflow:
             python = newest_for(minor, pythons)
-            passed, row = run_one(minor, python, sdist) if python else (False, [minor, "none is at hand", *[""] * 4])
+            passed, row = run_one(minor, python, sdist) if python else (False, [minor, "not installed", *[""] * 4])
             all_passed &= passed
             rows.append(row)
             print(as_table(rows[-1:]), flush=True)
     print("\n" + as_table([HEADER, ["---"] * len(HEADER), *rows]))
     if not all_passed:
-        raise SystemExit("tf_cg_ops: not every version was built and passed; the table says which.")
+        raise SystemExit("tf_cg_ops: some versions were not built or failed tests; the table says which.")
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of a table in Markdown."""
+    """The rows as a Markdown table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

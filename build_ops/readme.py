@@ -1,4 +1,4 @@
-"""README.md as a package index shows it, far from the files that it links to."""
+"""README.md for a package index, which does not have the files that it links to."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ _HOME = "github.com/tf-cg-ops/tf_cg_ops"
 
 
 def long_description(readme: pathlib.Path, version: str) -> str:
-    """The text with whole addresses: those of the files of this version."""
+    """The text with full addresses, which lead to the files of this version."""
 
     def whole(link: re.Match[str]) -> str:
         folder = f"https://raw.githubusercontent.com/{_HOME.split('/', 1)[1]}" if link[1] else f"https://{_HOME}/blob"

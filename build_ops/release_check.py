@@ -1,8 +1,8 @@
-"""Makes all that a release consists of in dist/, installs each part where nothing is, and runs the quick demo there.
+"""Makes all packages of a release in dist/, installs each into an empty environment, and runs the quick demo there.
 
     python -m build_ops.release_check python3.12 python3.13
 
-`make release-check` runs it. There is a wheel for each minor version of TensorFlow, in a folder of its own, since the
+`make release-check` runs it. There is a wheel for each minor version of TensorFlow, in its own folder, because the
 name of a wheel has no room for that version.
 """
 
@@ -30,7 +30,7 @@ def check_changelog(version: str) -> None:
 
 
 def make_wheel(interpreter: pathlib.Path, sdist: pathlib.Path, minor: str, folder: pathlib.Path) -> pathlib.Path:
-    """The wheel for a minor version of TensorFlow, made of the source distribution as users do."""
+    """Makes the wheel for a minor version of TensorFlow from the source distribution, as users do."""
     setting = f"tensorflow=tensorflow=={minor}.*"
     pip(interpreter, "wheel", "--no-deps", "--config-settings", setting, "-w", str(folder / "built"), str(sdist))
     (DIST / f"tensorflow-{minor}").mkdir()
@@ -48,7 +48,7 @@ def check_metadata(wheel: pathlib.Path, minor: str) -> None:
 
 
 def check_descriptions(folder: pathlib.Path) -> None:
-    """Checks that a package index shows the description of each package in the folder and below."""
+    """Checks that a package index can show the description of each package in the folder and below."""
     packages = sorted(str(path) for path in folder.rglob("tf_cg_ops-*") if path.is_file())
     run([sys.executable, "-m", "twine", "check", "--strict", *packages])
 
@@ -65,7 +65,7 @@ def run_demo(interpreter: pathlib.Path, package: pathlib.Path, folder: pathlib.P
 
 
 def main(names: Sequence[str]) -> None:
-    """Makes, checks and tries everything; the table says what ran."""
+    """Makes and checks everything, and prints a table of what ran."""
     version = importlib.metadata.version("tf_cg_ops")
     check_changelog(version)
     pythons = pythons_at_hand(names)
@@ -74,11 +74,11 @@ def main(names: Sequence[str]) -> None:
     rows: list[Sequence[str]] = [("package", "Python, TensorFlow", "demo"), ("---", "---", "---")]
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         sdist = pathlib.Path(shutil.copy(make_sdist(ROOT, pathlib.Path(temporary)), DIST))
-    for minor in (*SUPPORTED, None):  # At last the source distribution, without a TensorFlow or a word about it.
+    for minor in (*SUPPORTED, None):  # None: the source distribution, without naming a TensorFlow.
         python = newest_for(minor or SUPPORTED[-1], pythons)
         if python is None:
             raise SystemExit(
-                f"tf_cg_ops: TensorFlow {minor} needs a Python that is not at hand; got {', '.join(pythons)}."
+                f"tf_cg_ops: none of these Pythons fits TensorFlow {minor or SUPPORTED[-1]}: {', '.join(pythons)}."
             )
         with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
             folder = pathlib.Path(temporary)

@@ -1,8 +1,8 @@
-"""Where the sources of the two libraries are: build_ops/sources.py and Bazel both collect them by folder."""
+"""The folders of the two libraries' sources, for build_ops/sources.py and for Bazel."""
 
-# Folders whose sources are compiled together, by the name of the unit: reading TensorFlow's headers takes far longer
-# than compiling the sources. The first unit belongs to the op library, which needs libtensorflow_framework alone; the
-# second has the parts that need libtensorflow_cc: XLA kernels, and gradients for TF_AddGradients.
+# Folders whose sources are compiled as one unit, because reading TensorFlow's headers takes far longer than compiling the
+# sources. The first unit is for the op library, which needs only libtensorflow_framework. The second has the parts that
+# need libtensorflow_cc: XLA kernels, and gradients for TF_AddGradients.
 UNITS = {
     "ops": [
         "cc/functions",
@@ -17,8 +17,8 @@ UNITS = {
     ],
 }
 
-# What includes no TensorFlow.
+# Sources that do not include TensorFlow.
 LIB = "cc/lib"
 
-# What replaces the kernels for NVIDIA GPUs, all others of its folder, without nvcc.
+# Without nvcc, this replaces all other sources of its folder, the kernels for NVIDIA GPUs.
 WITHOUT_CUDA = ["cuda/contraction_stub.cc"]

@@ -1,4 +1,4 @@
-"""The TensorFlow to compile against, found without importing it into the process of the build."""
+"""Finds the TensorFlow to compile against, without importing it into the build's process."""
 
 import dataclasses
 import functools
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 # The minor versions that the sources compile against; `make matrix` tests them all.
 SUPPORTED = ("2.18", "2.19", "2.20", "2.21")
 
-# Without a TensorFlow the build asks for this one.
+# If there is no TensorFlow, the build asks for this one.
 DEFAULT_REQUIREMENT = f"tensorflow=={SUPPORTED[-1]}.*"
 
-# Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, those of AMD and of conda.
+# Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, AMD's, conda's.
 _LIST_DISTRIBUTIONS = """
 import importlib.metadata as metadata, importlib.util, json
 there = importlib.util.find_spec("tensorflow") is not None
@@ -31,7 +31,7 @@ print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags(
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """A Python whose packages the build looks at, and whether without those that an isolated build adds or hides."""
+    """A Python in which the build looks for packages, and whether to look past pip's build isolation."""
 
     python: str
     without_isolation: bool = False
@@ -55,28 +55,28 @@ class TensorFlow:
 
     def requirement(self) -> str:
         """The requirement of a package that was compiled against it."""
-        if not re.fullmatch(r"[\d.]+(\.post\d+|\+.*)?", self.version):  # A nightly build fits no other one.
+        if not re.fullmatch(r"[\d.]+(\.post\d+|\+.*)?", self.version):  # A nightly build: no other fits.
             return f"{self.distribution}=={self.version}"
         return f"{self.distribution}{_same_minor(self.version)}"
 
 
 @functools.cache
 def find_tensorflow() -> TensorFlow | None:
-    """The TensorFlow to compile against, if there is one; SystemExit if the sources do not know its version."""
+    """The TensorFlow to compile against, if there is one; SystemExit if its version is not supported."""
     for environment in _environments():
         listed = environment.run(_LIST_DISTRIBUTIONS)
-        # A Python that is too old for the script is none to install into.
+        # A Python that is too old for the script is too old for the library.
         versions = json.loads(listed.stdout.splitlines()[-1]) if listed.returncode == 0 else {}
         found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in versions.items()}
         if found:
-            # With several, they share one folder; pip's requirements are mostly on the first of these.
+            # If several are installed, they share one folder. Other packages mostly require the first of these.
             distribution = min(found, key=lambda name: (name != "tensorflow", name != "tensorflow-cpu", name))
             return TensorFlow(distribution, _supported(distribution, found[distribution]), environment)
     return None
 
 
 def _environments() -> Iterator[Environment]:
-    """Where to look: here; a build backend also looks where pip installs, or in the activated environment."""
+    """Where to look: this Python, and where pip installs, or the activated environment."""
     yield Environment(sys.executable)
     if "build_ops.backend" not in sys.modules:  # Such as Bazel, which says in which Python to look.
         return

@@ -17,7 +17,7 @@ namespace tf_cg_ops::cuda {
 
 // Definitions of this file are static instead of in an unnamed namespace, which nvcc names by the folder.
 
-// Far more blocks than any GPU runs at once. Kernels loop over the rest of their work.
+// Far more blocks than any GPU runs at once. Kernels loop over the remaining work.
 static constexpr int64_t kMaxBlocks = 1 << 16;
 
 static std::string Message(const char* what, cudaError_t error) {
@@ -116,7 +116,7 @@ static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, 
   auto* const sums = static_cast<Sum<T>*>(scratch);
   const std::string error = LaunchParts<T>(schedule, memory, sums, stream);
   if (!error.empty() || layout.parts == 1) return error;
-  // Neighboring threads have neighboring outputs. The more parts, the more threads share those of one output.
+  // Neighboring threads have neighboring outputs. The more parts an output has, the more threads share them.
   int lanes = 1;
   while (lanes < std::min<int64_t>(layout.outputs, layout.parts > 64 ? 4 : 32)) lanes *= 2;
   const int64_t tiles = (layout.outputs + lanes - 1) / lanes;
@@ -127,7 +127,7 @@ static std::string LaunchSum(const Schedule& schedule, const Memory<T>& memory, 
 // The compute capabilities with compiled code, as 750 for 7.5, in ascending order.
 static constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
 
-// "7.5" for 750 with a major unit of 100; "12.9" for 12090 with one of 1000.
+// "7.5" for 750 with a major unit of 100; "12.9" for 12090 with a major unit of 1000.
 static std::string Version(int number, int major_unit) {
   return std::to_string(number / major_unit) + "." + std::to_string(number % major_unit / 10);
 }
@@ -136,7 +136,7 @@ static std::string NoCodeFor(int device, int capability) {
   std::string compiled;
   for (const int architecture : kCompiled) compiled += Version(architecture, 100) + ", ";
   return "GPU " + std::to_string(device) + " has compute capability " + Version(capability, 100) +
-         "; expected one that the library has code for: " + compiled + "or newer";
+         ", but the library has code for " + compiled + "and newer";
 }
 
 // The reason why a GPU cannot run the compiled code; empty if it can.
@@ -156,8 +156,8 @@ static std::string WhyUnusableOn(int device, int driver) {
   // The newest code is also there as PTX, which a driver for the same or a newer CUDA compiles for newer GPUs.
   if (here < *std::max_element(std::begin(kCompiled), std::end(kCompiled))) return NoCodeFor(device, here);
   if (driver >= CUDART_VERSION) return "";
-  return "GPU " + std::to_string(device) + " needs a driver that translates code for it; expected one for CUDA " +
-         Version(CUDART_VERSION, 1000) + " or newer, got one for CUDA " + Version(driver, 1000);
+  return "GPU " + std::to_string(device) + " needs a driver for CUDA " + Version(CUDART_VERSION, 1000) +
+         " or newer, which translates code for it, but the driver is for CUDA " + Version(driver, 1000);
 }
 
 static std::string ExamineGpus() {
@@ -166,9 +166,9 @@ static std::string ExamineGpus() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "there is no NVIDIA driver";
   // A driver runs code of every toolkit of its major version.
   if (driver / 1000 < CUDART_VERSION / 1000) {
-    return "the driver is for CUDA " + Version(driver, 1000) + "; expected one for CUDA " +
-           std::to_string(CUDART_VERSION / 1000) + " or newer, since the library was built with nvcc " +
-           Version(CUDART_VERSION, 1000);
+    return "the driver is for CUDA " + Version(driver, 1000) + ", but the library was built with nvcc " +
+           Version(CUDART_VERSION, 1000) + " and needs a driver for CUDA " + std::to_string(CUDART_VERSION / 1000) +
+           " or newer";
   }
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     cudaGetLastError();  // Clears the error, which the next call could report again.

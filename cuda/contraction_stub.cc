@@ -1,4 +1,4 @@
-// Stands in for the CUDA kernels in a build without nvcc.
+// Replaces the CUDA kernels in a build without nvcc.
 
 #include <complex>
 

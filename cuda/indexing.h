@@ -99,8 +99,8 @@ struct Offsets {
   I innermost = 0;
 };
 
-// The offsets of trip `item` of the loops [0, count), outermost first; there is at least one loop. Only the loops
-// between the innermost and the outermost one are gone through as a loop, since most plans have none.
+// The offsets of trip `item` of the loops [0, count), outermost first; there is at least one loop. Most plans have no
+// loops between the innermost and the outermost one, so only those are handled in a loop.
 template <typename I>
 TF_CG_OPS_DEVICE inline Offsets<I> OffsetsOf(I item, const Step<I>* steps, int count) {
   Offsets<I> offsets;

@@ -1,5 +1,4 @@
-// The kernels without sums. Each runs with any number of blocks of kThreads threads; its results do not depend on that
-// number.
+// The kernels without sums. Each runs with any number of blocks of kThreads threads, which does not change the results.
 
 #ifndef TF_CG_OPS_CUDA_MULTIPLY_CUH_
 #define TF_CG_OPS_CUDA_MULTIPLY_CUH_
@@ -47,8 +46,8 @@ inline __device__ void Multiply(const Operands<T, rhs_moves>& operands, Conjugat
   *reinterpret_cast<Vector<T>*>(out) = products;
 }
 
-// out = lhs * rhs along one loop of at most kMaxFlatElements. Vectors begin at the aligned addresses of out, where the
-// operands are aligned, too; the elements before and after them are scalars.
+// out = lhs * rhs along one loop of at most kMaxFlatElements. Vectors begin at aligned addresses of out, where the
+// operands are aligned too; the elements before and after them are scalars.
 template <typename T, bool rhs_moves>
 __global__ void __launch_bounds__(kThreads) MultiplyFlatKernel(const Element<T>* lhs, const Element<T>* rhs,
                                                                Element<T>* out, uint32_t count, Conjugates conjugates) {

@@ -7,11 +7,11 @@
 namespace tf_cg_ops::cuda {
 namespace {
 
-// Enough blocks to keep the idle time of the GPU during the last ones short.
+// So many blocks that the GPU is not idle for long during the last ones.
 constexpr int64_t kEnoughBlocks = 4096;
-// The least vectors of each operand that a thread reads before its sums are added to those of others.
+// A thread reads at least this many vectors of each operand before its sums are added to other threads' sums.
 constexpr int64_t kVectorsPerThread = 8;
-// The least products for each partial sum, which is written and read in its wider type.
+// Each partial sum, which is written and read in its wider type, has at least this many products.
 constexpr int64_t kProductsPerPart = 128;
 // Longer rows get all threads of a block, shorter ones a part of a warp, which needs no shared memory.
 constexpr int64_t kLongRow = 1024;
@@ -51,7 +51,7 @@ Step<uint32_t> Narrowed(const Step<int64_t>& step) {
           static_cast<uint32_t>(step.rhs), static_cast<uint32_t>(step.out)};
 }
 
-// Whether threads without an element in the last segment of a row cost less than a kernel for any rows does.
+// Whether idle threads in the last segment of a row cost less than the kernel for any rows.
 bool FillsSegments(int64_t size, int64_t segment) { return 3 * size >= 2 * segment * CeilDivide(size, segment); }
 
 // Makes each trip of the innermost loop a vector.
@@ -99,7 +99,7 @@ int64_t LayOutRows(int64_t vector_size, Layout<int64_t>* layout) {
 // Distributes the work of a kernel for columns and returns the number of blocks.
 int64_t LayOutColumns(Layout<int64_t>* layout) {
   const int64_t items = layout->reduction_items;
-  // The threads below each other: as many as have work, but not at the expense of the 32 that read side by side.
+  // How many threads are below each other: as many as have work, but 32 must read side by side.
   const int64_t below = std::min(PowerBelow(std::max<int64_t>(items / kUnroll, 1)),
                                  kThreads / std::min<int64_t>(kWarp, PowerAbove(layout->output_items)));
   SetLanes(kThreads / below, layout);

@@ -1,5 +1,5 @@
 // The distribution of a ContractionPlan over blocks and threads. The order of additions depends only on the plan and
-// the size of an element: sums are the same bits in every run, on every GPU and at any address.
+// the element size, so sums have the same bits in every run, on every GPU and at any address.
 
 #ifndef TF_CG_OPS_CUDA_SCHEDULE_H_
 #define TF_CG_OPS_CUDA_SCHEDULE_H_
@@ -13,18 +13,18 @@ namespace tf_cg_ops::cuda {
 
 // The threads of every block.
 inline constexpr int kThreads = 256;
-// The bytes that a thread reads or writes at once if it can.
+// How many bytes a thread reads or writes at once, if it can.
 inline constexpr int kVectorBytes = 16;
 // The threads that run in step.
 inline constexpr int kWarp = 32;
-// The elements of a long row that a warp multiplies one by one at a time: more of 16 bits, to have enough memory under
-// way.
+// How many elements of a long row a warp multiplies one by one at a time: more for 16-bit types, to have enough bytes
+// in flight.
 TF_CG_OPS_DEVICE constexpr int SegmentSize(int element_bytes) { return (element_bytes == 2 ? 16 : 8) * kWarp; }
 // The items that each thread has in flight.
 inline constexpr int kUnroll = 4;
 // Each loop has at least two trips: a plan with more loops has more than 2^62 products, too many to compute anyway.
 inline constexpr int kMaxLoops = 62;
-// Fewer with 32-bit indices, since the parameters of a kernel take room in the library and most plans have few loops.
+// Fewer with 32-bit indices, because a kernel's parameters take space in the library and most plans have few loops.
 inline constexpr int kMaxNarrowLoops = 16;
 // The largest index that is computed in 32 bits. The remaining bit is for indices past the end.
 inline constexpr int64_t kMaxNarrowIndex = INT32_MAX;
@@ -37,8 +37,8 @@ struct Conjugates {
   bool rhs = false;
 };
 
-// The parameters of a kernel, with indices of type I. The steps are those of the output loops, then those of the
-// reduction loops. A trip of the innermost loop is one vector, of which the last may be shorter.
+// The parameters of a kernel, with indices of type I. The steps belong to the output loops, then to the reduction
+// loops. A trip of the innermost loop is one vector; the last vector can be shorter.
 template <typename I>
 struct Layout {
   Step<I> steps[sizeof(I) == sizeof(uint32_t) ? kMaxNarrowLoops : kMaxLoops];

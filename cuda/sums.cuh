@@ -1,9 +1,9 @@
-// The kernels that sum products. Each runs with any number of blocks of kThreads threads; its results do not depend on
-// that number.
+// The kernels that sum products. Each runs with any number of blocks of kThreads threads, which does not change the
+// results.
 //
-// Each has two readers with the same order of additions: one for vectors, which fits most shapes and addresses, and one
-// for scalars, which fits any plan. With the latter, n threads that sum neighboring vectors share the elements out
-// differently: each reads every n-th of them, so that neighboring threads read neighboring elements.
+// Each has two readers with the same order of additions: one for vectors, which works for most shapes and addresses,
+// and one for scalars, which works for any plan. With scalars, n threads that sum neighboring vectors divide the
+// elements differently: each reads every n-th element, so that neighboring threads read neighboring elements.
 
 #ifndef TF_CG_OPS_CUDA_SUMS_CUH_
 #define TF_CG_OPS_CUDA_SUMS_CUH_
@@ -24,7 +24,7 @@ template <typename T>
 struct Sums {
   Sum<T> elements[kVectorSize<T>] = {};
 
-  // Adds the first `count` products only: the others are zeros, which give nan if an operand is infinite.
+  // Adds only the first `count` products. The others are padded with zeros, which give nan if an operand is infinite.
   template <bool rhs_moves>
   inline __device__ void Add(const Operands<T, rhs_moves>& operands, Conjugates conjugates,
                              int count = kVectorSize<T>) {
@@ -48,7 +48,7 @@ template <typename T, bool rhs_moves, bool has_one_loop>
 struct VectorReader {
   using Index = uint32_t;
 
-  // The columns of a thread: those of one vector, of which the last may be shorter.
+  // The columns of a thread, which are one vector; the last vector can be shorter.
   struct Columns {
     Offsets<Index> offsets;
     int count = 0;
@@ -64,7 +64,7 @@ struct VectorReader {
     inline __device__ Index OutOf(int i) const { return offsets.out + i; }
   };
 
-  // Sums along a row. It may end within a vector if that is the only loop.
+  // Sums along a row. If that is the only loop, it can end within a vector.
   static inline __device__ Sums<T> AlongRow(const Layout<Index>& layout, const Element<T>* lhs, const Element<T>* rhs,
                                             const Offsets<Index>& base, const Trips<Index>& trips, Index) {
     if (!has_one_loop) return SumProducts(layout, lhs, rhs, base, trips);
@@ -90,7 +90,7 @@ struct VectorReader {
     return SumProducts(layout, lhs, rhs, columns.offsets, trips);
   }
 
-  // The sums along a row are those of the thread's vectors.
+  // The sums along a row of the thread's vectors.
   static inline __device__ void Rearrange(Sums<T>&, Index, Index) {}
 
  private:
@@ -129,8 +129,8 @@ struct ScalarReader {
   using Index = I;
   static constexpr int kSize = kVectorSize<T>;
 
-  // The elements first, first + stride, ... of some loops, counted along the vectors, of which the last in a row may
-  // have fewer elements than are counted.
+  // The elements first, first + stride, ... of some loops, counted along the vectors. The last vector in a row can have
+  // fewer elements than are counted.
   struct Elements {
     Index vectors[kSize];
     Index columns[kSize];
@@ -168,7 +168,7 @@ struct ScalarReader {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
         has_[i] = elements_.Has(layout, i, layout.output_items);
-        // The first column exists: its sums can be computed instead of those that do not.
+        // The first column exists, so its sums are computed in place of missing columns.
         if (!has_[i]) elements_.offsets[i] = {};
       }
     }
@@ -181,8 +181,8 @@ struct ScalarReader {
     bool has_[kSize];
   };
 
-  // Sums along a row. A warp has the elements of its threads' vectors. Its sums are those of every n-th of them, for
-  // the n threads of the warp that share a row.
+  // Sums along a row. A warp has the elements of its threads' vectors. Each of the n threads of the warp that share a
+  // row sums every n-th element.
   static inline __device__ Sums<T> AlongRow(const Layout<Index>& layout, const Element<T>* lhs, const Element<T>* rhs,
                                             const Offsets<Index>& base, const Trips<Index>& trips, Index lane) {
     Sums<T> sums;
@@ -193,8 +193,8 @@ struct ScalarReader {
       const Index end = whole < layout.innermost_size ? whole : layout.innermost_size;
       const Index rhs_stride = stride * layout.rhs_step;
       Cursor at = {lhs + (base.lhs + first), rhs + (base.rhs + first * layout.rhs_step), first};
-      // In most sums, whole warps share a row and both operands move along it: the compiler then knows the distances
-      // between elements. Sums with 64-bit indices are too rare for code of their own.
+      // In most sums, whole warps share a row and both operands move along it, so the compiler knows the distances
+      // between elements. Sums with 64-bit indices are too rare for separate code.
       if (sizeof(Index) == sizeof(uint32_t) && stride == kWarp && layout.rhs_step == 1) {
         AddWholeTrips(layout, kWarp, kWarp, trips.stride * kSize, end, &at, &sums);
       } else {
@@ -253,7 +253,7 @@ struct ScalarReader {
     return sums;
   }
 
-  // Exchanges the sums along a row within the warp, so that each thread gets those of its vectors.
+  // Exchanges the sums along a row within the warp, so that each thread gets the sums of its vectors.
   static inline __device__ void Rearrange(Sums<T>& sums, Index lane, Index lanes) {
     __shared__ Sum<T> shared[kThreads * kSize];
     const Index stride = InWarp(lanes), in_warp = lane & (stride - 1);
@@ -377,7 +377,7 @@ inline __device__ void SumAcrossRows(S (&sums)[count], int lanes) {
   __syncthreads();
 }
 
-// Sums along columns: `lanes` threads read neighboring vectors of a row, the others those of the rows below.
+// Sums along columns: `lanes` threads read neighboring vectors of a row, the other threads read the rows below.
 template <typename T, typename Reader>
 __global__ void __launch_bounds__(kThreads)
     SumColumnsKernel(const __grid_constant__ Layout<typename Reader::Index> layout, const Element<T>* lhs,
@@ -403,7 +403,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Adds the parts of each sum: `lanes` threads have neighboring outputs, the others more parts of the same outputs.
+// Adds the parts of each sum: `lanes` threads have neighboring outputs, the other threads have more parts of the same
+// outputs.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AddPartsKernel(const Sum<T>* scratch, int64_t outputs, int64_t parts, int lanes, Element<T>* out) {

@@ -23,13 +23,13 @@ struct alignas(kVectorBytes) Vector {
   Element<T> elements[kVectorSize<T>];
 };
 
-// The bytes of a vector in memory. Operand splits them into elements only when these are used: a thread that split a
-// vector at once would wait for it before the next load.
+// The bytes of a vector in memory. Operand splits them into elements only when they are used. Splitting a vector at
+// once would make the thread wait for it before the next load.
 struct alignas(kVectorBytes) RawVector {
   uint32_t words[kVectorBytes / sizeof(uint32_t)];
 };
 
-// The elements of an operand for one vector of products. There are none before it is loaded.
+// The elements of an operand for one vector of products, once it is loaded.
 template <typename T, bool moves>
 class Operand {
  public:

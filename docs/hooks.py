@@ -7,6 +7,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = pathlib.Path(__file__).parents[1]
 _SOURCES = "https://github.com/tf-cg-ops/tf_cg_ops/blob/main/"
@@ -22,9 +23,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Lets long names in tables break between their words, and nowhere else."""
-    return re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Lets long names in tables break between words, and gives the support matrix classes for style.css."""
+    html = re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
+    if page.file.src_uri == "modes.md":
+        html = re.sub(r"<td>(yes|partly|no)</td>", r'<td class="\1">\1</td>', html)
+        # The class also keeps the theme from wrapping the table in elements of its own.
+        html = html.replace("<table>", '<div class="matrix"><table class="matrix">').replace(
+            "</table>", "</table></div>"
+        )
+    return html
 
 
 def _with_breaks(cell: re.Match[str]) -> str:
@@ -69,9 +77,9 @@ def notebook_page(path: pathlib.Path) -> str:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """What a cell prints; other outputs have no place on the page."""
+    """What a cell prints; the page shows no other outputs."""
     if output["output_type"] != "stream" or output["name"] != "stdout":
-        raise ValueError(f"quickstart.ipynb: an output is not text on stdout; got {output}")
+        raise ValueError(f"quickstart.ipynb: outputs must be text on stdout, got {output}")
     return "".join(output["text"])
 
 

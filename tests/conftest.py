@@ -5,7 +5,7 @@ import os
 
 # Before TensorFlow is imported, so that its notes about the machine do not drown the tests' output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Several processes run the tests; by default the first one would take all the memory of a GPU.
+# Several processes run the tests; by default, the first one would take all memory of a GPU.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import numpy as np
@@ -17,7 +17,7 @@ from .support.modes import VJP_MODES
 from .support.sources import ROOT
 from .support.tensors import DTYPES
 
-# The slowest files by processor time, which run first, so that no worker is left alone with one at the end.
+# The slowest files by processor time. They run first, so that no worker is left alone with one at the end.
 SLOWEST = (
     "qa/test_fuzz.py",
     "docs/test_examples.py",
@@ -26,13 +26,13 @@ SLOWEST = (
     "kernels/test_cuda_check.py",
     "saved_model/test_strip.py",
 )
-# Bytes for each worker: one that has run all tests holds 2.5 GB; those that a test starts hold up to 1 GB together.
+# Bytes for each worker: it uses 2.5 GB after all tests, and the processes that a test starts use up to 1 GB together.
 MEMORY = 3.5e9
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """The workers of `pytest -n auto`: one for each core that this process may use, as far as the memory goes."""
+    """The workers of `pytest -n auto`: one for each core that this process can use, as far as memory allows."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), int(memory / MEMORY)))
 
@@ -57,7 +57,7 @@ def dtype(request):
 
 @pytest.fixture(params=["keras", "tf_keras"])
 def library(request):
-    """Keras 3, then tf_keras; imported here, since most tests need neither."""
+    """Keras 3, then tf_keras; imported here, because most tests need neither."""
     return importlib.import_module(request.param)
 
 

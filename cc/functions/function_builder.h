@@ -9,8 +9,8 @@
 
 namespace tf_cg_ops {
 
-// Builds the definition of a function. It names arguments, nodes and results by their positions. A value is referred to
-// by the string that the methods return.
+// Builds the definition of a function, and names its arguments, nodes and results by their positions. The methods
+// return strings that refer to values.
 class FunctionBuilder {
  public:
   using Attributes = std::vector<std::pair<std::string, tensorflow::FunctionDefHelper::AttrValueWrapper>>;
@@ -18,10 +18,10 @@ class FunctionBuilder {
   std::string Argument(tensorflow::DataType type);
   std::vector<std::string> Arguments(const tensorflow::DataTypeVector& types);
 
-  // Adds a node and returns the reference to the only tensor of the output `output`.
+  // Adds a node, and returns a reference to the only tensor of the output `output`.
   std::string Value(const std::string& op, const std::vector<std::string>& inputs, const std::string& output,
                     const Attributes& attributes);
-  // Adds a node and returns the references to the `count` tensors of the output `output`.
+  // Adds a node, and returns references to the `count` tensors of the output `output`.
   std::vector<std::string> Values(const std::string& op, const std::vector<std::string>& inputs,
                                   const std::string& output, size_t count, const Attributes& attributes);
 

@@ -1,9 +1,9 @@
 // The gradients of the library's ops for programs without Python, as functions. TensorFlow's SymbolicGradient looks
-// them up when it differentiates a function, such as each call in a SavedModel. The rules are those of the Python code,
-// in the same order.
+// them up when it differentiates a function, such as each call in a SavedModel. The Python code has the same rules, in
+// the same order.
 //
-// The arguments of each function are the inputs of its op, then the upstream gradients of all outputs. It returns one
-// gradient for each input.
+// Each function takes the inputs of its op, then the upstream gradients of all outputs, and returns one gradient for
+// each input.
 
 #include <array>
 #include <string>
@@ -37,7 +37,7 @@ void ReturnZeros(const std::string& reference, DataType type, FunctionBuilder* f
   }
 }
 
-// The attributes that the op of the form and the op of its gradient have in common.
+// The attributes that CustomGradientEmbed and CustomGradientEmbedGrad share.
 struct FormAttributes {
   DataType type;
   bool manually_stopped;
@@ -52,7 +52,7 @@ absl::Status GetFormAttributes(const AttrSlice& attributes, FormAttributes* form
   return GetNodeAttr(attributes, "all_axes", &form->all_axes);
 }
 
-// Returns the gradient of the form with respect to `wrt`, in the shape of `like`.
+// Returns the gradient with respect to `wrt`, in the shape of `like`.
 void ReturnGradientOfForm(const FormAttributes& form, Role wrt, const std::array<std::string, kNumRoles>& operands,
                           const std::string& like, bool zero_x, FunctionBuilder* function) {
   const std::string shape =
@@ -74,7 +74,7 @@ absl::Status EmbedGradient(const AttrSlice& attributes, FunctionDef* result) {
   TF_RETURN_IF_ERROR(GetFormAttributes(attributes, &form));
   int64_t pairs;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "N", &pairs));
-  // TensorFlow has not compared N with the number of inputs yet.
+  // TensorFlow has not yet compared N with the number of inputs.
   if (pairs > kMaxPairs) return absl::InvalidArgumentError(TooManyPairs(pairs, kMaxPairs));
   FunctionBuilder function;
   const std::string fx = function.Argument(form.type);
@@ -119,7 +119,7 @@ absl::Status EmbedGradGradient(const AttrSlice& attributes, FunctionDef* result)
     if (role == kGx && !form.manually_stopped) {
       ReturnZeros(operands[role], form.type, &function);
     } else {
-      // The form is not zero with respect to x itself: d(x - stop(x)) = dx.
+      // The derivative with respect to x is not zero: d(x - stop(x)) = dx.
       ReturnGradientOfForm(form, role, operands, operands[role], zero_x && role != kX, &function);
     }
   }
@@ -144,9 +144,8 @@ absl::Status RuleGradient(const AttrSlice& attributes, FunctionDef* result) {
   tensorflow::NameAttrList rule;
   TF_RETURN_IF_ERROR(GetNodeAttr(attributes, "rule", &rule));
   const std::string bad_position =
-      "CustomGradientRule: an attribute holds an invalid position; expected positions of inputs and results, got "
-      "others. "
-      "The graph was changed after it was saved.";
+      "CustomGradientRule: an attribute has a position that no input or result has. The graph was changed after it was "
+      "saved.";
 
   FunctionBuilder function;
   const std::vector<std::string> results = function.Arguments(result_types);

@@ -1,6 +1,6 @@
-// The gradients of the library's ops for TF_AddGradients and tensorflow::AddSymbolicGradients, if such an op is in the
-// graph itself: a SymbolicGradient node, which TensorFlow also uses inside of functions. Programs in C and C++ that
-// train a GraphDef need it, where a TensorFlow without it finds no gradient for these ops.
+// The gradients of ops in the graph itself, for TF_AddGradients and tensorflow::AddSymbolicGradients: a
+// SymbolicGradient node, which TensorFlow also uses inside functions. Programs in C and C++ that train a GraphDef need
+// them.
 
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ using ::tensorflow::Operation;
 using ::tensorflow::Output;
 using ::tensorflow::Scope;
 
-// The inputs [begin, end), of which some may not exist, have no gradients.
+// Marks the inputs [begin, end), some of which may not exist, as having no gradient.
 void Stop(size_t begin, size_t end, std::vector<bool>* has_gradient) {
   for (size_t i = begin; i < end && i < has_gradient->size(); ++i) (*has_gradient)[i] = false;
 }
@@ -47,8 +47,8 @@ absl::Status OfRule(const AttrSlice& attributes, std::vector<bool>* has_gradient
   return absl::OkStatus();
 }
 
-// Sets, for each input of an op of this library, whether it has a gradient, by the same rules as in Python. Fails with
-// the reason if the op has no gradient.
+// Says for each input of an op of this library whether it has a gradient, by the same rules as in Python. Fails with
+// the reason if the op has none.
 absl::Status InputsWithGradients(const std::string& op, const AttrSlice& attributes, int num_inputs,
                                  std::vector<bool>* has_gradient) {
   has_gradient->assign(num_inputs, true);
@@ -89,7 +89,7 @@ absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const 
   for (int i = 0; i < op.num_inputs(); ++i) {
     inputs.emplace_back(op.input(i).node(), op.input(i).index());
     const DataType type = op.input_type(i);
-    // The types that TensorFlow's own gradients of functions have.
+    // The same types as in TensorFlow's own gradients of functions.
     out_types.push_back(type == tensorflow::DT_RESOURCE ? tensorflow::DT_FLOAT : type);
   }
   for (const Output& grad_input : grad_inputs) inputs.emplace_back(grad_input.node(), grad_input.index());
@@ -101,7 +101,7 @@ absl::Status AddSymbolicGradient(const Scope& scope, const Operation& op, const 
   TF_RETURN_IF_ERROR(builder.Finalize(scope.graph(), &node));
   TF_RETURN_IF_ERROR(scope.DoShapeInference(node));
   for (int i = 0; i < op.num_inputs(); ++i) {
-    // "No gradient" rather than zeros, which would propagate into the input's own gradient and may become nan there.
+    // "No gradient" instead of zeros, which would flow back through the input's computation and could become nan there.
     const bool flows = has_gradient[i] && op.input_type(i) != tensorflow::DT_RESOURCE;
     grad_outputs->push_back(flows ? Output(node, i) : tensorflow::NoGradient());
   }

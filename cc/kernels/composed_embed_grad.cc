@@ -31,7 +31,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// The steps of a contraction. The operands have equal ranks.
+// The steps of a contraction of operands with equal ranks.
 struct Steps {
   bool conjugate;
   bool sum;
@@ -45,13 +45,13 @@ std::string ContractionName(DataType type, const Steps& steps) {
 
 std::string ZerosName(DataType type) { return "tf_cg_ops_zeros_" + DataTypeString(type); }
 
-// A function of lhs, rhs and, if there are such steps, the reduction dimensions and the shape to broadcast to. These
-// are int32, which TensorFlow keeps in host memory on every device, where the ops read them.
+// A function of lhs, rhs and, if needed, the reduction dimensions and the shape to broadcast to. These are int32:
+// TensorFlow keeps int32 in host memory on every device, and the ops read them there.
 FunctionDef Contraction(const ComposedTypes& types, const Steps& steps) {
   FunctionBuilder function;
   std::string lhs = function.Argument(types.operand), rhs = function.Argument(types.operand);
   if (steps.conjugate) rhs = function.Value("Conj", {rhs}, "output", {{"T", types.operand}});
-  // As in the CPU kernel, products have the type of the sum, or without a sum their own.
+  // As in the CPU kernel, products have the type of the sum, or their own type if there is no sum.
   const DataType product = steps.sum ? types.sum : types.operand;
   lhs = function.Cast(lhs, types.operand, product);
   rhs = function.Cast(rhs, types.operand, product);
@@ -99,14 +99,14 @@ FunctionDefLibrary AllFunctions() {
   return library;
 }
 
-// The runtime caches functions by the address of their library and reads the library again: hence a single library,
-// which is never deleted.
+// The runtime caches functions by the address of their library, and reads the library again. So there is a single
+// library, which is never deleted.
 const FunctionLibraryDefinition& Library() {
   static const auto* library = new FunctionLibraryDefinition(tensorflow::OpRegistry::Global(), AllFunctions());
   return *library;
 }
 
-// Runs one of the functions on the context's device and in its step, and sets the output to the result, reshaped.
+// Runs one of the functions on the context's device, in its step, and sets the output to the reshaped result.
 absl::Status Run(OpKernelContext* context, const std::string& function, const std::vector<Tensor>& arguments,
                  const TensorShape& shape) {
   FunctionLibraryRuntime* const runtime = context->function_library();
@@ -127,13 +127,13 @@ absl::Status Run(OpKernelContext* context, const std::string& function, const st
   TF_RETURN_IF_ERROR(runtime->RunSync(options, handle, arguments, &results));
   Tensor out;
   if (results.size() != 1 || !out.CopyFrom(results[0], shape)) {
-    return absl::InternalError(function + " returned no tensor of the shape " + shape.DebugString());
+    return absl::InternalError(function + " must return a tensor of shape " + shape.DebugString());
   }
   context->set_output(0, out);
   return absl::OkStatus();
 }
 
-// The numbers, which fit into int32, as a vector.
+// The numbers as a vector; they must fit into int32.
 Tensor Int32Vector(const Dims& numbers) {
   Tensor vector(tensorflow::DT_INT32, TensorShape({static_cast<int64_t>(numbers.size())}));
   std::copy(numbers.begin(), numbers.end(), vector.flat<int32_t>().data());
@@ -144,7 +144,9 @@ Tensor Int32Vector(const Dims& numbers) {
 absl::Status Reshape(const Tensor& tensor, const Dims& dims, Tensor* reshaped) {
   TensorShape shape;
   TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(dims, &shape));
-  return reshaped->CopyFrom(tensor, shape) ? absl::OkStatus() : absl::InternalError("an aligned shape has other sizes");
+  return reshaped->CopyFrom(tensor, shape)
+             ? absl::OkStatus()
+             : absl::InternalError("an aligned shape must have the same number of elements");
 }
 
 }  // namespace
@@ -172,7 +174,7 @@ absl::Status ContractByBuiltInOps(OpKernelContext* context, const ComposedTypes&
   std::vector<Tensor> arguments(2);
   TF_RETURN_IF_ERROR(Reshape(context->input(0), lhs, &arguments[0]));
   TF_RETURN_IF_ERROR(Reshape(context->input(1), rhs, &arguments[1]));
-  // An empty iteration space is no special case: TensorFlow's sum of nothing is zero, too.
+  // An empty iteration space needs no special case, because TensorFlow's sum of nothing is zero too.
   const Dims& iteration_space = shapes.alignment.iteration_space;
   Dims reduction_dims;
   for (size_t i = 0; i < iteration_space.size(); ++i) {

@@ -1,4 +1,4 @@
-// CustomGradientEmbedGrad composed from TensorFlow's built-in ops, on the device of the calling kernel.
+// Computes CustomGradientEmbedGrad with TensorFlow's built-in ops, on the device of the calling kernel.
 
 #ifndef TF_CG_OPS_CC_KERNELS_COMPOSED_EMBED_GRAD_H_
 #define TF_CG_OPS_CC_KERNELS_COMPOSED_EMBED_GRAD_H_
@@ -32,8 +32,8 @@ ComposedTypes ComposedTypesOf() {
   return {tensorflow::DataTypeToEnum<T>::value, type_of(typename Kept::Sum())};
 }
 
-// Sets the output. When it returns, the work is done or enqueued on a GPU. The calling thread does all of it and waits
-// for no other thread, so it cannot deadlock.
+// Sets the output. When it returns, the work is done, or enqueued on a GPU. The calling thread does all the work
+// without waiting for another thread, so it cannot deadlock.
 absl::Status ContractByBuiltInOps(tensorflow::OpKernelContext* context, const ComposedTypes& types,
                                   const GradAttributes& attributes, const EmbedGradShapes& shapes);
 

@@ -13,7 +13,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::TensorShape;
 
-// Compares shapes and forwards the gradient. It reads no element, so one kernel serves every dtype.
+// Compares shapes and forwards the gradient. It reads no elements, so one kernel serves all dtypes.
 class CustomGradientCheckShapeKernel : public OpKernel {
  public:
   explicit CustomGradientCheckShapeKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -29,7 +29,7 @@ class CustomGradientCheckShapeKernel : public OpKernel {
     context->set_output(0, context->input(0));
   }
 
-  // Cheap enough for the thread that computed its inputs.
+  // So cheap that the thread that computed the inputs runs it.
   bool IsExpensive() override { return false; }
 
  private:

@@ -22,11 +22,11 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// Whether this library's CUDA kernels can run. If not, logs the reason once in a process.
+// Whether this library's CUDA kernels can run. If not, logs the reason, once per process.
 bool HasCudaKernels() {
   static const bool has_them = [] {
     const std::string& why = cuda::WhyUnusable();
-    if (!why.empty()) LOG(INFO) << "tf_cg_ops: gradients are computed by built-in ops on GPUs: " << why << ".";
+    if (!why.empty()) LOG(INFO) << "tf_cg_ops: built-in ops compute gradients on GPUs, because " << why << ".";
     return why.empty();
   }();
   return has_them;
@@ -56,7 +56,7 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
     const ContractionPlan plan = PlanContraction(shapes, attributes_);
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(AllocateOut(context, plan, shapes.out, &out));
-    // The next user of this memory is enqueued on the same stream, after the sums in it were read.
+    // Whoever gets this memory next is enqueued on the same stream, after the kernel that reads the sums.
     Tensor scratch;
     const int64_t scratch_bytes = cuda::ScratchBytes<Element>(plan);
     if (scratch_bytes > 0) {
@@ -79,7 +79,7 @@ class CustomGradientEmbedGradGpuKernel : public OpKernel {
   bool uses_cuda_ = false;
 };
 
-// Tests choose built-in ops with the label, on any device.
+// With the label, tests choose built-in ops on any device.
 #define REGISTER(T)                                                                                              \
   REGISTER_KERNEL_BUILDER(                                                                                       \
       Name("CustomGradientEmbedGrad").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T").HostMemory("shape"), \

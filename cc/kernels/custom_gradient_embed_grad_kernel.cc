@@ -31,7 +31,7 @@ class CustomGradientEmbedGradKernel : public OpKernel {
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, AllocateOut(context, plan, shapes.out, &out));
 
-    // Shard has the same interface in every version of TensorFlow, the thread pool's methods have not.
+    // Unlike the thread pool's methods, Shard has the same interface in every version of TensorFlow.
     const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
     const ParallelFor parallel_for = [threads](int64_t total, int64_t cost, const auto& work) {
       tensorflow::Shard(threads->num_threads, threads->workers, total, cost, work);

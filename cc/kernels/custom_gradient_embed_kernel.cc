@@ -11,7 +11,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::TensorShape;
 
-// Checks the shapes and forwards fx. It reads no element, so one kernel serves every dtype.
+// Checks the shapes and forwards fx. It reads no elements, so one kernel serves all dtypes.
 class CustomGradientEmbedKernel : public OpKernel {
  public:
   explicit CustomGradientEmbedKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -24,7 +24,7 @@ class CustomGradientEmbedKernel : public OpKernel {
     for (int i = 0; i < pairs; ++i) {
       const TensorShape& gx = context->input(1 + i).shape();
       const TensorShape& x = context->input(1 + pairs + i).shape();
-      // By far the most frequent case, which always fits.
+      // By far the most frequent case, and always correct.
       if (!axis_.all && axis_.dims.empty() && fx == gx && fx == x) continue;
       const std::string error =
           Align({ToDims(fx), ToDims(gx), ToDims(x)}, axis_, EmbedNames(i, pairs), /*alignment=*/nullptr);

@@ -20,8 +20,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// The contents of a token tensor. It stands on the host, wherever TensorFlow takes the tensor, and is never written to
-// a file or to another process.
+// The contents of a token tensor. It stays on the host, and is never written to a file or sent to another process.
 struct TokenVariant {
   std::shared_ptr<Token> token;
 
@@ -59,7 +58,7 @@ absl::Status CopyToken(const TokenVariant& from, TokenVariant* to,
   return absl::OkStatus();
 }
 
-// TensorFlow asks for the zero of every variant that a function returns to its gradient, and reads it nowhere.
+// TensorFlow makes zeros for every variant that a function returns to its gradient, but never reads them.
 absl::Status NoToken(OpKernelContext*, const TokenVariant&, TokenVariant* zero) {
   *zero = TokenVariant();
   return absl::OkStatus();
@@ -68,7 +67,7 @@ absl::Status NoToken(OpKernelContext*, const TokenVariant&, TokenVariant* zero) 
 }  // namespace
 }  // namespace tf_cg_ops
 
-// The macros name what they use as if they stood in TensorFlow.
+// The macros use names as if they were inside the namespace tensorflow.
 namespace tensorflow {
 
 INTERNAL_REGISTER_UNARY_VARIANT_DEVICE_COPY_FUNCTION(tf_cg_ops::TokenVariant,

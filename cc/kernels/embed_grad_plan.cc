@@ -16,7 +16,7 @@ absl::Status AlignInputs(OpKernelContext* context, const GradAttributes& attribu
   const TensorShape& rhs = context->input(1).shape();
   TensorShape& out = shapes->out;
   TF_RETURN_IF_ERROR(ShapeFromTensor(context->input(2), EmbedGradNames().api, &out));
-  // By far the most frequent case, which always fits.
+  // By far the most frequent case, and always correct.
   shapes->all_equal =
       attributes.axis.dims.empty() && !attributes.axis.all && lhs == rhs && lhs == out && out.num_elements() > 0;
   if (shapes->all_equal) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Common to the kernels of CustomGradientEmbedGrad on all devices: from the inputs to the plan of the contraction.
+// What all kernels of CustomGradientEmbedGrad share: from the inputs to the plan of the contraction.
 
 #ifndef TF_CG_OPS_CC_KERNELS_EMBED_GRAD_PLAN_H_
 #define TF_CG_OPS_CC_KERNELS_EMBED_GRAD_PLAN_H_
@@ -40,7 +40,7 @@ struct ElementOf<Eigen::bfloat16> {
 // The shapes of one call.
 struct EmbedGradShapes {
   tensorflow::TensorShape out;
-  // Whether lhs, rhs and out have the same nonempty shape and there is no axis, so that nothing has to be aligned.
+  // Whether lhs, rhs and out have the same nonempty shape, without an axis, so nothing has to be aligned.
   bool all_equal = false;
   Alignment alignment;  // Empty if all_equal.
 };
@@ -51,7 +51,7 @@ absl::Status AlignInputs(tensorflow::OpKernelContext* context, const GradAttribu
 
 ContractionPlan PlanContraction(const EmbedGradShapes& shapes, const GradAttributes& attributes);
 
-// Allocates the output, in the memory of an operand if the plan allows it and the kernel is its only owner.
+// Allocates the output, or reuses an operand's memory if the plan allows it and only this kernel uses it.
 absl::Status AllocateOut(tensorflow::OpKernelContext* context, const ContractionPlan& plan,
                          const tensorflow::TensorShape& shape, tensorflow::Tensor** out);
 

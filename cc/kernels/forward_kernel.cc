@@ -5,7 +5,7 @@
 namespace tf_cg_ops {
 namespace {
 
-// Forwards its first inputs. It reads no element, so one kernel serves both ops, every dtype and every device.
+// Forwards its first inputs. It reads no elements, so one kernel serves both ops, all dtypes and all devices.
 class ForwardKernel : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -14,19 +14,19 @@ class ForwardKernel : public tensorflow::OpKernel {
     for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
   }
 
-  // Cheap enough for the thread that computed its inputs.
+  // So cheap that the thread that computed the inputs runs it.
   bool IsExpensive() override { return false; }
 };
 
 REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_CPU), ForwardKernel);
 REGISTER_KERNEL_BUILDER(Name("CustomGradientBarrier").Device(tensorflow::DEVICE_CPU), ForwardKernel);
 
-// On a GPU, inputs and outputs are in device memory, also those of int32; TensorFlow keeps strings and resource handles
-// on the host by itself. TensorFlow's IdentityN does the same.
+// On a GPU, inputs and outputs are in device memory, even int32; TensorFlow itself keeps strings and resource handles
+// on the host. TensorFlow's IdentityN does the same.
 REGISTER_KERNEL_BUILDER(Name("CustomGradientRule").Device(tensorflow::DEVICE_GPU), ForwardKernel);
 REGISTER_KERNEL_BUILDER(Name("CustomGradientBarrier").Device(tensorflow::DEVICE_GPU), ForwardKernel);
 
-// The kernel forwards resource handles without using them, so the resources may be on several devices.
+// The kernel forwards resource handles without using them, so the resources can be on several devices.
 using ::tensorflow::input_colocation_exemption_registration::InputColocationExemptionRegistration;
 const InputColocationExemptionRegistration exempt_rule("CustomGradientRule");
 const InputColocationExemptionRegistration exempt_barrier("CustomGradientBarrier");

@@ -1,4 +1,4 @@
-// Attributes and shapes of the kernels as types of cc/lib.
+// Reads the kernels' attributes and shapes into the types of cc/lib.
 
 #ifndef TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
 #define TF_CG_OPS_CC_KERNELS_KERNEL_SHAPES_H_
@@ -17,7 +17,7 @@ inline Dims ToDims(const tensorflow::TensorShape& shape) {
   return Dims(sizes.begin(), sizes.end());
 }
 
-// The shape that a tensor holds, an input of the op `api`.
+// The shape in a tensor, which is an input of the op `api`.
 inline absl::Status ShapeFromTensor(const tensorflow::Tensor& tensor, const std::string& api,
                                     tensorflow::TensorShape* shape) {
   using ::tensorflow::TensorShapeUtils;

@@ -9,7 +9,7 @@
 namespace tf_cg_ops {
 namespace {
 
-// Sets, for each dimension of x, whether `axis` names it. Returns an error message, empty if there is none.
+// Sets, for each dimension of x, whether `axis` names it. Returns an error message, or an empty string.
 std::string FindEventDimensions(const Dims& x, const Axis& axis, const OperandNames& names,
                                 std::vector<bool>* is_event) {
   const int64_t rank = x.size();
@@ -23,8 +23,8 @@ std::string FindEventDimensions(const Dims& x, const Axis& axis, const OperandNa
   return "";
 }
 
-// Turns dimensions of S into dimensions of X: inserts size 1 at each event dimension. Dimensions beyond those of S stay
-// in front; missing ones become 1.
+// Turns dimensions of S into dimensions of X: inserts size 1 at each event dimension. Additional dimensions stay in
+// front; missing ones become 1.
 Dims ExpandToX(const Dims& dims, const std::vector<bool>& is_event) {
   const size_t rank_s = std::count(is_event.begin(), is_event.end(), false);
   Dims along_s(std::max(dims.size(), rank_s) - dims.size(), 1);
@@ -37,7 +37,7 @@ Dims ExpandToX(const Dims& dims, const std::vector<bool>& is_event) {
 
 void PadToRank(size_t rank, Dims* dims) { dims->insert(dims->begin(), rank - dims->size(), 1); }
 
-// Broadcasts one dimension. A known size other than 1 replaces an unknown one, as broadcasting at run time does.
+// Broadcasts one dimension. A known size other than 1 replaces an unknown size, as it does at run time.
 bool BroadcastDim(int64_t dim, int64_t* iteration_space) {
   if (dim == 1 || dim == *iteration_space) return true;
   if (*iteration_space == 1 || (*iteration_space == kUnknownDim && dim != kUnknownDim)) {
@@ -47,7 +47,7 @@ bool BroadcastDim(int64_t dim, int64_t* iteration_space) {
   return dim == kUnknownDim;
 }
 
-// Whether the shape may have fewer than 2^63 elements at run time, when an unknown dimension may be 0.
+// Whether the shape can have fewer than 2^63 elements at run time, where an unknown dimension can be 0.
 bool MayBeCounted(const Dims& dims) {
   if (std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim <= 0; })) return true;
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -55,7 +55,7 @@ bool MayBeCounted(const Dims& dims) {
   return most > 0;
 }
 
-// Whether two shapes may be equal at run time.
+// Whether two shapes can be equal at run time.
 bool MayEqual(const Dims& a, const Dims& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](int64_t m, int64_t n) { return m == n || m == kUnknownDim || n == kUnknownDim; });

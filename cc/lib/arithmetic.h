@@ -16,9 +16,9 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// `Real` is the type in memory; an element of a complex type has two. `Product` holds one product, `Sum` a sum of many:
-// sums have the next wider type, so that a sum over a large batch is as accurate as its last rounding. float holds the
-// products of 16-bit types exactly.
+// `Real` is the type in memory; a complex element has two. `Product` is the type of one product, `Sum` the type of a
+// sum of many: the next wider type, so that a sum over a large batch is as accurate as its last rounding. Products of
+// 16-bit types are exact in float.
 template <typename R, typename P, typename S, int reals>
 struct ArithmeticTypes {
   using Real = R;

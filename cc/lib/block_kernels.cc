@@ -16,7 +16,7 @@ namespace {
 // Clang's __builtin_cpu_supports does not know F16C. AVX2, which it checks, implies that the system saves the
 // registers.
 bool HasF16c() {
-  // Asked once: on a virtual machine, the host may have to answer.
+  // Checked once, because on a virtual machine the host might have to answer.
   static const bool has = [] {
     unsigned int eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

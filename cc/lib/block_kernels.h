@@ -1,7 +1,7 @@
 // The arithmetic on one block, a matrix of products, for each element type and each instruction set.
 //
-// All instruction sets give the same bits: they add in the same order and fuse no operations. Only the payload of a nan
-// may differ.
+// All instruction sets give the same bits: they add in the same order and do not fuse operations. Only the payload of a
+// nan can differ.
 
 #ifndef TF_CG_OPS_CC_LIB_BLOCK_KERNELS_H_
 #define TF_CG_OPS_CC_LIB_BLOCK_KERNELS_H_
@@ -12,7 +12,7 @@
 
 namespace tf_cg_ops {
 
-// The most columns for which packing rows pays off.
+// Packing rows pays off up to this number of columns.
 inline constexpr int64_t kNarrow = 16;
 
 // The memory of an operand in a block of rows and columns.
@@ -20,7 +20,7 @@ template <typename T>
 struct Strided {
   const T* data;
   int64_t row_step;  // In elements.
-  bool is_row;       // Whether each column has an element of its own. If not, one element serves the whole row.
+  bool is_row;       // Whether each column has its own element. If not, one element serves the whole row.
 };
 
 template <typename T>
@@ -29,7 +29,7 @@ struct Block {
   Strided<T> rhs;
   int64_t rows;
   int64_t columns;
-  bool is_narrow;  // Packs rows side by side, since a single one fills no vector: for at most kNarrow columns.
+  bool is_narrow;  // Packs rows side by side, because a single one does not fill a vector: at most kNarrow columns.
   bool conjugate;  // Multiplies by the conjugate of rhs.
 };
 
@@ -38,7 +38,7 @@ template <typename T>
 struct BlockKernels {
   using Sum = typename Arithmetic<T>::Sum;
 
-  // out = lhs * rhs, row after row without a gap. out may be an operand with the same layout. `stream` writes past the
+  // out = lhs * rhs, row after row without a gap. out can be an operand with the same layout. `stream` writes past the
   // caches, so that a large out does not evict everything else.
   void (*multiply)(const Block<T>& block, bool stream, T* out);
   // The same in the type of sums.
@@ -50,10 +50,10 @@ struct BlockKernels {
   void (*round)(const Sum* sums, int64_t count, T* out);
 };
 
-// Each includes those before it.
+// Each set includes the ones before it.
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 
-// The last one that this machine supports.
+// The last set that this machine supports.
 InstructionSet BestInstructionSet();
 
 template <typename T>

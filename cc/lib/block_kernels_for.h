@@ -1,6 +1,6 @@
-// The block kernels of each instruction set. Each set has a source of its own, which names its instructions by a pragma
-// and not on the command line: inline functions of the standard library have to run everywhere, and the linker keeps
-// one copy of each.
+// The block kernels of each instruction set. Each set has its own source, which selects the instructions with a pragma,
+// not on the command line: the linker keeps one copy of each inline function of the standard library, and that copy has
+// to run everywhere.
 
 #ifndef TF_CG_OPS_CC_LIB_BLOCK_KERNELS_FOR_H_
 #define TF_CG_OPS_CC_LIB_BLOCK_KERNELS_FOR_H_

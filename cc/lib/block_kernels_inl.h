@@ -1,5 +1,5 @@
 // The kernels for vector registers of TF_CG_OPS_VECTOR_BYTES. Each block_kernels_*.cc includes this file in a namespace
-// of its own, hence no include guard. The code calls only functions of this file and of vectors_inl.h, so that all of
+// of its own, so there is no include guard. The code calls only functions of this file and of vectors_inl.h, so all of
 // it is compiled for one instruction set.
 //
 // Every loop has the same form: full vectors, then a remainder in a buffer padded with zeros.
@@ -35,9 +35,9 @@ inline const typename Arithmetic<T>::Real* RowData(const Strided<T>& operand, in
   return reinterpret_cast<const typename Arithmetic<T>::Real*>(operand.data + row * operand.row_step);
 }
 
-// Reals that packed rows take at most; only whole rows are packed.
+// The most reals in packed rows; only whole rows are packed.
 constexpr int64_t kPacked = 256;
-// Elements of any type in one vector, at most.
+// The most elements of any type in one vector.
 constexpr int64_t kMaxLanes = TF_CG_OPS_VECTOR_BYTES / 2;
 
 // The rows [first, first + rows) of an operand with narrow rows, side by side. Rows without gaps are not copied.
@@ -73,7 +73,7 @@ inline void ForPacked(const Block<T>& block, const F& run) {
   }
 }
 
-// The type in which products are computed that are stored as `To`: reals of T, or sums.
+// The type for computing products that are stored as `To`: reals of T, or sums.
 template <typename T, typename To>
 using ProductFor = std::conditional_t<std::is_same_v<To, typename Arithmetic<T>::Real>, typename Arithmetic<T>::Product,
                                       typename Arithmetic<T>::Sum>;
@@ -127,7 +127,7 @@ inline void MultiplyNarrowRows(const Block<T>& block, To* to) {
   });
 }
 
-// A row that all rows of products share, copied to where a vector may be read beyond its end.
+// A row that all rows of products share, copied to memory where a vector can be read beyond its end.
 template <typename T>
 inline Strided<T> WithPadding(const Strided<T>& operand, int64_t columns, T* buffer) {
   if (!operand.is_row || operand.row_step != 0) return operand;
@@ -181,13 +181,13 @@ void MultiplyIntoSums(const Block<T>& block, typename Arithmetic<T>::Sum* out) {
 // Reals in one line of the caches.
 template <typename T>
 constexpr int64_t kLine = 64 / sizeof(typename Arithmetic<T>::Real);
-// How far ahead of a sum its operands are requested: with 16 or 32 lines, a sum of columns is a tenth slower.
+// How far ahead the operands of a sum are prefetched: with 16 or 32 lines, a sum of columns is a tenth slower.
 template <typename T>
 constexpr int64_t kAhead = 64 * kLine<T>;
 
-// Requests the line that is kAhead after real `i` of a row, in the row `next_row` where this one ends. The line is read
-// once, so it should evict neither the sums nor a row that all rows share; such a row is not requested, nor are short
-// rows with gaps, where the line would be one that nobody reads. Requests beyond the operand are harmless.
+// Prefetches the line kAhead after real `i` of a row, or in the row `next_row` if this row ends before. The line is
+// read once, so it should evict neither the sums nor a row that all rows share. Shared rows are not prefetched, nor are
+// short rows with gaps, where the line would not be read. Prefetching beyond the operand is harmless.
 template <typename T>
 inline void ReadAhead(const Strided<T>& operand, int64_t columns, int64_t row, int64_t next_row, int64_t i) {
   const int64_t count = columns * Arithmetic<T>::kReals;
@@ -242,8 +242,8 @@ void AddToColumns(const Block<T>& block, typename Arithmetic<T>::Sum* sums) {
     for (int64_t i = 0; i < at_once * reals; ++i) sums[i % reals] += packed_sums[i];
     return;
   }
-  // Rows that follow one another in memory are added one by one, since the processor reads ahead best in one run.
-  // Others are added in pairs, which reads and writes the sums half as often.
+  // If rows follow one another in memory, they are added one by one, because the processor prefetches best in one run.
+  // Otherwise they are added in pairs, so that sums are read and written half as often.
   const auto is_one_run = [&](const Strided<T>& operand) {
     return operand.is_row && operand.row_step == block.columns;
   };
@@ -267,7 +267,7 @@ inline void AddRowTo(const Block<T>& block, int64_t row, typename Arithmetic<T>:
   // Independent sums, so that additions overlap; the same number for each instruction set.
   constexpr int kSums = 128 / sizeof(W);
   constexpr int kVectors = kSums / kLanes;
-  // Products between two reductions of the sums to one, which limits the rounding errors along a row.
+  // After so many products, the sums are reduced to one, which limits rounding errors along a row.
   constexpr int64_t kReduced = 8192;
   const Row<T, W, lhs_is_row> lhs(RowData(block.lhs, row));
   const Row<T, W, rhs_is_row> rhs(RowData(block.rhs, row));

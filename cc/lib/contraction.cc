@@ -9,22 +9,22 @@
 namespace tf_cg_ops {
 namespace {
 
-// Sums that are computed side by side: few enough for the caches, enough to read the operands in long runs.
+// How many sums are computed side by side: few enough for the caches, enough to read the operands in long runs.
 constexpr int64_t kTile = 8192;
-// Products that are folded at once: so few that the processor goes on reading the operands ahead meanwhile.
+// How many products are folded at once: so few that the processor meanwhile keeps prefetching the operands.
 constexpr int64_t kFoldTile = 512;
-// Products of one column that are added one after the other. Their sum is then added to the column's total, which
-// limits the rounding errors along a column.
+// How many products of one column are added in a row, before their sum is added to the column's total. This limits
+// rounding errors along a column.
 constexpr int64_t kColumnProducts = 256;
-// A reduction with few outputs is cut into blocks, so that all threads take part and read in long runs. Each block has
-// at least kBlockProducts, and kProductsOfASum for each of its sums; there are at most kMaxBlocks.
+// A reduction with few outputs is cut into blocks, so that all threads take part and read in long runs. A block has at
+// least kBlockProducts products, and kProductsOfASum for each of its sums. There are at most kMaxBlocks blocks.
 constexpr int64_t kFewRows = 1024;
 constexpr int64_t kFewColumns = 8192;
 constexpr int64_t kBlockProducts = 32768;
 constexpr int64_t kProductsOfASum = 256;
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kLongEnough = 16;
-// The least bytes of an output that is written past the caches: more than they hold.
+// Outputs of at least this many bytes, more than the caches hold, are written past the caches.
 constexpr int64_t kStreamedBytes = int64_t{1} << 24;
 
 // Iterates over nested loops in row-major order and tracks the operands' offsets.
@@ -186,7 +186,7 @@ class Contraction {
     }
   }
 
-  // Sums products along rows: those of one element of out are in one row.
+  // Sums products along rows: the products of one element of out are in one row.
   void SumRows(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduction_loops,
                SumType* sums) const {
     const Loop& inner = plan_.output_loops.back();
@@ -205,13 +205,13 @@ class Contraction {
     }
   }
 
-  // Sums products along columns: those of one element of out are in one column.
+  // Sums products along columns: the products of one element of out are in one column.
   void SumColumns(const T* lhs, const T* rhs, int64_t count, const std::vector<Loop>& reduction_loops,
                   SumType* sums) const {
     const Loop& inner = plan_.output_loops.back();
     const Loop& last = reduction_loops.back();
     const int64_t iterations = Iterations(reduction_loops, reduction_loops.size() - 1);
-    // By the loop's size and not by `count`, which may be a part of it: packing changes the order of additions.
+    // Depends on the loop's size, not on `count`, which can be a part of it: packing changes the order of additions.
     const bool is_narrow = IsNarrow(inner) || (inner.lhs == 0 && inner.rhs == 0);
     // Packing gives each column many sums.
     const int64_t at_once = is_narrow ? kColumnProducts * kNarrow : kColumnProducts;
@@ -256,7 +256,7 @@ class Contraction {
   int64_t NumReducedBlocks() const {
     if (plan_.reduction_loops.empty()) return 1;
     if (plan_.output_size >= (plan_.reduction_is_innermost ? kFewRows : kFewColumns)) return 1;
-    // Each block writes and reads a sum for every element of out, which must be few compared with its products.
+    // Each block writes and reads a sum for every element of out, so there must be far more products.
     const int64_t products = std::max(kBlockProducts, kProductsOfASum * plan_.output_size);
     return std::min(
         {plan_.output_size * plan_.reduction_size / products, plan_.reduction_loops[LoopToCut()].size, kMaxBlocks});
@@ -288,7 +288,7 @@ class Contraction {
     kernels_.round(partial.data(), OutputSize(), out_);
   }
 
-  // Elements of out: those of the plan, once they are folded.
+  // The number of elements of out, after folding.
   int64_t OutputSize() const {
     if (folded_ == nullptr) return plan_.output_size;
     return plan_.output_size / folded_->group_size * folded_->folded_size;

@@ -1,7 +1,7 @@
 // Runs a ContractionPlan: multiplies, broadcasts and sums in one pass over the operands.
 //
-// Results are the same bits for any number of threads: the partition into separately rounded sums depends only on the
-// plan.
+// Results have the same bits for any number of threads, because the partition into separately rounded sums depends only
+// on the plan.
 
 #ifndef TF_CG_OPS_CC_LIB_CONTRACTION_H_
 #define TF_CG_OPS_CC_LIB_CONTRACTION_H_
@@ -19,8 +19,8 @@ namespace tf_cg_ops {
 using ParallelFor =
     std::function<void(int64_t total, int64_t cost, const std::function<void(int64_t begin, int64_t end)>& work)>;
 
-// Computes out from lhs and rhs, or from lhs and the conjugate of rhs. out may be an operand that is elementwise by the
-// plan.
+// Computes out from lhs and rhs, or from lhs and the conjugate of rhs. out can be an operand that the plan marks as
+// elementwise.
 template <typename T>
 void Contract(const ContractionPlan& plan, bool conjugate, const T* lhs, const T* rhs, T* out,
               InstructionSet instruction_set, const ParallelFor& parallel_for);

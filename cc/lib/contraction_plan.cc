@@ -35,8 +35,8 @@ ContractionPlan PlanContraction(const Alignment& alignment, Role wrt) {
   const Dims& out_dims = alignment.operands[wrt];
   ContractionPlan plan;
 
-  // An empty iteration space has no product, and the strides and sizes below could overflow: empty tensors may have
-  // huge dimensions.
+  // An empty iteration space has no products. The strides and sizes below could overflow, because empty tensors can
+  // have huge dimensions.
   if (IsEmpty(iteration_space)) {
     const bool out_is_empty = IsEmpty(out_dims);
     for (const int64_t dim : out_dims) plan.output_size = out_is_empty ? 0 : plan.output_size * dim;

@@ -19,8 +19,8 @@ struct Loop {
 };
 
 // The fewest loops that cover the iteration space, outermost first. `output_loops` go through out in memory order, the
-// last one contiguously; there is at least one. `reduction_loops` go through the products of one element of out; there
-// are none if no dimension is reduced.
+// last one contiguously; there is at least one. `reduction_loops` go through the products of one element of out;
+// without a reduction, there are none.
 struct ContractionPlan {
   std::vector<Loop> loops;  // All, in the order of the iteration space. Empty if there is nothing to fold.
   std::vector<Loop> output_loops;
@@ -29,7 +29,7 @@ struct ContractionPlan {
   int64_t reduction_size = 1;  // Products for each element of out; 0 sets all elements to zero.
   bool reduction_is_innermost = false;
 
-  // Whether each element of out depends on no element of lhs (rhs) but the one at the same index in memory.
+  // Whether each element of out depends only on the element of lhs (rhs) at the same index in memory.
   bool LhsIsElementwise() const {
     return reduction_loops.empty() && output_loops.size() == 1 && output_loops[0].lhs == 1;
   }
@@ -38,7 +38,7 @@ struct ContractionPlan {
   }
 };
 
-// Appends a loop inside of the others; to the last one if both are equivalent to one loop.
+// Appends a loop inside the others; merges it with the last one if both are equivalent to one loop.
 void AppendLoop(const Loop& loop, std::vector<Loop>* loops);
 
 // The plan for the gradient with respect to `wrt`, which has the shape of out.

@@ -1,10 +1,10 @@
-// Definitions that newer compilers and C libraries refer to and older standard libraries lack: the library has to run
-// on every machine that TensorFlow runs on. No other library sees them.
+// Definitions that code from newer compilers needs and older standard libraries lack, because the library has to run on
+// every machine that TensorFlow runs on. Other libraries do not see them.
 
 #include <new>
 
-// While it is true, std::shared_ptr counts references without atomic operations. The C++ library reads a variable of
-// glibc 2.32 and newer; the build renames that to this one. TensorFlow always has threads.
+// While this is true, std::shared_ptr counts references without atomic operations. The C++ library reads a variable of
+// glibc 2.32 and newer; the build renames it to this one. It is always false, because TensorFlow has threads.
 extern "C" {
 [[gnu::visibility("hidden")]] extern char tf_cg_ops_has_one_thread;
 char tf_cg_ops_has_one_thread = 0;

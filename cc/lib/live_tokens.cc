@@ -24,7 +24,7 @@ struct Tokens {
   bool is_pending = false;
 };
 
-// Never destroyed: tokens may outlive the static variables.
+// Never destroyed, because tokens can outlive static variables.
 Tokens& AllTokens() {
   static Tokens* const tokens = new Tokens;
   return *tokens;
@@ -66,7 +66,7 @@ Token::~Token() {
 
 }  // namespace tf_cg_ops
 
-// For Python: `on_release` runs some time after a token has died, through `add_pending_call`; null for neither.
+// For Python: `on_release` runs some time after a token has died, through `add_pending_call`. Pass null to stop that.
 extern "C" void tf_cg_ops_on_released_token(int (*add_pending_call)(int (*)(void*), void*), int (*on_release)(void*)) {
   tf_cg_ops::Tokens& tokens = tf_cg_ops::AllTokens();
   const std::lock_guard<std::mutex> lock(tokens.mutex);
@@ -86,7 +86,7 @@ extern "C" int64_t tf_cg_ops_take_released_token(int64_t* first_id) {
   return count;
 }
 
-// For Python: whether the token that has this number lives.
+// For Python: whether the token with this number is alive.
 extern "C" int tf_cg_ops_token_is_live(int64_t id) {
   tf_cg_ops::Tokens& tokens = tf_cg_ops::AllTokens();
   const std::lock_guard<std::mutex> lock(tokens.mutex);

@@ -1,7 +1,7 @@
-// The numbers of the tokens that live. A token is a tensor for which the program keeps something outside of the graph,
-// such as the residuals of a Python function, for as long as a graph or a tape holds it.
+// The numbers of the tokens that are alive. As long as a graph or a tape holds a token, which is a tensor, the program
+// keeps something for it outside the graph, such as the residuals of a Python function.
 //
-// No function here calls Python, or waits for it: a token may die in any thread, in one that holds a lock of
+// Nothing here calls Python or waits for it, because a token can die in any thread, even in one that holds a lock of
 // TensorFlow.
 
 #ifndef TF_CG_OPS_CC_LIB_LIVE_TOKENS_H_
@@ -11,7 +11,7 @@
 
 namespace tf_cg_ops {
 
-// Has some numbers in a row, and lives as long as the tensors that share it.
+// Has consecutive numbers, and lives as long as the tensors that share it.
 class Token {
  public:
   explicit Token(int64_t count);

@@ -55,7 +55,7 @@ std::string Hint(const ShapeError& error) {
     return "If " + fx_name + " was reduced with keepdims=True, drop the dimensions of axis from it.";
   }
   if (!has_axis && gx.size() > x.size()) {
-    return "If " + gx_name + " is a Jacobian, of the shape of " + fx_name + " followed by that of " + x_name +
+    return "If " + gx_name + " is a Jacobian, with the shape of " + fx_name + " followed by the shape of " + x_name +
            ", pass axis=None.";
   }
   if (has_axis && gx.size() > x.size()) {
@@ -66,7 +66,7 @@ std::string Hint(const ShapeError& error) {
     return "If each element of " + fx_name + " is a function of several elements of " + x_name +
            ", name their dimensions with axis.";
   }
-  return "Shapes are aligned from the right, as in NumPy: check those of " + fx_name + ", " + gx_name + " and " +
+  return "Shapes are aligned from the right, as in NumPy. Check the shapes of " + fx_name + ", " + gx_name + " and " +
          x_name + ".";
 }
 
@@ -77,65 +77,64 @@ std::string ToString(const Dims& dims) { return Bracketed(dims, kUnknownDim); }
 std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& x) {
   const std::string rank = std::to_string(x.size());
   const std::string range =
-      x.empty() ? "no axis, since " + names.roles[kX] + " is a scalar"
-                : "a value in [-" + rank + ", " + rank + ") for " + names.roles[kX] + " of shape " + ToString(x);
-  return names.api + ": axis names no dimension of " + names.roles[kX] + "; expected " + range + ", got " +
-         std::to_string(axis) + ". Name dimensions of " + names.roles[kX] + ", or pass None for all of them.";
+      x.empty() ? "empty, because " + names.roles[kX] + " is a scalar"
+                : "in [-" + rank + ", " + rank + ") for " + names.roles[kX] + " of shape " + ToString(x);
+  return names.api + ": axis must be " + range + ", got " + std::to_string(axis) + ". Name dimensions of " +
+         names.roles[kX] + ", or pass None for all of them.";
 }
 
 std::string DuplicateAxis(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x) {
-  return names.api + ": axis names dimension " + std::to_string(dimension) + " of " + names.roles[kX] +
-         " twice; expected each dimension of shape " + ToString(x) + " at most once, got " + Describe(axis) +
-         ". Remove one of the two.";
+  return names.api + ": axis must name each dimension of " + names.roles[kX] + " at most once, got " + Describe(axis) +
+         ", which names dimension " + std::to_string(dimension) + " of shape " + ToString(x) +
+         " twice. Remove one of the two.";
 }
 
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis) {
-  return names.api + ": axis and all_axes exclude each other; expected an empty axis, got " +
-         Bracketed(axis.dims, std::nullopt) + ". Set only one of the two attributes.";
+  return names.api + ": axis must be empty if all_axes is true, got " + Bracketed(axis.dims, std::nullopt) +
+         ". Set only one of the two attributes.";
 }
 
 std::string DoNotBroadcast(const ShapeError& error) {
   const auto& [fx, gx, x] = error.names.roles;
-  return error.names.api + ": the shapes do not broadcast together; expected sizes that are equal or 1 once " + fx +
-         " and " + gx + " are aligned with " + x + ", got " + Describe(error) + ". " + Hint(error);
+  return error.names.api + ": the shapes must broadcast together, with sizes that are equal or 1 once " + fx + " and " +
+         gx + " are aligned with " + x + ", got " + Describe(error) + ". " + Hint(error);
 }
 
 std::string WrongFxShape(const ShapeError& error, const Dims& expected) {
-  return error.names.api + ": " + error.names.roles[kFx] + " has the wrong shape; expected " + ToString(expected) +
+  return error.names.api + ": " + error.names.roles[kFx] + " must have shape " + ToString(expected) +
          " (the broadcast shape without the dimensions of axis), got " + Describe(error) + ". " + Hint(error);
 }
 
 std::string TooManyProducts(const ShapeError& error) {
-  return error.names.api + ": the shapes broadcast to too many elements; expected at most " +
-         std::to_string(std::numeric_limits<int64_t>::max()) + ", got " + Describe(error) +
-         ". Compute in parts, each with a part of the operands.";
+  return error.names.api + ": the shapes must broadcast to at most " +
+         std::to_string(std::numeric_limits<int64_t>::max()) + " elements, got " + Describe(error) +
+         ". Split the operands and compute in parts.";
 }
 
 std::string ZeroXWithoutX(const OperandNames& names) {
-  return names.api + ": zero_x needs the operand x; expected wrt to be fx or gx, got x. Set zero_x to false.";
+  return names.api + ": wrt must be 'fx' or 'gx' if zero_x is true, got 'x'. Set zero_x to false.";
 }
 
 std::string ShapeIsNotAVector(const std::string& api, int64_t rank) {
-  return api + ": shape is not a vector; expected a tensor of rank 1, got one of rank " + std::to_string(rank) +
+  return api + ": shape must be a vector, got a tensor of rank " + std::to_string(rank) +
          ". Pass the result of tf.shape.";
 }
 
 std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t highest) {
-  return api + ": shape has too many dimensions; expected at most " + std::to_string(highest) + ", got " +
-         std::to_string(rank) + ". Pass the result of tf.shape.";
+  return api + ": shape must have at most " + std::to_string(highest) + " dimensions, got " + std::to_string(rank) +
+         ". Pass the result of tf.shape.";
 }
 
 std::string TooLargeForBuiltInOps(const std::string& api, const Dims& shape) {
-  return api + ": built-in ops cannot compute a gradient of this shape; expected dimensions of at most " +
-         std::to_string(std::numeric_limits<int32_t>::max()) + ", got " + ToString(shape) +
+  return api + ": without CUDA kernels, dimensions on a GPU must be at most " +
+         std::to_string(std::numeric_limits<int32_t>::max()) + ", got shape " + ToString(shape) +
          ". Build the library with CUDA, or compute on the CPU.";
 }
 
 std::string NoFunctionRuntime(const std::string& api) {
   return api +
-         ": built-in ops need a runtime that calls functions; expected one, got one that runs single kernels. Build "
-         "the "
-         "library with CUDA, or compute on the CPU.";
+         ": without CUDA kernels, a gradient on a GPU needs a runtime that calls functions, but this one only runs "
+         "single kernels. Build the library with CUDA, or compute on the CPU.";
 }
 
 std::string GradientLostInControlFlow(const std::string& function) {
@@ -145,8 +144,8 @@ std::string GradientLostInControlFlow(const std::string& function) {
 }
 
 std::string TooManyPairs(int64_t pairs, int64_t limit) {
-  return "CustomGradientEmbed: N is too large; expected at most " + std::to_string(limit) + ", got " +
-         std::to_string(pairs) + ". The graph was changed after it was saved.";
+  return "CustomGradientEmbed: N must be at most " + std::to_string(limit) + ", got " + std::to_string(pairs) +
+         ". The graph was changed after it was saved.";
 }
 
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got) {

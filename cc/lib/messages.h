@@ -1,4 +1,4 @@
-// The error messages of the C++ code: `<api>: <what is wrong>; expected <X>, got <Y>. <hint>`.
+// The error messages of the C++ code: `<api>: <argument> must be <X>, got <Y>. <hint>`.
 
 #ifndef TF_CG_OPS_CC_LIB_MESSAGES_H_
 #define TF_CG_OPS_CC_LIB_MESSAGES_H_
@@ -18,7 +18,7 @@ std::string AxisOutOfRange(const OperandNames& names, int64_t axis, const Dims& 
 std::string DuplicateAxis(const OperandNames& names, int64_t dimension, const Axis& axis, const Dims& x);
 std::string AxisWithAllAxes(const OperandNames& names, const Axis& axis);
 
-// Shapes that do not fit, with the axis; `is_event` says for each dimension of x whether the axis names it.
+// Shapes that do not fit, with the axis. `is_event` says for each dimension of x whether the axis names it.
 struct ShapeError {
   const OperandNames& names;
   const OperandShapes& shapes;
@@ -34,7 +34,7 @@ std::string WrongFxShape(const ShapeError& error, const Dims& expected);
 // For an iteration space with 2^63 elements or more.
 std::string TooManyProducts(const ShapeError& error);
 
-// For a gradient with respect to x, which has no operand x, with the attribute zero_x.
+// For the attribute zero_x in a gradient with respect to x, which has no operand x.
 std::string ZeroXWithoutX(const OperandNames& names);
 
 // For the input `shape` of the op `api`.
@@ -44,7 +44,7 @@ std::string ShapeOfTooHighARank(const std::string& api, int64_t rank, int64_t hi
 // For a shape that does not fit into the int32 inputs of built-in ops.
 std::string TooLargeForBuiltInOps(const std::string& api, const Dims& shape);
 
-// For a gradient by built-in ops in a runtime that runs single kernels and no functions.
+// For a gradient by built-in ops, in a runtime that runs single kernels but no functions.
 std::string NoFunctionRuntime(const std::string& api);
 
 // For a gradient without Python of a function with a custom gradient in a loop or a conditional.
@@ -53,7 +53,7 @@ std::string GradientLostInControlFlow(const std::string& function);
 // For an attribute N of CustomGradientEmbed above the limit.
 std::string TooManyPairs(int64_t pairs, int64_t limit);
 
-// A message of the Python code, with {expected} and {got} replaced by the shapes.
+// A message from the Python code, with {expected} and {got} replaced by the shapes.
 std::string FillIn(const std::string& message, const Dims& expected, const Dims& got);
 
 }  // namespace tf_cg_ops

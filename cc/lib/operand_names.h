@@ -10,13 +10,13 @@
 
 namespace tf_cg_ops {
 
-// The names of CustomGradientEmbed's i-th pair: those of the Python function's arguments.
+// The names of CustomGradientEmbed's i-th pair, which are the arguments of the Python function.
 inline OperandNames EmbedNames(int i, int pairs) {
   const std::string index = pairs == 1 ? "" : "[" + std::to_string(i) + "]";
   return {"embed_gradient", {"fx", "gx" + index, "x" + index}};
 }
 
-// The gradient op may have the upstream gradient as its fx.
+// The fx of the gradient op can be the upstream gradient.
 inline OperandNames EmbedGradNames() { return {kEmbedGradOp, {"fx (or its upstream)", "gx", "x"}}; }
 
 }  // namespace tf_cg_ops

@@ -10,7 +10,7 @@ constexpr int64_t kMaxGroup = 256;
 
 // Each sum begins at +0, so that a sum of negative zeros is +0, as in the block kernels.
 
-// Adds `size` numbers that follow one another, for each of `count` results. Four sums overlap.
+// Adds `size` consecutive numbers, for each of `count` results. Four sums overlap.
 template <typename Sum>
 void FoldNeighbours(int64_t count, int64_t size, const Sum* from, Sum* to) {
   for (int64_t k = 0; k < count; ++k, from += size) {
@@ -34,7 +34,7 @@ void FoldNeighbours(int64_t count, const Sum* from, Sum* to) {
   }
 }
 
-// Adds `size` rows of `width` numbers, for each of `count` results, which are such rows.
+// Adds `size` rows of `width` numbers, for each of `count` resulting rows.
 template <typename Sum>
 void FoldRows(int64_t count, int64_t size, int64_t width, const Sum* from, Sum* to) {
   for (int64_t k = 0; k < count; ++k, from += size * width, to += width) {
@@ -66,7 +66,7 @@ ShortSums FindShortSums(const ContractionPlan& plan, int reals) {
     size *= plan.loops[i].size;
     if (plan.loops[i].out == 0) first = i;
   }
-  // A row alone that fills vectors needs no folding.
+  // A single row that fills vectors needs no folding.
   const bool is_long_row = first + 1 == plan.loops.size() && plan.loops[first].size > kNarrow;
   if (first == plan.loops.size() || is_long_row) return found;
 

@@ -1,8 +1,8 @@
-// Sums over loops of a few iterations, inside of or between loops over elements of out.
+// Sums over loops of a few iterations, inside or between loops over elements of out.
 //
-// One call of a kernel for each of these sums would cost more than its products. Instead the loops count as loops over
-// outputs at first: products, and sums over the other loops, are computed in long runs. The results, in groups that
-// belong to a few elements of out, are folded.
+// Calling a kernel for each of these sums would cost more than its products. Instead, these loops are first treated as
+// loops over outputs, so products and sums over the other loops are computed in long runs. Then groups of results,
+// which belong to a few elements of out, are folded.
 
 #ifndef TF_CG_OPS_CC_LIB_SHORT_SUMS_H_
 #define TF_CG_OPS_CC_LIB_SHORT_SUMS_H_
@@ -15,17 +15,17 @@
 namespace tf_cg_ops {
 
 struct ShortSums {
-  // The loops of a group, outermost first; those that are folded have `out` 0. There are none if nothing is folded.
+  // The loops of a group, outermost first; folded loops have `out` 0. Empty if nothing is folded.
   std::vector<Loop> loops;
   int64_t group_size = 1;   // Numbers in a group before it is folded.
-  int64_t folded_size = 1;  // Elements of out that it becomes.
+  int64_t folded_size = 1;  // Elements of out after folding.
   ContractionPlan plan;     // Of the numbers before they are folded.
 };
 
 // Finds the short sums of a plan whose elements have `reals` real numbers each.
 ShortSums FindShortSums(const ContractionPlan& plan, int reals);
 
-// Folds groups that follow one another, in place.
+// Folds consecutive groups in place.
 template <typename Sum>
 void Fold(const ShortSums& short_sums, int reals, int64_t groups, Sum* sums);
 

@@ -1,7 +1,7 @@
 // Vectors of TF_CG_OPS_VECTOR_BYTES: loads, products and stores. Only block_kernels_inl.h includes this file, once for
 // each instruction set.
 
-// Vectors of W, the type of products (W = Product) or sums (W = Sum): float or double.
+// Vectors of W, the type of products or sums (float or double).
 template <typename W>
 struct VectorOf {
   typedef W Type __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
@@ -10,7 +10,7 @@ struct VectorOf {
 template <typename W>
 using Vector = typename VectorOf<W>::Type;
 
-// Types of half the size, of which conversion makes a full vector.
+// Types of half the size, which are converted to a full vector.
 typedef float FloatsToWiden __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
 typedef uint16_t Bits16 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES / 2)));
 typedef uint32_t Bits32 __attribute__((vector_size(TF_CG_OPS_VECTOR_BYTES)));
@@ -37,7 +37,7 @@ inline To BitCast(From from) {
 }
 
 // Conversions between lanes of different sizes, for which GCC would compile __builtin_convertvector to several
-// instructions. (Those of AVX-512 are masked with all lanes: GCC warns in its header of the unmasked form.)
+// instructions. (The AVX-512 ones are masked with all lanes, because GCC warns about the unmasked form in its header.)
 #if TF_CG_OPS_VECTOR_BYTES == 64
 inline Vector<double> Widened(FloatsToWiden v) {
   return BitCast<Vector<double>>(_mm512_maskz_cvtps_pd(0xff, BitCast<__m256>(v)));
@@ -124,7 +124,7 @@ inline void Store(Vector<float> v, Half* to) {
   StoreAs(_mm256_cvtps_ph(BitCast<__m256>(v), _MM_FROUND_TO_NEAREST_INT), to);
 }
 #else
-// With integers wherever a float may be subnormal: TensorFlow's threads flush such floats to zero.
+// Computes with integers where a float could be subnormal, because TensorFlow's threads flush such floats to zero.
 inline void Load(const Half* from, Vector<float>* to) {
   const Bits32 bits = Widened(LoadAs<Bits16>(from));
   const Bits32 magnitude = (bits & 0x7fff) << 13;
@@ -147,7 +147,7 @@ inline void Store(Vector<float> v, Half* to) {
   const Bits32 is_small = BitCast<Bits32>(BitCast<Int32>(magnitude) < (113 << 23));
   // Rounds to nearest, ties to even, with the new bias.
   const Bits32 normal = (magnitude - ((127u - 15u) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 aligns the last place of a subnormal half with that of a float, so the addition rounds.
+  // Adding 0.5 aligns the last place of a subnormal half with the last place of a float, so the addition rounds.
   const Bits32 half = Bits32{} + (126u << 23);
   const Bits32 small = BitCast<Bits32>(BitCast<Vector<float>>(magnitude) + BitCast<Vector<float>>(half)) - half;
   Bits32 result = Select(is_small, small, normal);
@@ -191,7 +191,7 @@ inline void Stream(V v, R* to) {
   __builtin_memcpy(to, values, sizeof(values));
 }
 
-// One row of an operand, as vectors of W. `is_row` is that of Strided. Complex numbers are pairs of lanes.
+// One row of an operand, as vectors of W. `is_row` as in Strided. Complex numbers are pairs of lanes.
 template <typename T, typename W, bool is_row>
 class Row {
  public:
@@ -265,7 +265,7 @@ template <int... lanes>
 struct LanesUpTo<0, lanes...> : Lanes<lanes...> {};
 
 // The products of a with b, or with the conjugate of b. operator* of std::complex would call a function that corrects
-// infinities and takes several times as long; NumPy does not correct them either.
+// infinities, which takes several times as long. NumPy does not correct them either.
 template <typename T, bool conjugate, typename W>
 inline Vector<W> Product(Vector<W> a, Vector<W> b) {
   if constexpr (Arithmetic<T>::kReals == 1) {

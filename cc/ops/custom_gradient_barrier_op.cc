@@ -23,10 +23,10 @@ REGISTER_OP("CustomGradientBarrier")
     .Doc(R"doc(
 Returns the values unchanged, after the other tensors have been computed.
 
-It makes a recomputation happen: TensorFlow's graph optimizer neither moves ops
-that depend on the outputs ahead of those tensors, nor merges them with ops that
-depend on the values. The outputs share the buffers of the values, except under
-XLA, where they depend on an element of each of those tensors.
+It keeps a recomputation from being optimized away: TensorFlow's graph optimizer
+neither runs ops that depend on the outputs before those tensors, nor merges them
+with ops that depend on the values. The outputs share the buffers of the values,
+except under XLA, where they depend on an element of each of those tensors.
 
 values: The values.
 after: The tensors to wait for.

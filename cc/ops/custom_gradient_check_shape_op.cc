@@ -14,8 +14,8 @@ using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-// Merges two shapes; returns whether they may be equal. TensorFlow's Merge would also record that they are equal, and
-// then its optimizer would remove this op, which has yet to check that.
+// Merges two shapes; returns whether they can be equal. TensorFlow's Merge would also record that they are equal, so
+// its optimizer would remove this op before it has checked that.
 bool Merge(InferenceContext* context, ShapeHandle a, ShapeHandle b, ShapeHandle* both) {
   if (!context->RankKnown(a) || !context->RankKnown(b)) {
     *both = context->RankKnown(a) ? a : b;

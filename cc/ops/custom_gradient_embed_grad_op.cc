@@ -46,7 +46,7 @@ REGISTER_OP("CustomGradientEmbedGrad")
     .Attr("all_axes: bool = false")
     .SetShapeFn(CustomGradientEmbedGradShape)
     .Doc(R"doc(
-The gradient of the form sum(conj(fx) * gx * x) with respect to one operand.
+Returns the gradient of sum(conj(fx) * gx * x) with respect to one operand.
 
 The operands are aligned and broadcast as in CustomGradientEmbed. The product of
 two of them is summed to the shape of the third, in one pass; sums of 16-bit
@@ -57,7 +57,7 @@ types are float. The product is
 - fx * conj(x) with wrt = 'gx';
 - gx * x with wrt = 'fx'.
 
-The gradients of this op are this op again, so it has derivatives of every
+Its own gradients are also computed by this op, so it has derivatives of every
 order.
 
 lhs: The first of fx, gx and x that is not wrt.

@@ -40,26 +40,26 @@ REGISTER_OP("CustomGradientEmbed")
     .Doc(R"doc(
 Returns fx unchanged, with gx as its derivative with respect to x.
 
-The output shares fx's buffer: the forward pass moves no data. For an upstream
+The output shares fx's buffer, so the forward pass moves no data. For an upstream
 gradient dy, the gradient with respect to x[i] is the vector-Jacobian product
 sum(dy * conj(gx[i])), broadcast and then summed down to the shape of x[i].
 
 Let F, G and X be the shapes of fx, gx[i] and x[i], A the event dimensions that
 `axis` names, and S the shape X without A. fx has the dimensions of S. gx[i] has
-those of X if its rank is at least that of x[i], and otherwise those of S.
-Operands with the dimensions of S get a dimension of size 1 at each position of
-A; all are aligned from the right, as in NumPy. Let B be the shape that they
-broadcast to: F must be B without A, or a scalar if B equals X.
+the dimensions of X if its rank is at least the rank of x[i], otherwise the
+dimensions of S. Operands with the dimensions of S get a dimension of size 1 at
+each position of A; all are aligned from the right, as in NumPy. Let B be the
+shape that they broadcast to: F must be B without A, or a scalar if B equals X.
 
 fx: The value.
 gx: The derivatives, one for each x.
 x: The inputs that the derivatives are with respect to.
 h: fx, bit for bit.
 fx_gx_manually_stopped: If false, no gradient of any order flows into fx and gx.
-  If true, the derivatives of every order are those of
+  If true, derivatives of every order are computed as for
   fx + gx * (x - stop_gradient(x)).
-axis: The event dimensions of x: those of one function's input. Negative values
-  count from the end.
+axis: The event dimensions of x, which one function takes as its input. Negative
+  values count from the end.
 all_axes: If true, all dimensions of x are event dimensions, and axis must be
   empty.
 )doc");

@@ -23,7 +23,7 @@ REGISTER_OP("CustomGradientRefusal")
     .Doc(R"doc(
 Fails when it runs.
 
-It replaces a gradient that TensorFlow would silently compute wrongly.
+It replaces a gradient for which TensorFlow would silently compute wrong numbers.
 
 inputs: The inputs of the gradient.
 outputs: Never computed.

@@ -10,7 +10,7 @@ using ::tensorflow::shape_inference::InferenceContext;
 absl::Status CustomGradientRuleShape(InferenceContext* context) {
   for (int i = 0; i < context->num_outputs(); ++i) {
     context->set_output(i, context->input(i));
-    // The shapes and types inside of variants and resources; null for other tensors.
+    // The shapes and types inside variants and resources; null for other tensors.
     if (const auto* handles = context->input_handle_shapes_and_types(i); handles != nullptr) {
       context->set_output_handle_shapes_and_types(i, *handles);
     }
@@ -54,8 +54,8 @@ rule: The gradient rule: a function of the upstream gradients of the
 differentiated_results: The positions of the results that have an upstream
   gradient.
 differentiated_inputs: The positions of the inputs that have a gradient.
-sliced_inputs: The positions of the inputs with a gradient that consists of
-  slices along the first dimension.
+sliced_inputs: The positions of the inputs whose gradient consists of slices
+  along the first dimension.
 variable_captures: The positions of the captures that are values of variables.
   A gradient that is computed in Python reads these variables again.
 function_name: The name of the function in error messages.

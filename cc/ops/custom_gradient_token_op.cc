@@ -17,7 +17,7 @@ absl::Status CustomGradientTokenShape(InferenceContext* context) {
 
 }  // namespace
 
-// Stateful: two of them must not be merged into one.
+// Stateful, because two of them must not be merged into one.
 REGISTER_OP("CustomGradientToken")
     .Input("shape: int64")
     .Output("token: variant")
@@ -25,16 +25,16 @@ REGISTER_OP("CustomGradientToken")
     .SetIsStateful()
     .SetShapeFn(CustomGradientTokenShape)
     .Doc(R"doc(
-Makes a token: a scalar that nothing can read, with numbers of its own.
+Makes a token: a scalar that nothing can read, with unique numbers.
 
-The program keeps under the numbers what belongs to a run of the graph, but is no
-tensor, such as the residuals of a Python function. It drops them when the last
-copy of the token is gone: with the tape, the loop or the run that held it,
-however that ends.
+Under these numbers, the program keeps objects that belong to a run of the graph
+but are not tensors, such as the residuals of a Python function. It drops them
+when the last copy of the token is gone, with the tape, the loop or the run that
+held it.
 
 shape: The shape of the numbers: a scalar for one, a batch for tf.vectorized_map.
 token: The token.
-ids: The numbers, which no other token of this process has.
+ids: The numbers, which are unique in this process.
 )doc");
 
 }  // namespace tf_cg_ops

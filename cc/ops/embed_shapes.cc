@@ -17,7 +17,7 @@ std::optional<Dims> ToDims(InferenceContext* context, ShapeHandle shape) {
 
 absl::Status ShapeFromTensor(InferenceContext* context, int input, const std::string& api, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
-  // No tensor has more dimensions, and TensorFlow's optimizer ends the process if an output claims more.
+  // No tensor has more dimensions, and TensorFlow's optimizer crashes if an output claims more.
   const int highest = tensorflow::TensorShape::MaxDimensions();
   if (context->RankKnown(*shape) && context->Rank(*shape) > highest) {
     return absl::InvalidArgumentError(ShapeOfTooHighARank(api, context->Rank(*shape), highest));

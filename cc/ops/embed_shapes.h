@@ -1,4 +1,4 @@
-// Common parts of the shape functions.
+// What the shape functions share.
 
 #ifndef TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
 #define TF_CG_OPS_CC_OPS_EMBED_SHAPES_H_
@@ -15,7 +15,7 @@ namespace tf_cg_ops {
 std::optional<Dims> ToDims(tensorflow::shape_inference::InferenceContext* context,
                            tensorflow::shape_inference::ShapeHandle shape);
 
-// The shape that an input of the op `api` holds; dimensions may be unknown while tracing.
+// The shape in an input of the op `api`; dimensions can be unknown while tracing.
 absl::Status ShapeFromTensor(tensorflow::shape_inference::InferenceContext* context, int input, const std::string& api,
                              tensorflow::shape_inference::ShapeHandle* shape);
 

@@ -10,7 +10,7 @@
 namespace tf_cg_ops {
 
 bool PassesAreDisabled() {
-  // Once: the program may set variables while threads of TensorFlow prepare graphs.
+  // Once, because the program can set variables while TensorFlow's threads prepare graphs.
   static const bool are_disabled = [] {
     bool is_set = false;
     const absl::Status status = tensorflow::ReadBoolFromEnvVar("TF_CG_OPS_DISABLE_PASSES", false, &is_set);
@@ -43,7 +43,7 @@ bool OpSearch::Finds(const Key& key) {
       unread.push_back(one);
     }
   }
-  // Only once all of them are read: an answer must not depend on the order.
+  // Only after all of them are read, because an answer must not depend on the order.
   while (!with_op.empty()) {
     const Key function = with_op.back();
     with_op.pop_back();

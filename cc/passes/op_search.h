@@ -10,15 +10,15 @@
 
 namespace tf_cg_ops {
 
-// Whether TF_CG_OPS_DISABLE_PASSES switches the graph passes off, as it was set before the first graph. An invalid
-// value counts as not set.
+// Whether TF_CG_OPS_DISABLE_PASSES switches the graph passes off. It is read before the first graph; an invalid value
+// counts as not set.
 bool PassesAreDisabled();
 
 bool IsFunctionCall(const std::string& op);
 bool IsLoopOrConditional(const std::string& op);
 
 // Searches the functions of a library for ops with custom gradients, each function once. Functions from malformed files
-// may call each other in rings, and in chains of any length.
+// can call each other in rings, and in chains of any length.
 class OpSearch {
  public:
   explicit OpSearch(const tensorflow::FunctionLibraryDefinition& library) : library_(library) {}

@@ -1,6 +1,6 @@
-// Makes inference free of cost: before a graph runs, this pass replaces each op with a custom gradient by an identity
-// of its values, so that TensorFlow prunes the gradient-only inputs. Gradients that the program computes are ops of the
-// graph by then and read their inputs themselves.
+// Makes custom gradients cost nothing in inference: before a graph runs, this pass replaces each op with a custom
+// gradient by an identity of its values, so that TensorFlow prunes the gradient-only inputs. Gradients that the program
+// computes are already ops of the graph, and read their inputs themselves.
 //
 // Input i of such an op is the value of output i. All further inputs are gradient-only: gx and x, or what a rule reads.
 //
@@ -9,12 +9,13 @@
 //         +--> g ----> gx ---------+ |                                         :  control edge
 //              read of a variable ---+                     read of a variable .:
 //
-// Only gradient-only inputs depend on g, and g has no effects: nothing runs it any more. The read has effects: it must
-// still happen before whatever reads y, so the identity waits for it. Whether y is computed at all must not change: an
-// op stays if a gradient-only input depends on control flow, such as a Switch, that the value does not depend on.
+// Only gradient-only inputs depend on g, and g has no side effects, so it no longer runs. The read has side effects: it
+// must still happen before whatever reads y, so the identity waits for it. Whether y is computed at all must not
+// change, so an op stays if a gradient-only input depends on control flow, such as a Switch, that the value does not
+// depend on.
 //
 // The pass sees every graph of every program that imports the library. It returns early if none of this library's ops
-// can run, changes only simple cases, and cannot fail: it keeps every op in doubt.
+// can run, changes only simple cases, and cannot fail: if in doubt, it keeps an op.
 
 #include <algorithm>
 #include <functional>
@@ -54,7 +55,7 @@ using ::tensorflow::NodeDef;
 // A limit on the steps for all ops of a graph. A control edge costs TensorFlow more than a step here.
 constexpr int64_t kMaxSteps = 10'000'000, kStepsOfEdge = 100;
 
-// A limit for functions from malformed files, which may call each other in long chains.
+// A limit for functions from malformed files, which can call each other in long chains.
 constexpr int kMaxFunctionDepth = 64;
 
 bool TakesOrReturnsReference(const Node& node) {
@@ -63,26 +64,26 @@ bool TakesOrReturnsReference(const Node& node) {
   return std::any_of(inputs.begin(), inputs.end(), is_ref) || std::any_of(outputs.begin(), outputs.end(), is_ref);
 }
 
-// Marks a read of a variable whose value goes to a CustomGradientRule alone: nothing else sees when it ran.
+// Marks a read of a variable whose value only a CustomGradientRule uses: nothing else sees when it ran.
 constexpr char kReadForRule[] = "_tf_cg_ops_read_for_rule";
 
-// Whether running the node has no effect but its outputs.
+// Whether the node has no side effects.
 bool IsPure(const Node& node) {
   const bool is_read_for_rule = node.type_string() == "ReadVariableOp" && node.attrs().Find(kReadForRule) != nullptr;
   return !node.op_def().is_stateful() || node.IsArg() || node.type_string() == "VarHandleOp" || is_read_for_rule;
 }
 
-// Whether an identity need not have the node as an input, provided it waits for the node if that has effects.
+// Whether the identity does not need the node as an input, provided it waits for the node if that has side effects.
 bool MayBeDropped(const Node& node) {
   // A Merge runs if one of its inputs runs.
   if (node.IsControlFlow() || TakesOrReturnsReference(node)) return false;
   const bool is_function = node.IsFunctionCall() && !node.IsPartitionedCall();
   const bool runs_functions = node.IsFunctionCall() || node.IsIfNode() || node.IsWhileNode() || node.IsCaseNode();
-  // The declaration of a function does not tell what its body does, and TensorFlow may prune the body.
+  // A function's declaration does not say what its body does, and TensorFlow can prune the body.
   return !is_function && (!runs_functions || IsPure(node));
 }
 
-// Decides for the ops of a graph whether their gradient-only inputs may be pruned.
+// Decides for the ops of a graph whether their gradient-only inputs can be pruned.
 class GradientOnlyInputs {
  public:
   explicit GradientOnlyInputs(const Graph& graph) : position_(graph.num_node_ids(), -1) {
@@ -91,8 +92,8 @@ class GradientOnlyInputs {
     for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]->id()] = static_cast<int>(i);
   }
 
-  // Whether the op may become an identity. Each of its outputs then runs whenever its value does. The identity has to
-  // wait for `effects`: nodes with effects that only gradient-only inputs depend on.
+  // Whether the op can become an identity, so that each of its outputs runs whenever its value does. The identity has
+  // to wait for `effects`: nodes with side effects that only gradient-only inputs depend on.
   bool MayBePruned(const Node& op, std::set<Node*>* effects) {
     if (op.num_inputs() < op.num_outputs()) return false;
     for (int output = 0; output < op.num_outputs(); ++output) {
@@ -105,9 +106,9 @@ class GradientOnlyInputs {
   // The position of a node in the order, and the output of a Switch, since only one of its outputs runs.
   using Position = std::pair<int, int>;
 
-  // Whether the output depends on its own value only, apart from `effects`. Goes from the last node to the first, so
-  // that it knows all paths from a node when it reaches the node. Ends when no node is left that only gradient-only
-  // inputs depend on, so it does not walk a chain of ops to its start for each op.
+  // Whether the output depends only on its own value, apart from `effects`. Goes from the last node to the first, so
+  // that it knows all paths from a node when it reaches the node. Stops when all remaining nodes are needed anyway, so
+  // it does not walk a chain of ops to its start for each op.
   bool DependsOnValueOnly(const Node& op, int output, std::set<Node*>* effects) {
     std::map<Position, bool, std::greater<Position>> left;  // Whether only gradient-only inputs depend on it.
     int num_gradient_only = 0;
@@ -152,7 +153,7 @@ class GradientOnlyInputs {
   int64_t steps_ = 0;
 };
 
-// Replaces the op by an identity of the same name, device and colocation: it may be fed and fetched.
+// Replaces the op by an identity with the same name, device and colocation, because it can be fed and fetched.
 bool ReplaceByIdentity(Node* op, const std::set<Node*>& effects, Graph* graph) {
   NodeDef def;
   for (const auto& [name, value] : op->attrs()) {
@@ -171,8 +172,8 @@ bool ReplaceByIdentity(Node* op, const std::set<Node*>& effects, Graph* graph) {
   return true;
 }
 
-// Prunes a graph and copies of the functions that it runs. The functions themselves stay as they are, since gradients
-// and saved models may need them.
+// Prunes a graph and copies of the functions that it runs. The functions themselves do not change, because gradients
+// and saved models can need them.
 class Pruner {
  public:
   Pruner(Graph* graph, FunctionLibraryDefinition* library) : graph_(graph), library_(library), search_(*library) {}
@@ -205,7 +206,7 @@ class Pruner {
     return pruned;
   }
 
-  // Whether TensorFlow does not inline the function: XLA compiles it, and drops unused values, or it is called, and
+  // Whether TensorFlow does not inline the function. Then XLA compiles it and drops unused values, or it is called, and
   // this pass will see its graph.
   static bool IsNotInlined(const tensorflow::AttrSlice& attributes) {
     bool is_set = false;
@@ -238,7 +239,7 @@ class Pruner {
 
   // The name of the pruned copy of the function, or of the function itself if there is nothing to prune.
   std::string Pruned(const std::string& function, int depth) {
-    if (depth >= kMaxFunctionDepth && pruned_.count(function) == 0) return function;  // Another chain may be shorter.
+    if (depth >= kMaxFunctionDepth && pruned_.count(function) == 0) return function;  // Another chain can be shorter.
     const auto [known, is_new] = pruned_.emplace(function, function);
     if (is_new && search_.FindsOpIn(function)) {
       std::string copy;
@@ -268,7 +269,7 @@ class Pruner {
     TF_RETURN_IF_ERROR(tensorflow::GraphToFunctionDef(*body->graph, name, control_output, &changed));
     *changed.mutable_attr() = old.attr();
     changed.mutable_signature()->set_is_stateful(old.signature().is_stateful());
-    // The graph of a session has a library of its own. The lowering of conditionals looks functions up in both.
+    // A session's graph has its own library. When TensorFlow lowers conditionals, it looks functions up in both.
     if (&graph_->flib_def() != library_) TF_RETURN_IF_ERROR(graph_->mutable_flib_def()->AddFunctionDef(changed));
     TF_RETURN_IF_ERROR(library_->AddFunctionDef(std::move(changed)));
     *copy = name;
@@ -281,8 +282,8 @@ class Pruner {
   std::map<std::string, std::string> pruned_;
 };
 
-// Whether the graph is a single op of eager mode, which TensorFlow runs as a function of such a name. The op stays,
-// since it checks the shapes.
+// Whether the graph is a single op of eager mode, which TensorFlow runs as a function with such a name. The op stays,
+// because it checks the shapes.
 bool IsEagerOp(const GraphOptimizationPassOptions& options) {
   return options.function_def != nullptr && options.function_def->signature().name().rfind("__wrapped__", 0) == 0;
 }
@@ -297,7 +298,7 @@ class PruneGradients : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// Before TensorFlow inlines calls, loops and conditionals in phase 10: inside of a function, no node runs
+// Before TensorFlow inlines calls, loops and conditionals in phase 10, so that no node of a function runs
 // conditionally.
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 9, PruneGradients);
 

@@ -1,7 +1,7 @@
-// Without Python, TensorFlow has no gradients of loops and conditionals, and silently returns zeros for some. This pass
-// replaces the node of such a gradient, if it would lose a custom gradient, by one that fails when it runs. Other nodes
-// do not fail. Whoever trains a SavedModel with the loader of TensorFlow 1 or from C (TF_AddGradients) needs it: a loop
-// around a custom gradient would have zeros for its gradient there, without an error.
+// Without Python, TensorFlow cannot differentiate loops and conditionals, and silently returns zeros for some. If such
+// a gradient would lose a custom gradient, this pass replaces its node by one that fails when it runs; other nodes do
+// not fail. You need this if you train a SavedModel with the loader of TensorFlow 1 or from C (TF_AddGradients): there,
+// a loop around a custom gradient would get a zero gradient without an error.
 
 #include <string>
 #include <utility>
@@ -22,8 +22,8 @@ namespace {
 using ::tensorflow::Graph;
 using ::tensorflow::Node;
 
-// The function that the node differentiates, directly or as a call, which is how TF_AddGradients names it. Empty if
-// there is none.
+// The function that the node differentiates, either directly or as a call, as TF_AddGradients does. Empty if there is
+// none.
 std::string DifferentiatedFunction(const Node& node) {
   tensorflow::NameAttrList function;
   if (!tensorflow::GetNodeAttr(node.attrs(), "f", &function).ok()) return "";

@@ -8,7 +8,7 @@ namespace tf_cg_ops {
 
 // Replaces the node by one of `def`, which gets its name, requested device and stack trace, its first `num_inputs`
 // inputs, its control inputs and all its outputs. Returns the new node. If TensorFlow refuses that, logs the reason and
-// returns null; the graph is then unchanged.
+// returns null, without changing the graph.
 tensorflow::Node* ReplaceNode(tensorflow::Node* node, tensorflow::NodeDef def, int num_inputs,
                               tensorflow::Graph* graph);
 

@@ -6,9 +6,9 @@
 #include "absl/base/config.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-// The header has checks that log an int or an unsigned long, by two instances of a template that TensorFlow's library
-// exports. Before 2.21 it exports them under the names that Clang 18 gives them, which other compilers do not ask for.
-// The macros with the version of TensorFlow are empty since 2.20, but absl has one.
+// The header has checks that log an int or an unsigned long, with two instances of a template that TensorFlow's library
+// exports. Before 2.21 it exports them under Clang 18's names, which other compilers do not look for. The macros with
+// TensorFlow's version are empty since 2.20, but absl has one.
 #if ABSL_LTS_RELEASE_VERSION < 20250814
 #include "absl/log/internal/log_message.h"
 

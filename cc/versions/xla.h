@@ -5,9 +5,9 @@
 
 #include "cc/versions/tma_metadata.h"  // Before the others.
 
-// xla_op_kernel.h includes the headers of XLA's compiler and clients, which take as long to compile as all the rest,
-// and uses pointers to their classes only. Their include guards skip them. A version of TensorFlow that names a guard
-// differently includes the header after all.
+// xla_op_kernel.h includes the headers of XLA's compiler and clients, which take as long to compile as everything else,
+// but only uses pointers to their classes. Defining their include guards skips them. If a version of TensorFlow names a
+// guard differently, the header is included after all.
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_COMPILER_H_
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_CONTEXT_H_
 #define XLA_CLIENT_CLIENT_H_

@@ -1,4 +1,4 @@
-// The XLA kernels, all in one file, since TensorFlow's headers for them take long to compile.
+// All XLA kernels are in one file, because TensorFlow's headers for them take long to compile.
 
 #include <algorithm>
 #include <string>
@@ -19,7 +19,7 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::XlaOpKernel;
 using ::tensorflow::XlaOpKernelContext;
 
-// The shape of an input; of a size that XLA knows only by its upper bound, the bound.
+// The shape of an input. If XLA knows only the upper bound of a size, that bound.
 absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
   absl::StatusOr<xla::Shape> shape = context->InputXlaShape(index);
   TF_RETURN_IF_ERROR(shape.status());
@@ -27,8 +27,8 @@ absl::Status GetDims(XlaOpKernelContext* context, int index, Dims* dims) {
   return absl::OkStatus();
 }
 
-// Checks that a tensor with these dimensions can hold a shape. Call it before reading the tensor: TensorFlow ends the
-// process if the tensor holds more dimensions than a shape may have.
+// Checks that a tensor with these dimensions can hold a shape. Call it before reading the tensor: TensorFlow crashes if
+// the tensor holds more dimensions than a shape can have.
 absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
   if (dims.size() != 1) return absl::InvalidArgumentError(ShapeIsNotAVector(api, dims.size()));
   const int highest = TensorShape::MaxDimensions();
@@ -36,7 +36,7 @@ absl::Status CheckHoldsShape(const std::string& api, const Dims& dims) {
   return absl::OkStatus();
 }
 
-// Forwards the results; the rule was already inlined into each gradient. It forwards TensorFlow's tensors, since XLA's
+// Forwards the results; the rule was already inlined into each gradient. Forwards TensorFlow's tensors, because XLA's
 // builder cannot represent handles of variables.
 class CustomGradientRuleXlaOp : public XlaOpKernel {
  public:
@@ -99,8 +99,8 @@ class CustomGradientCheckShapeXlaOp : public XlaOpKernel {
     OP_REQUIRES_OK(context, GetDims(context, 0, &gradient));
     OP_REQUIRES_OK(context, GetDims(context, 1, &shape));
     OP_REQUIRES_OK(context, CheckHoldsShape(kCheckShapeOp, shape));
-    // In a loop, a shape that is unknown while tracing comes from a tensor list, and XLA does not know its value. XLA
-    // itself rejects most gradients of a wrong shape there, since loop variables must keep their shapes.
+    // In a loop, a shape that is unknown while tracing comes from a tensor list, so XLA does not know its value. XLA
+    // itself rejects most gradients of a wrong shape there, because loop variables must keep their shapes.
     if (context->ConstantInputAsIntVector(1, &expected).ok()) {
       TensorShape unused;  // Rejects invalid sizes.
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(expected, &unused));
@@ -226,7 +226,7 @@ REGISTER_XLA_OP(Name("CustomGradientBarrier"), CustomGradientBarrierXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientCheckShape"), CustomGradientCheckShapeXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientEmbed"), CustomGradientEmbedXlaOp);
 REGISTER_XLA_OP(Name("CustomGradientEmbedGrad").CompileTimeConstantInput("shape"), CustomGradientEmbedGradXlaOp);
-// Captures may be resources and variants, which only the rule reads.
+// Captures can be resources and variants, which only the rule reads.
 REGISTER_XLA_OP(Name("CustomGradientRule").AllowResourceTypes().AllowVariantTypes(), CustomGradientRuleXlaOp);
 
 }  // namespace

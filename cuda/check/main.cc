@@ -1,5 +1,5 @@
-// Checks every kernel against the CPU, and times it against a yardstick that moves as many bytes: a kernel that only
-// reads for sums, and a copy within the device for everything else. It needs a GPU and nvcc, but no TensorFlow: `make
+// Checks every kernel against the CPU, and times it against a yardstick that moves as many bytes: for sums, a kernel
+// that only reads; for everything else, a copy on the device. It needs a GPU and nvcc, but not TensorFlow: `make
 // cuda-check`.
 
 #include <cuda_runtime.h>
@@ -25,12 +25,12 @@
 namespace tf_cg_ops::cuda::check {
 namespace {
 
-// The required fraction of the yardstick's speed, and the least bytes that it is required for: fewer fit into the
-// caches of a GPU.
+// The required fraction of the yardstick's speed, and from how many bytes on it is required: fewer fit into a GPU's
+// caches.
 constexpr double kTarget = 0.92;
 constexpr int64_t kTargetBytes = int64_t{256} << 20;
 
-// The bytes of the largest operand that is compared: the reference takes too long for larger ones.
+// Only operands of up to this number of bytes are compared, because the reference takes too long for larger ones.
 constexpr int64_t kLargestChecked = int64_t{64} << 20;
 
 struct Options {
@@ -307,7 +307,7 @@ void ForEachType(const F& run) {
 int Main(const Options& options) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "cuda_check: there is no GPU here; expected one that the driver knows.\n");
+    std::fprintf(stderr, "cuda_check: the driver finds no GPU.\n");
     return 2;
   }
   cudaDeviceProp properties;
@@ -367,8 +367,8 @@ int main(int argc, char** argv) {
       options.only = argv[++i];
     } else {
       std::fprintf(stderr,
-                   "cuda_check: wrong argument %s; expected --quick (small sizes, timed once), --only TEXT (the cases "
-                   "with it in their names) or --csv FILE (the times, for programs).\n",
+                   "cuda_check: unknown argument %s. Pass --quick (small sizes, timed once), --only TEXT (cases whose "
+                   "names have it) or --csv FILE (where to write times for programs).\n",
                    argv[i]);
       return 2;
     }

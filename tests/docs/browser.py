@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol over two pipes.
+"""A headless Chromium, driven through its DevTools protocol over two pipes.
 
 Selenium would need a driver of exactly the browser's version, and Playwright brings Node.js and 45 MB. The protocol
 itself is JSON with a zero byte after each message, so it needs neither a package nor a port.

@@ -82,6 +82,8 @@ def test_the_reference_shows_every_public_name_and_no_private_one(site):
     assert [name for name in shown if "._" in name] == []
     for heading in ("Parameters:", "Returns:", "Raises:"):
         assert f'<span class="doc-section-title">{heading}</span>' in text
+    assert '<p class="formula"><span>dx = <b>sum_to_shape_of_x</b>(dy · <b>conj</b>(gx))</span></p>' in text
+    assert "<sup>nondiff" not in text
     # An unknown section; a table, a list of arguments and an example that were taken for paragraphs.
     for left_over in ("<details", "|--", "Call arguments:\n", "<p>&gt;&gt;&gt;", "<blockquote>"):
         assert left_over not in text, left_over
@@ -151,6 +153,39 @@ def test_no_page_overflows_or_fails_and_links_lead_somewhere(site, tab):
     seen = {page: of for page, (_, of) in looks.items()}
     assert sum(len(of["links"]) for of in seen.values()) > 500
     assert dead_links(origin, seen, files) == []
+
+
+# How far the head of the support matrix is below the bar of the page, at the end of the page and of the matrix.
+HEAD = """(() => {
+  window.scrollTo(0, document.body.scrollHeight)
+  document.querySelector("div.matrix").scrollTo(9999, 9999)
+  const [bar, head] = [".md-header", ".matrix th"].map(selector => document.querySelector(selector).getBoundingClientRect())
+  return [head.top - bar.bottom, head.left]
+})()"""
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_head_and_the_first_column_of_the_support_matrix_stay_in_view(width, site, tab):
+    with serve(site) as origin:
+        tab.open(origin + "modes.html")
+        tab.resize(width)
+        below_the_bar, left = tab.run(HEAD)
+    assert 0 <= below_the_bar < 100
+    assert 0 <= left < width / 3
+
+
+@in_a_browser
+def test_signatures_fit_on_a_narrow_screen(site, tab):
+    with serve(site) as origin:
+        for page in sorted(path.name for path in site.glob("reference/*.html")):
+            tab.open(f"{origin}reference/{page}")
+            tab.resize(NARROW)
+            scrolling = [element for problem, element in tab.run(LAYOUT) if problem == "scrolls"]
+            signatures = tab.run(
+                "[...document.querySelectorAll('.doc-signature code')].map(e => e.textContent.slice(0, 20))"
+            )
+            assert [s for s in scrolling if any(f'"{name}' in s for name in signatures)] == []
 
 
 FAULTS = """<!doctype html>

@@ -15,10 +15,10 @@ from ..support.tensors import ones
 
 pytestmark = pytest.mark.core
 
-CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy: check those of fx, gx and x."
+CHECK_SHAPES = "Shapes are aligned from the right, as in NumPy. Check the shapes of fx, gx and x."
 FORGOTTEN = "If each element of fx is a function of several elements of x, name their dimensions with axis."
 KEEPDIMS = "If fx was reduced with keepdims=True, drop the dimensions of axis from it."
-JACOBIAN = "If gx is a Jacobian, of the shape of fx followed by that of x, pass axis=None."
+JACOBIAN = "If gx is a Jacobian, with the shape of fx followed by the shape of x, pass axis=None."
 PER_EXAMPLE = (
     "Shapes are aligned from the right: if gx is a Jacobian for each example, [batch, outputs, inputs], give x a "
     "dimension of size 1 for the outputs, as in x[:, None, :]."
@@ -46,13 +46,12 @@ def of_misfit(shapes, expected, hint):
     found = f"got fx of shape {fx}, gx of shape {gx} and x of shape {x}, with axis {axis}. {hint}"
     if expected is None:
         return (
-            "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 once fx and gx are "
-            f"aligned with x, {found}"
+            "embed_gradient: the shapes must broadcast together, with sizes that are equal or 1 once fx and gx are aligned "
+            f"with x, {found}"
         )
     expected = str(expected).replace(" ", "")
     return (
-        f"embed_gradient: fx has the wrong shape; expected {expected} (the broadcast shape without the dimensions of axis), "
-        f"{found}"
+        f"embed_gradient: fx must have shape {expected} (the broadcast shape without the dimensions of axis), {found}"
     )
 
 
@@ -60,23 +59,20 @@ def of_misfit(shapes, expected, hint):
 SHAPES = {name: (row[0], of_misfit(*row)) for name, row in MISFITS.items()} | {
     "axis_too_large": (
         ([3], [3, 2], [3, 2], 2),
-        "embed_gradient: axis names no dimension of x; expected a value in [-2, 2) for x of shape [3,2], got 2. "
-        + NAME_DIMENSIONS,
+        "embed_gradient: axis must be in [-2, 2) for x of shape [3,2], got 2. " + NAME_DIMENSIONS,
     ),
     "axis_too_small": (
         ([3], [3, 2], [3, 2], [0, -3]),
-        "embed_gradient: axis names no dimension of x; expected a value in [-2, 2) for x of shape [3,2], got -3. "
-        + NAME_DIMENSIONS,
+        "embed_gradient: axis must be in [-2, 2) for x of shape [3,2], got -3. " + NAME_DIMENSIONS,
     ),
     "axis_of_a_scalar": (
         ([3], [3], [], 0),
-        "embed_gradient: axis names no dimension of x; expected no axis, since x is a scalar, got 0. "
-        + NAME_DIMENSIONS,
+        "embed_gradient: axis must be empty, because x is a scalar, got 0. " + NAME_DIMENSIONS,
     ),
     "axis_twice": (
         ([3], [3, 2], [3, 2], [1, -1]),
-        "embed_gradient: axis names dimension 1 of x twice; expected each dimension of shape [3,2] at most once, got "
-        "[1,-1]. Remove one of the two.",
+        "embed_gradient: axis must name each dimension of x at most once, got [1,-1], which names dimension 1 of shape "
+        "[3,2] twice. Remove one of the two.",
     ),
 }
 
@@ -171,8 +167,8 @@ def test_shapes_that_do_not_fit_at_run_time_where_a_gradient_is_taken(case):
 
 def test_the_message_names_the_pair_that_is_wrong():
     message = (
-        "embed_gradient: axis names no dimension of x[1]; expected a value in [-1, 1) for x[1] of shape [2], got 1. Name "
-        "dimensions of x[1], or pass None for all of them."
+        "embed_gradient: axis must be in [-1, 1) for x[1] of shape [2], got 1. Name dimensions of x[1], or pass None for all "
+        "of them."
     )
     m = ones([2, 2])
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):

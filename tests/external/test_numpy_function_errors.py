@@ -406,12 +406,14 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.mode_table(feature="numpy_function", mode="jit", outcome="unsupported")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_xla_is_refused(name):
     with pytest.raises(NotImplementedError, match=re.escape(UNDER_XLA)):
         tf.function(lambda x: 2.0 * FUNCTIONS[name](x), jit_compile=True)(X)
 
 
+@pytest.mark.mode_table(feature="numpy_function", mode="keras_jit", outcome="unsupported")
 def test_a_keras_model_under_xla_is_told_what_to_do():
     class Layer(keras.layers.Layer):
         def call(self, x):
@@ -432,6 +434,7 @@ def module_of(function):
 IN_A_GRADIENT = cg.custom_gradient(lambda x: (x, lambda dy: dy * SINGLE(x)))
 
 
+@pytest.mark.mode_table(feature="numpy_function", mode="reloaded", outcome="unsupported")
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), IN_A_GRADIENT], ids=[*FUNCTIONS, "in_a_gradient"])
 def test_saving_is_refused(function, tmp_path, capfd):
     message = (
@@ -445,6 +448,7 @@ def test_saving_is_refused(function, tmp_path, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.mode_table(feature="numpy_function", mode="keras_export", outcome="unsupported")
 def test_exporting_a_keras_model_is_refused(tmp_path):
     x = keras.Input([2])
     model = keras.Model(x, SINGLE(x))

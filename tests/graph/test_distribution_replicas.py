@@ -125,9 +125,19 @@ def by_hand(replica):
     }
 
 
+def cells(mode):
+    """The cells of the support matrix for the functions of the library in the cases."""
+    functions = ("embed_gradient", "custom_gradient", "recompute_grad", "cg.scan")
+    return [pytest.mark.mode_table(feature=function, mode=mode) for function in functions]
+
+
 @pytest.mark.parametrize(
     ("strategy", "mode", "replicas"),
-    [(MIRRORED, "traced", 2), (MIRRORED, "eager", 2), (PARAMETER_SERVER, "traced", 1)],
+    [
+        pytest.param(MIRRORED, "traced", 2, marks=cells("mirrored")),
+        (MIRRORED, "eager", 2),
+        pytest.param(PARAMETER_SERVER, "traced", 1, marks=cells("parameter_server")),
+    ],
     ids=["mirrored-traced", "mirrored-eager", "parameter_server"],
 )
 def test_variables_of_a_strategy(strategy, mode, replicas, tmp_path):

@@ -1,6 +1,6 @@
 """The errors of summed gradients, in units in the last place (ULPs) of the exact result.
 
-Where the products cancel, in ULPs of the sum of their absolute values, since the exact result may be anything there.
+If the products cancel, in ULPs of the sum of their absolute values, because the exact result can be tiny then.
 """
 
 import math
@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     axes: tuple[int, ...]
 
 
-# Eight results each: exact sums of more would take hours.
+# Eight results each, because more exact sums would take hours.
 LAYOUTS = {
     "all": Layout(lambda size: (size,), (), (0,)),
     "rows": Layout(lambda size: (8, size // 8), (8, 1), (1,)),
@@ -45,7 +45,7 @@ def real(rng, kind, shape):
         return rng.random(shape), rng.random(shape) / 256  # Sums of ten million such products fit into a half.
     if kind == "normal":
         return rng.normal(size=shape), rng.normal(size=shape) / 256
-    # Each product again with the opposite sign, far away, and small ones between that must not get lost.
+    # Each product comes again with the opposite sign, far away, with small ones in between that must not get lost.
     large, other = rng.normal(size=shape).ravel(), rng.normal(size=shape).ravel() / 256
     half = large.size // 2
     large[half : 2 * half], other[half : 2 * half] = -large[:half][::-1], other[:half][::-1]
@@ -71,7 +71,7 @@ def split(a):
 
 
 def exact_sum(products):
-    """The sum of products of float64 vectors, rounded once, and that of their absolute values (Dekker 1971)."""
+    """The sum of products of float64 vectors, rounded once, and the sum of their absolute values (Dekker 1971)."""
     terms = []
     for a, b in products:
         (a_high, a_low), (b_high, b_low), product = split(a), split(b), a * b
@@ -82,7 +82,7 @@ def exact_sum(products):
 
 
 def exact(dy, gx, layout):
-    """For each result its place, its part, the exact sum of dy * conj(gx) and that of the absolute values."""
+    """For each result: its place, its part, the exact sum of dy * conj(gx), and the sum of the absolute values."""
     columns = [np.moveaxis(array, layout.axes[0], -1).reshape(-1, array.shape[layout.axes[0]]) for array in (dy, gx)]
     for i, (a, b) in enumerate(zip(*columns, strict=True)):
         a, b = a.astype(np.complex128), b.astype(np.complex128)
@@ -98,9 +98,9 @@ def ulp(value, dtype):
 
 
 def ours(dy, gx, layout):
-    """By the kernel of this library."""
+    """Computed by this library's kernel."""
     target = tf.constant(layout.result, tf.int64, [len(layout.result)])
-    # Not an axis of functions: the last operand has the shape of the result and is broadcast.
+    # Without an axis: the last operand has the shape of the result and is broadcast.
     return library.custom_gradient_embed_grad(dy, gx, target, wrt="x")
 
 

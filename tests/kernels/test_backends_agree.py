@@ -14,7 +14,7 @@ from ..support import contraction, emulated_cuda
 from ..support.modes import built_in_function
 from ..support.tensors import DTYPES
 
-# Each with the two operands as powers of two or sums of them, so that the exact sum is known.
+# Each operand is a power of two or a sum of some, so that the exact sum is known.
 EPSILON = 2.0**-12
 SUMS = {
     "cancelling": ([1 + EPSILON, 1 + 2 * EPSILON], [1 + EPSILON, -1.0], 2.0**-24),
@@ -30,16 +30,16 @@ HALF_SUMS = {
 }
 BFLOAT16_SUMS = {
     "cancelling": ([1 + 2.0**-6, 1 + 2.0**-5], [1 + 2.0**-6, -1.0], 2.0**-12),
-    # Its products have the range of float32, in which they are summed.
+    # Its products are summed in float32, and have its range.
     "overflowing_products": ([2.0**100, 2.0**100], [2.0**100, -(2.0**100)], np.nan),
     "overflowing_sum": ([2.0**127, 2.0**127], [1.0, 1.0], np.inf),
 }
 DOUBLE_SUMS = {
     "cancelling": ([1 + EPSILON, 1 + 2 * EPSILON], [1 + EPSILON, -1.0], 2.0**-24),
-    # There is no wider type.
+    # Has no wider type.
     "overflowing_products": ([2.0**1000, 2.0**1000], [2.0**1000, -(2.0**1000)], np.nan),
 }
-# Of every type.
+# For every type.
 SPECIAL = {
     "infinite": ([np.inf, 1.0], [1.0, 1.0], np.inf),
     "infinite_and_negative": ([1.0, -np.inf, 2.0], [1.0, 1.0, 1.0], -np.inf),
@@ -72,7 +72,7 @@ def by_built_in_ops(lhs, rhs):
 
 
 def in_all_layouts(contract):
-    """The same sum along a row, as one of several columns, and not up to the end of a vector; all with the same bits."""
+    """The same sum along a row, as one of several columns, and ending within a vector: all must have the same bits."""
 
     def call(lhs, rhs):
         lhs, rhs = lhs.numpy(), rhs.numpy()
@@ -116,7 +116,7 @@ def test_sums_are_exact_in_the_type_of_sums(dtype, backend):
             lhs, rhs = ((array * (1 + 1j)).astype(dtype.as_numpy_dtype) for array in (lhs / 2, rhs))
         found = BACKENDS[backend](tf.constant(lhs), tf.constant(rhs)).numpy()
         if backend == "xla" and np.isnan(expected):
-            # XLA fuses a product into the sum: of two that overflow, one never gets to be an infinity.
+            # XLA fuses a product into the sum, so if two products overflow, one never becomes an infinity.
             assert not np.isfinite(np.real(found).astype(np.float64)), name
         else:
             np.testing.assert_array_equal(np.real(found).astype(np.float64), expected, err_msg=name)
@@ -124,7 +124,7 @@ def test_sums_are_exact_in_the_type_of_sums(dtype, backend):
 
 @pytest.mark.parametrize("backend", ["cpu", "built_in_ops", "composed", "xla"])
 def test_complex_products_that_are_not_summed_are_rounded_alike(backend, rng):
-    """In their own type: two roundings for each part."""
+    """Computed in their own type, with two roundings for each part."""
     lhs, rhs = ((rng.normal(size=999) + 1j * rng.normal(size=999)).astype(np.complex64) for _ in range(2))
 
     def product(lhs, rhs):
@@ -137,6 +137,6 @@ def test_complex_products_that_are_not_summed_are_rounded_alike(backend, rng):
         found = tf.function(product, jit_compile=backend == "xla")(lhs, rhs)
     exact = (lhs.astype(np.complex128) * rhs.conj()).astype(np.complex64)
     assert np.max(np.abs(found.numpy() - exact) / (np.abs(lhs) * np.abs(rhs))) < 2.0**-22
-    if backend != "xla":  # XLA may fuse a product into the sum.
+    if backend != "xla":  # XLA can fuse a product into the sum.
         cpu = library.custom_gradient_embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
         np.testing.assert_array_equal(found.numpy(), cpu.numpy())

@@ -1,4 +1,4 @@
-"""CustomGradientEmbedGrad composed of TensorFlow's own operations: by Python, and by the kernel for GPUs without CUDA kernels.
+"""CustomGradientEmbedGrad made of TensorFlow's own operations, in Python and in the kernel for GPUs without CUDA kernels.
 
 The kernel is registered for the CPU, too, under a label that only these tests ask for.
 """
@@ -30,7 +30,7 @@ def random_shapes(rng):
     joint = rng.choice([0, 1, 2, 3, 5] if rng.random() < 0.4 else [1, 2, 3, 5], rank)
     axis = [i for i in range(rank) if rng.random() < 0.4]
     shapes = {"fx": [size for i, size in enumerate(joint) if i not in axis]}
-    # A dimension comes from gx where x does not have it, and the other way round.
+    # A dimension that x does not have comes from gx, and the other way round.
     from_x = rng.random(rank) < 0.6
     shapes["x"] = [int(size) if from_x[i] else 1 for i, size in enumerate(joint)]
     in_gx = [not from_x[i] or rng.random() < 0.5 for i in range(rank)]
@@ -41,7 +41,7 @@ def random_shapes(rng):
 
 
 class Calls:
-    """Calls of an op in one graph whose shapes are unknown while it is made."""
+    """Calls of an op in one graph, with shapes that are unknown while tracing."""
 
     def __init__(self, device="CPU", op=library.custom_gradient_embed_grad):
         self.graph, self.outputs, self.feeds = tf.Graph(), [], {}
@@ -123,7 +123,7 @@ def test_random_shapes_give_what_the_usual_kernel_gives(by_composition, dtype, r
 
 
 def test_products_that_are_not_summed_have_the_same_bits(device, dtype, rng):
-    """By the kernel; operations called from Python may round a complex product otherwise."""
+    """In the kernel; operations called from Python can round a complex product differently."""
     given = [[random_array(rng, [n], dtype) for _ in range(2)] for n in (1, 1000)]
 
     def add(calls):
@@ -158,7 +158,7 @@ def traced(function, shape):
 
 
 def under_xla(function, shape):
-    """As a stripped model has it: a call of a function of unknown ranks, with the shape of what a variable is part of."""
+    """As in a stripped model: a call of a function of unknown ranks, with a shape that depends on a variable."""
     operands, zero = [tf.TensorSpec(None, tf.float64)] * 2, tf.Variable(0.0, trainable=False)
     called = tf.function(function, [*operands, tf.TensorSpec([None], tf.int64)], autograph=False)
 
@@ -195,7 +195,7 @@ def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():
 
 
 def test_operands_of_several_dimensions_none_of_which_goes_with_the_next(rng):
-    """More of them than TensorFlow multiplies are an error."""
+    """More dimensions than TensorFlow can multiply are an error."""
     for pairs in (1, 2):
         dy, gx = random_array(rng, [2] * 2 * pairs), random_array(rng, [1, 2] * pairs)
         actual = by_built_in_ops(dy, gx, [2, 1] * pairs)
@@ -212,7 +212,7 @@ def messages_of(*inputs, **attributes):
     for run in (calls.by_the_usual_kernel, calls.by_built_in_ops):
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             run()
-        # Around it TensorFlow says where in the graph, and in Python, the op is.
+        # Around it, TensorFlow says where the op is in the graph and in Python.
         messages.append(caught.value.message.split("Node: 'CustomGradientEmbedGrad'\n")[1].split("\n")[0])
     return messages
 
@@ -220,8 +220,8 @@ def messages_of(*inputs, **attributes):
 @pytest.mark.parametrize(
     ("rhs", "shape", "axis", "says"),
     [
-        ([4], [3], [], "the shapes do not broadcast together"),
-        ([3], [[3]], [], "shape is not a vector"),
+        ([4], [3], [], "the shapes must broadcast together"),
+        ([3], [[3]], [], "shape must be a vector"),
         ([3], [-3], [], "must be >= 0"),
         ([3], [3], [1], "axis"),
     ],
@@ -235,17 +235,17 @@ def test_bad_shapes_are_refused_with_the_messages_of_the_kernel_of_the_cpu(rhs, 
 
 @pytest.mark.parametrize("zero_x", [False, True])
 def test_a_shape_that_int32_cannot_hold_is_refused_with_a_message(zero_x):
-    """Before anything of that size is allocated. The kernel of the CPU would allocate it."""
+    """Before anything of that size is allocated. The CPU kernel would allocate it."""
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         by_built_in_ops(np.ones([1]), np.ones([1]), [2**31], wrt="fx", zero_x=zero_x)
     assert (
-        "CustomGradientEmbedGrad: built-in ops cannot compute a gradient of this shape; expected dimensions of at most "
-        "2147483647, got [2147483648]. Build the library with CUDA, or compute on the CPU."
+        "CustomGradientEmbedGrad: without CUDA kernels, dimensions on a GPU must be at most 2147483647, got shape "
+        "[2147483648]. Build the library with CUDA, or compute on the CPU."
     ) in caught.value.message
 
 
 def test_the_kernel_runs_built_in_operations_of_tensorflow(rng):
-    """And under no other label: else this file would test the kernel of the CPU."""
+    """Only with that label: otherwise this file would test the CPU kernel."""
 
     def operations(session):
         metadata = tf1.RunMetadata()
@@ -264,7 +264,7 @@ def test_the_kernel_runs_built_in_operations_of_tensorflow(rng):
 
 
 def test_constants_do_not_need_a_function_library(rng):
-    """TensorFlow's optimiser computes what depends on constants alone by single kernels, without functions."""
+    """TensorFlow's optimiser computes with single kernels, without functions, what depends only on constants."""
     a, b = random_array(rng, [4, 3]), random_array(rng, [4, 3])
     with tf.Graph().as_default() as graph:
         out = library.custom_gradient_embed_grad(tf.constant(a), tf.constant(b), tf.constant([3]), wrt="x")
@@ -281,7 +281,7 @@ def test_constants_do_not_need_a_function_library(rng):
     ids=["one thread", "the executor of one thread"],
 )
 def test_one_thread_is_enough(config, rng):
-    """None of many ready kernels waits for another thread."""
+    """Of many kernels that are ready to run, none waits for another thread."""
     calls, expected = Calls(), []
     for _ in range(40):
         a, b = random_array(rng, [30, 20]), random_array(rng, [30, 20])
@@ -292,7 +292,7 @@ def test_one_thread_is_enough(config, rng):
 
 
 def test_many_threads_in_one_session(rng):
-    """Their first calls come together, too, with shapes, dtypes and steps of their own."""
+    """Even their first calls run at the same time, each with its own shapes, dtypes and steps."""
     calls = Calls()
     for i in range(24):
         dtype = DTYPES[i % len(DTYPES)]
@@ -310,7 +310,7 @@ def test_many_threads_in_one_session(rng):
 
 
 def test_in_loops_and_functions_of_a_session_that_goes_on(control_flow, rng):
-    """Powers of a number, by a loop that calls a function; the gradient op stands in both."""
+    """Powers of a number, by a loop that calls a function; the gradient op is in both."""
     with tf.Graph().as_default() as graph:
         factor = tf1.placeholder(tf.float32, [None])
 

@@ -1,4 +1,4 @@
-"""The kernels' arithmetic without TensorFlow: `cc/lib` for each kind of vectors, and the kernels for GPUs on the emulated CUDA.
+"""The kernels' arithmetic without TensorFlow: `cc/lib` for all vector registers, and the GPU kernels on emulated CUDA.
 
 Both are compared with NumPy in float64.
 """
@@ -18,7 +18,7 @@ from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 
 @pytest.fixture(params=[*contraction.KINDS, "gpu"])
 def contract(request):
-    """Writes a gradient into an array, by one kind of vectors or by the kernels for GPUs."""
+    """Writes a gradient into an array, with one kind of vector registers or with the GPU kernels."""
     if request.param == "gpu":
         return emulated_cuda.contract
     if request.param not in contraction.kinds_here():
@@ -61,7 +61,7 @@ LARGE = [
     ([100, 64], [1, 64], [100, 64]),
     ([100, 63], [1, 63], [100, 63]),
     ([100, 1001], [1, 1001], [100, 1001]),
-    # Short sums: alone, within others, and where more loops fit into a group or fewer.
+    # Short sums: alone, inside others, and with different numbers of loops in a group.
     *(([1003, 4, 4, 4], [1003, 4, 4, 4], out) for out in ([1003, 1, 1, 4], [1003, 1, 4, 1], [1, 4, 1, 4])),
     ([5003, 2, 100], [5003, 2, 100], [5003, 1, 100]),
     ([70, 3, 501, 3], [70, 3, 501, 3], [70, 1, 501, 1]),
@@ -86,7 +86,7 @@ def on_gpu(i, *arrays):
 @pytest.mark.parametrize("contract_in", [on_cpu, on_gpu])
 @pytest.mark.parametrize(("shapes", "dtype"), pairs(LARGE, DTYPES))
 def test_blocks_tiles_and_parts_leave_no_seam(shapes, dtype, contract_in, rng):
-    """The same bits by each kind of vectors, in any number of pieces; on GPUs in any order and number of blocks."""
+    """All vector registers give the same bits in any number of pieces, and GPUs with any order and number of blocks."""
     *operands, out_shape = shapes
     lhs, rhs = (random_array(rng, shape, dtype) for shape in operands)
     results = set()
@@ -102,7 +102,7 @@ def test_blocks_tiles_and_parts_leave_no_seam(shapes, dtype, contract_in, rng):
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES, quick=2))
 def test_all_vectors_and_all_cuts_give_the_same_bits(form, dtype, rng):
-    """Also around 16 columns, up to which rows are packed, and where an output is cut within a row."""
+    """Includes sizes around 16 columns, up to which rows are packed, and outputs that are cut within a row."""
     shapes, wrt = FORMS[form]
     for n in (1, 2, 3, 15, 16, 17, 33, 1000):
         lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes(n)[:2])
@@ -116,7 +116,7 @@ def test_all_vectors_and_all_cuts_give_the_same_bits(form, dtype, rng):
 
 @pytest.mark.parametrize(("shape", "out_shape"), [([600, 17], [1, 17]), ([300, 8193], [1, 8193])], ids=str)
 def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dtype, rng):
-    """The sums of a single column could be packed. Those of many are not, on either side of a cut."""
+    """The sums of a single column can be packed. The sums of many columns are not, on either side of a cut."""
     lhs, rhs = random_array(rng, shape, dtype), random_array(rng, shape, dtype)
     results = set()
     for pieces in (1, 2, shape[1]):
@@ -128,7 +128,7 @@ def test_a_column_that_a_cut_leaves_alone_has_the_same_bits(shape, out_shape, dt
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d.size == 2], ids=lambda d: d.name)
 def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, contract, rng):
-    """float holds them exactly, and NumPy rounds those: all numbers by some, of which one is 1; a nan stays a nan."""
+    """float has them exactly, and NumPy rounds them: all numbers times some, one of which is 1. A nan stays a nan."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.as_numpy_dtype)
     for factor in [*rng.permutation(numbers[np.isfinite(numbers.astype(np.float32))])[:6], 1.0, 0.5, 1.0 / 3]:
         factor = np.asarray(factor).astype(dtype.as_numpy_dtype)
@@ -158,7 +158,7 @@ def test_sums_are_more_accurate_than_one_addition_after_the_other(shape, out_sha
 
 @pytest.mark.parametrize(("dtype", "offset"), [(tf.float16, 5), (tf.float32, 0), (tf.complex128, 1)], ids=str)
 def test_large_outputs_are_written_past_the_caches_at_any_address(dtype, offset, rng):
-    """From 16 MiB on. Odd pieces begin at every alignment."""
+    """For outputs of 16 MiB and more. Odd pieces begin at every alignment."""
     n = (1 << 24) // dtype.size + 77
     some = random_array(rng, [1013], dtype)
     lhs = np.resize(some, n)

@@ -1,6 +1,6 @@
-"""The program that checks and times the kernels on a GPU: run on the emulated CUDA, and compiled by nvcc if there is.
+"""The program that checks and times the kernels on a GPU: run on emulated CUDA, and compiled by nvcc if there is one.
 
-In what nvcc made of the library, the loops of the kernels have so few instructions that memory limits the speed.
+In the code that nvcc made for the library, the kernels' loops have so few instructions that memory limits the speed.
 """
 
 import csv
@@ -53,7 +53,7 @@ def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path)
     assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == 16 * 6
 
 
-# The text of the sources, the fault put in its place, and a case that shows it.
+# Text in the sources, a fault to replace it with, and a case that shows the fault.
 FAULTS = {
     "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
     "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < scalars && threadIdx.x < head", "same"),
@@ -93,23 +93,23 @@ def test_the_program_finds_injected_faults(fault, tmp_path):
 def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     no_gpu = run(program, EMULATED_CUDA_DEVICES="0")
     assert (no_gpu.returncode, no_gpu.stdout) == (2, "")
-    assert no_gpu.stderr == "cuda_check: there is no GPU here; expected one that the driver knows.\n"
+    assert no_gpu.stderr == "cuda_check: the driver finds no GPU.\n"
     wrong = run(program, "--fast")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("cuda_check: wrong argument --fast; expected --quick ")
+    assert wrong.stderr.startswith("cuda_check: unknown argument --fast. Pass --quick ")
     nothing = run(program, "--quick", "--only", "no such case")
     assert nothing.returncode == 2
     assert nothing.stderr == "cuda_check: no case has 'no such case' in its name.\n"
 
 
-ANOTHER_GPU = "GPU 0 has compute capability {}; expected one that the library has code for: 7.5, 8.0, 9.0, or newer"
+ANOTHER_GPU = "GPU 0 has compute capability {}, but the library has code for 7.5, 8.0, 9.0, and newer"
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({}, ""),
-        # Compiled are 7.5, 8.0, 9.0, and a form that the driver can translate for all that come after.
+        # The library has code for 7.5, 8.0 and 9.0, and code that a driver can translate for all later GPUs.
         ({"CAPABILITY": "75"}, ""),
         ({"CAPABILITY": "89"}, ""),
         ({"CAPABILITY": "120"}, ""),
@@ -117,15 +117,15 @@ ANOTHER_GPU = "GPU 0 has compute capability {}; expected one that the library ha
         ({"CAPABILITY": "87", "INTEGRATED": "1"}, ANOTHER_GPU.format("8.7")),
         ({"CAPABILITY": "70"}, ANOTHER_GPU.format("7.0")),
         ({"DRIVER": "14000"}, ""),
-        # A driver of the same major version runs code for its GPUs, but may not translate what a newer nvcc wrote.
+        # A driver of the same major version runs code for its GPUs, but cannot translate code from a newer nvcc.
         ({"DRIVER": "13000"}, ""),
         (
             {"DRIVER": "13000", "CAPABILITY": "120"},
-            "GPU 0 needs a driver that translates code for it; expected one for CUDA 13.1 or newer, got one for CUDA 13.0",
+            "GPU 0 needs a driver for CUDA 13.1 or newer, which translates code for it, but the driver is for CUDA 13.0",
         ),
         (
             {"DRIVER": "12090"},
-            "the driver is for CUDA 12.9; expected one for CUDA 13 or newer, since the library was built with nvcc 13.1",
+            "the driver is for CUDA 12.9, but the library was built with nvcc 13.1 and needs a driver for CUDA 13 or newer",
         ),
         ({"DRIVER": "0"}, "there is no NVIDIA driver"),
     ],
@@ -139,9 +139,9 @@ def test_kernels_run_where_the_driver_and_every_gpu_can_run_them(program, settin
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="found no nvcc")
 def test_nvcc_compiles_it_without_warnings(tmp_path):
-    """For one architecture here; the build of the library compiles the same kernels for all."""
+    """For one architecture; the build of the library compiles the same kernels for all."""
     toolkit, _ = cuda.find_toolkit()
     program = tmp_path / "cuda_check"
     cuda_check.build(dataclasses.replace(toolkit, architectures=toolkit.architectures[-1:]), program)
@@ -149,11 +149,11 @@ def test_nvcc_compiles_it_without_warnings(tmp_path):
         assert run(program, "--quick").returncode == 0
     else:
         result = run(program)
-        assert (result.returncode, result.stderr.split(";")[0]) == (2, "cuda_check: there is no GPU here")
+        assert (result.returncode, result.stderr) == (2, "cuda_check: the driver finds no GPU.\n")
 
 
 def find_cuobjdump():
-    """The one that pip installed with the extra `test`, or that of the toolkit."""
+    """Finds it where pip installed it with the extra `test`, or in the toolkit."""
     installed = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia/cu13/bin/cuobjdump"
     found = installed if installed.exists() else shutil.which("cuobjdump")
     assert found, "expected cuobjdump: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
@@ -203,8 +203,8 @@ def loops_of(function):
 def hot_loop(function):
     """How many instructions the shortest loop has that loads from global memory, and how many of them load.
 
-    A loop goes from the target of a branch back to that branch. Everything in between counts, with the work at the end
-    of a row or of the memory that may be there, and with a loop inside once.
+    A loop goes from the target of a branch back to that branch. Everything in between counts, including code for the end
+    of a row or of memory, if there is any; an inner loop counts once.
     """
     loops = []
     for begin, end in loops_of(function):
@@ -220,7 +220,7 @@ def shortest_way(function, work, begin=0, end=None):
 
     `work` says how often the way passes instructions of a kind: all loads and stores, the arithmetic on the operands,
     and the shuffles. So the way goes through every loop as often as the work takes. Everything on it counts: indices,
-    conditions, and what is skipped by a predicate. Only branches that the work does not need may be passed over.
+    conditions, and what a predicate skips. Only branches that the work does not need are left out.
     """
     kinds = [re.compile(rf"(?:@!?U?P\d+ )?(?:{kind})\b") for kind in work]
     place = {address: i for i, (address, _) in enumerate(function)}
@@ -248,14 +248,13 @@ def shortest_way(function, work, begin=0, end=None):
     return None
 
 
-# Each thread has so many vectors or elements under way at once; see cuda/schedule.h.
+# How many vectors or elements each thread has in flight; see cuda/schedule.h.
 UNROLL = 4
-# The instructions that a warp may spend to read two operands and write one, for 0.92 of a copy's speed on an H200: for
+# How many instructions a warp can spend to read two operands and write one, at 0.92 of a copy's speed on an H200: for
 # vectors of 16 bytes, and for single elements of 4 and of 2 bytes.
 VECTOR, FLOAT, HALF = 370, 93, 46
 
-# The instructions that a warp spends for one vector or element, at most. Kernels that move less memory for it may spend
-# as much less.
+# The most instructions of a warp for one vector or element: proportionally fewer for kernels that move less memory.
 BUDGETS = {
     "MultiplyFlatKernel<{}, true>": VECTOR,
     "MultiplyFlatKernel<{}, false>": VECTOR * 2 // 3,
@@ -334,7 +333,7 @@ def way_through_short_product(kernels, dtype):
 
 VECTORS = "SumRowsKernel<{0}, VectorReader<{0}, true, true>>"
 SCALARS = "SumRowsKernel<{0}, ScalarReader<{0}, unsigned int>>"
-# What is computed, its way, and the instructions for one product of float, float16 and bfloat16, at most.
+# What is computed, its path through the code, and the most instructions for one product of float, float16 and bfloat16.
 WAYS = {
     "[n, 1001] * [1001]": (way_through_segment, 13, 14, 14),
     "[n, 3] * [3]": (way_through_short_product, 28, 31, 31),
@@ -349,26 +348,26 @@ WAYS = {
 @pytest.mark.parametrize("dtype", WORK)
 @pytest.mark.parametrize("name", WAYS)
 def test_a_product_takes_few_instructions(kernels, name, dtype):
-    """Of a warp, for a product in each thread: most of these keep well below the speed of the memory."""
+    """The instructions of a warp, for a product in each thread. Most are well below what memory allows."""
     way, *budgets = WAYS[name]
     issued, products = way(kernels, dtype)
     assert issued / products <= dict(zip(WORK, budgets, strict=True))[dtype]
 
 
 def test_rows_cut_by_other_loops_keep_the_budget_of_their_vectors(kernels):
-    """Unaligned sums over two loops or more, whose elements are found one by one."""
+    """Unaligned sums over two loops or more find their elements one by one."""
     for dtype, (size, _, add, _) in WORK.items():
         function = kernels[SCALARS.format(dtype)]
         loops = [loop for loop in loops_of(function) if shortest_way(function, {"LDG": 2 * size, add: size}, *loop)]
         inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-        # The others are over one loop, with and without constant distances.
+        # The other sums are over one loop, with and without constant distances.
         assert len(inner) == 3
         longest = max(shortest_way(function, {"LDG": 2 * size, add: size}, *loop) for loop in inner)
         assert longest <= VECTOR * 2 // 3
 
 
 def test_vectors_are_read_at_once(kernels):
-    """So that the loops above are those that read operands, and all of it."""
+    """So the loops above are the ones that read operands, and they are complete."""
     for dtype in TYPES:
         names = [
             f"{name}<{dtype}, VectorReader<{dtype}, true, true>>" for name in ("SumRowsKernel", "SumColumnsKernel")
@@ -378,5 +377,5 @@ def test_vectors_are_read_at_once(kernels):
 
 
 def test_the_plain_product_is_as_short_as_one_written_by_hand(kernels):
-    """A kernel for float4 alone, with 32-bit indices, has 88 instructions for one vector."""
+    """For comparison: a kernel written only for float4, with 32-bit indices, has 88 instructions for one vector."""
     assert len(kernels["MultiplyFlatKernel<float, true>"]) <= 2 * 88

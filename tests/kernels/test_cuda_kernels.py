@@ -1,4 +1,4 @@
-"""The kernels for GPUs on the emulated CUDA: their forms, addresses and indices."""
+"""The GPU kernels on emulated CUDA: which kernel runs, addresses and indices."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from .test_contraction import LARGE
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
 def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
-    """Heads, vectors and tails, of two vectors and more: operands and out begin alike or not; no other memory is touched."""
+    """Heads, vectors and tails, for operands and out that are aligned alike or differently. Touches no other memory."""
     vector = 16 // dtype.size
     memory = [contraction.Fenced(1) for _ in range(3)]
     alike = [(offset, offset, offset) for offset in range(vector)]
@@ -62,7 +62,7 @@ def test_flat_products_of_every_length_at_every_address(shapes, dtype, rng):
     ],
 )
 def test_long_rows_at_any_address_within_fences(shapes, dtype, rng):
-    """Of whole segments and tiles, fewer and more; with any grid the same bits."""
+    """Around whole segments and tiles. Any grid gives the same bits."""
     memory = [contraction.Fenced(1 << 19) for _ in range(3)]
     for n, offset in zip((171, 255, 256, 257, 400, 513, 1001, 2049), itertools.cycle((0, 1, 2, 3)), strict=False):
         given = [random_array(rng, shape, dtype) for shape in shapes(n)[:2]]
@@ -91,7 +91,7 @@ def test_some_of_the_large_sums_are_cut_into_parts():
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
 def test_addresses_change_no_bit(form, dtype, rng):
-    """Packs that lie across the boundaries of 16 bytes are read number by number, but added up as the others."""
+    """Packs across boundaries of 16 bytes are read number by number, but added in the same order."""
     shapes, wrt = FORMS[form]
     memory = [contraction.Fenced(1 << 16) for _ in range(3)]
     for n in (7, 16, 40):
@@ -121,7 +121,7 @@ def test_products_have_the_same_bits_as_on_the_cpu(form, dtype, rng):
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_an_address_between_elements_is_refused(place, dtype, capfd):
-    """A GPU would stop. TensorFlow's kernel makes an InvalidArgumentError of the reason."""
+    """A GPU would stop. TensorFlow's kernel raises an InvalidArgumentError with the reason."""
     memory = np.zeros(4096, np.uint8)
     start, beyond = -memory.ctypes.data % 64, dtype.size // 2
     for size in (1, 40):
@@ -129,9 +129,10 @@ def test_an_address_between_elements_is_refused(place, dtype, capfd):
         arrays[place] = memory[start + beyond :][: size * dtype.size].view(dtype.as_numpy_dtype)
         assert emulated_cuda.library().emulated_contract(*contraction.as_c(*arrays, "x")) == 1
         expected = (
-            f" must begin at a multiple of its elements' size in memory, {dtype.size} bytes, got one that begins "
+            f" must be aligned in memory to the size of its elements, {dtype.size} bytes, got an address that is off by "
+            f"{beyond} bytes."
         )
-        assert ("lhs", "rhs", "out")[place] + expected + str(beyond) in capfd.readouterr().err
+        assert ("lhs", "rhs", "out")[place] + expected in capfd.readouterr().err
 
 
 def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
@@ -144,7 +145,7 @@ def test_nothing_is_launched_for_no_elements_and_empty_sums_are_zero():
 
 @pytest.mark.parametrize(("k", "fits"), [(1, True), (20, True), (21, False), (30, False)])
 def test_more_loops_than_can_be_computed_are_refused_before_anything_is_written(k, fits):
-    """Three loops each time, of which none can be merged with its neighbours."""
+    """Three loops each time, none of which can be merged with its neighbours."""
     shapes = [[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]
     assert (emulated_cuda.schedule(shapes).kernel != "too many loops") == fits
 
@@ -183,7 +184,7 @@ def test_indices_above_31_bits_take_64(shapes, narrow, wide):
         schedule = emulated_cuda.schedule(shapes(n))
         assert schedule.kernel == (narrow if is_narrow else wide)
         assert schedule.has_narrow_indices == is_narrow
-    # Only the product is written element by element then; sums are of the same vectors, read singly.
+    # Then only the product is written element by element; sums are over the same vectors, read element by element.
     assert schedule.is_vectorized == (not wide.startswith("multiply"))
 
 
@@ -195,7 +196,7 @@ def test_elements_counted_along_vectors_fit_into_31_bits():
 
 
 def test_long_rows_of_any_elements_are_cut_into_segments():
-    """Shorter ones are not, nor those that leave too many threads of their last segment without an element."""
+    """Shorter rows are not, nor rows that leave too many threads of their last segment idle."""
     for size, kernel in ((3, "scalar"), (169, "scalar"), (171, "segments"), (257, "scalar"), (343, "segments")):
         assert emulated_cuda.schedule([[9, size], [1, size], [9, size]]).kernel == f"multiply {kernel}"
     assert emulated_cuda.schedule([[9, 1000], [1, 1000], [9, 1000]]).kernel == "multiply rows"
@@ -208,7 +209,7 @@ def test_long_rows_of_any_elements_are_cut_into_segments():
 
 
 def test_elements_of_16_bytes_are_always_vectors():
-    """Also rows of one element, and sums of operands that both stay in place along the columns."""
+    """Includes rows of one element, and sums of operands that are both broadcast along the columns."""
     for shapes, kernel in (
         ([[9, 3], [1, 3], [9, 3]], "multiply rows"),
         ([[9, 1], [9, 1], [9, 3]], "multiply rows"),
@@ -246,7 +247,7 @@ def test_the_operand_that_moves_is_on_the_left():
         ([[100], [100], [100]], lambda lhs, rhs, out: lhs == rhs == out),
         ([[100], [1], [100]], lambda lhs, rhs, out: lhs == out),
         ([[100, 64], [1, 64], [100, 64]], lambda lhs, rhs, out: lhs == rhs == out == 0),
-        # Out takes no part: the order of additions goes by the rows, wherever they are.
+        # The address of out does not matter: the order of additions depends only on the rows.
         ([[100, 64], [100, 64], [1, 64]], lambda lhs, rhs, out: lhs == rhs == 0),
     ],
     ids=["flat", "by scalar", "rows", "sums"],

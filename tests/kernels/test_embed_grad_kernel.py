@@ -12,7 +12,7 @@ from ..support.processes import run_python
 from ..support.reference import widen
 from ..support.tensors import address, assert_gradient_close, random_array
 
-# Around the length of the lanes (8) and of the tile (256) of the kernel, and past what one thread takes.
+# Around the number of lanes (8) and the size of a tile (256) of the kernel, and more than one thread takes.
 LENGTHS = [0, 1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 257, 511, 513, 100_003]
 
 
@@ -43,7 +43,7 @@ def test_sum_down_to_a_scalar(device, dtype, rng):
 
 @pytest.mark.parametrize("rows", [1, 3, 300])
 def test_a_jacobian_summed_over_rows_or_columns(rows, device, rng):
-    """dx = dy @ gx runs down the columns, dy = gx @ x along the rows of one [rows, n] Jacobian."""
+    """dx = dy @ gx runs down the columns, dy = gx @ x along the rows of a [rows, n] Jacobian."""
     for n in LENGTHS[:-1]:
         jacobian, dy, x = random_array(rng, [rows, n]), random_array(rng, [rows]), random_array(rng, [n])
         atol = 1e-12 * max(1, rows, n)
@@ -95,7 +95,7 @@ for shape, out in [((3_000_001,), []), ((3001, 700), [700]), ((700, 3001), [700,
 
 @pytest.mark.parametrize("reused", [0, 1])
 def test_the_upstream_buffer_is_reused_where_nobody_else_holds_it(reused, rng):
-    """In a graph, an operand that dies here gives its buffer: the sequence below then allocates nothing new."""
+    """In a graph, the output reuses the buffer of an operand that dies, so the sequence below allocates nothing."""
     n = 1_000_003
     kept = tf.constant(random_array(rng, [n]))
 
@@ -115,7 +115,7 @@ def test_the_upstream_buffer_is_reused_where_nobody_else_holds_it(reused, rng):
 
 
 def test_a_dying_operand_of_the_same_size_is_not_overwritten_while_it_is_read(rng):
-    """dx has as many elements as the operand, but each of them needs all of it; the rows are shared among threads."""
+    """dx has as many elements as the operand, but each element needs the whole operand; threads share the rows."""
     gx, matrix = tf.constant(random_array(rng, [5000])), tf.constant(random_array(rng, [2000, 2000]))
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Special numbers are those of IEEE 754, without special cases, and sums are exact but for the rounding to their type."""
+"""Special numbers follow IEEE 754, without special cases; sums are exact up to rounding to their type."""
 
 import math
 
@@ -32,13 +32,13 @@ def gradient(dy, gx, shape):
 
 @pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
 def test_products_of_special_numbers(dtype):
-    """Bit for bit what NumPy gives, but for a nan's payload; in full vectors and in what is left of them."""
+    """Bit for bit what NumPy gives, except a nan's payload; in full vectors and in remainders."""
     numbers = special_numbers(dtype)
     a, b = (np.tile(grid.ravel(), 500) for grid in np.meshgrid(numbers, numbers))
     out = gradient(a, b, a.shape)
     with np.errstate(all="ignore"):
         expected = np.multiply(a, b, dtype=dtype.as_numpy_dtype)
-    # TensorFlow runs every kernel of a CPU with subnormal numbers taken for zero.
+    # On CPUs, TensorFlow runs all kernels with subnormal numbers treated as zero.
     subnormal = np.abs(expected.astype(np.float64)) < float(math.ldexp(1.0, exactness.DTYPES[dtype][1]))
     if dtype != tf.float16:
         expected = np.where(subnormal, np.copysign(expected.dtype.type(0), expected), expected)
@@ -49,7 +49,7 @@ def test_products_of_special_numbers(dtype):
 
 @pytest.mark.parametrize("dtype", REAL, ids=lambda dtype: dtype.name)
 def test_the_eager_gradient_of_few_numbers_is_that_of_many(dtype):
-    """TensorFlow multiplies the few, and an op of this library the many."""
+    """TensorFlow multiplies few numbers, and an op of this library many."""
     numbers = special_numbers(dtype)
     dy, gx = (grid.ravel() for grid in np.meshgrid(numbers, numbers))
 
@@ -68,7 +68,7 @@ def test_the_eager_gradient_of_few_numbers_is_that_of_many(dtype):
 
 @pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128], ids=lambda dtype: dtype.name)
 def test_products_of_special_complex_numbers(dtype):
-    """By the four products, infinite or not; C's rules for complex infinities would be special cases."""
+    """Computed from the four products, infinite or not; C's rules for complex infinities would be special cases."""
     numbers = special_numbers(dtype.real_dtype)
     parts = [np.ravel(grid) for grid in np.meshgrid(*[numbers] * 4)]
     a, b = (np.empty(parts[0].shape, dtype.as_numpy_dtype) for _ in range(2))

@@ -1,6 +1,6 @@
-"""What is special about a GPU. Each test runs there, if there is one, and in short on the CPU, so that it stays right.
+"""What is special about a GPU. Each test runs on one if there is one, and briefly on the CPU, so that it stays right.
 
-The numbers of its kernels are tested where those of the CPU are: test_embed_grad_kernel.py.
+test_embed_grad_kernel.py tests the numbers of its kernels, together with the CPU's.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def is_on(tensor, device):
 
 
 def test_the_kernels_are_those_of_this_library(device):
-    """Or all that follows would test built-in ops."""
+    """Otherwise all that follows would test built-in ops."""
     if device == "GPU":
         assert cg.sysconfig.gpu_kernels() == "built and usable"
 
@@ -67,7 +67,7 @@ def test_the_value_shares_the_memory_of_fx(device, dtype):
 
 @contextlib.contextmanager
 def no_way_out():
-    """Ops without a kernel for the device that was asked for, and copies of eager tensors between devices, are errors."""
+    """Ops without a kernel for the device, and copies of eager tensors between devices, are errors."""
     soft_placement, policy = tf.config.get_soft_device_placement(), tf.config.experimental.get_device_policy()
     tf.config.set_soft_device_placement(False)
     tf.config.experimental.set_device_policy("explicit")
@@ -79,7 +79,7 @@ def no_way_out():
 
 
 def test_every_op_runs_on_the_device_and_copies_nothing_from_it(device, dtype):
-    """Shapes are read on the host, and are there already."""
+    """Shapes are read on the host, where they already are."""
     x = tf.identity(tf.ones([5], dtype))
     with tf.device("CPU"):
         shape = tf.constant([5], tf.int64)
@@ -119,7 +119,7 @@ def test_first_and_second_order_in_every_mode(function, device):
 
 
 def test_a_variable_of_the_device_and_results_of_other_types(device, way):
-    """int32 and strings are on the host, or copied there and back, as TensorFlow has it."""
+    """int32 and strings are on the host, or copied there and back, as in TensorFlow."""
     weight = tf.Variable([2.0, 3.0])
 
     def gradients(x):

@@ -18,14 +18,14 @@ from ..support.sources import ROOT
 
 @pytest.fixture(params=["keras", "tf_keras"])
 def keras(request):
-    """Keras 3 and Keras 2, with the policy that was there before put back."""
+    """Keras 3 and Keras 2; restores the policy afterwards."""
     module = importlib.import_module(request.param)
     yield module
     module.mixed_precision.set_global_policy("float32")
 
 
 POLICIES = {
-    # The policy, the dtype of its computations, and how far its gradients and 32 steps of training may be from float64.
+    # The policy, the dtype of its computations, and the tolerances of gradients and of 32 training steps against float64.
     "mixed_float16": (tf.float16, 1e-3),
     "mixed_bfloat16": (tf.bfloat16, 8e-3),
 }
@@ -35,7 +35,7 @@ POLICIES = {
 @pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_in_mixed_precision(policy, keras):
-    """The layer alone, under an upstream that is not uniform: its gradients are float32, as its weights are."""
+    """The layer alone, for a non-uniform upstream: its gradients are float32, like its weights."""
     keras.mixed_precision.set_global_policy(policy)
     compute_dtype, rtol = POLICIES[policy]
     layer = sign_layer(keras)
@@ -54,7 +54,7 @@ def test_gradients_in_mixed_precision(policy, keras):
         gradients, [dz @ np.ones((1, 4)), wide.T @ dz, np.sum(dy * np.sign(z), 0)], strict=True
     ):
         actual = actual.numpy().astype(np.float64)
-        # A few units in the last place of numbers of the size of the largest.
+        # A few units in the last place of the largest number.
         np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * rtol * np.max(np.abs(expected)))
 
 
@@ -183,7 +183,7 @@ SQUARES = {
 
 
 def draws(function, traced, with_gradient):
-    """Random numbers around a call: by the global seed, by that and an op's own, and of a generator."""
+    """Random numbers around a call: with the global seed, with an op's seed as well, and from a generator."""
     tf.random.set_seed(7)
     generator = tf.random.Generator.from_seed(3)
 
@@ -205,7 +205,7 @@ def draws(function, traced, with_gradient):
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("with_gradient", [False, True], ids=["value", "gradient"])
 def test_random_numbers_are_the_same_with_and_without_a_call(traced, with_gradient):
-    """A graph counts the draws without a seed of their own, and not its operations."""
+    """A graph counts the draws without their own seed, not its operations."""
     plain = draws(tf.square, traced, with_gradient)
     for name, function in SQUARES.items():
         np.testing.assert_array_equal(draws(function, traced, with_gradient), plain, err_msg=name)
@@ -232,7 +232,7 @@ assert draw(lambda: None) == draw(load) == draw(lambda: None)
 
 
 def noise_of_rules(decorator, seed):
-    """The random numbers that each of two rules in one graph draws, and those of the graph after them."""
+    """The random numbers that two rules in one graph draw, and the numbers that the graph draws after them."""
     function = decorator(lambda x: (x + 0.0, lambda dy: dy * tf.random.normal([3])))
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Registrations that every op of the library must have, so that none is half added."""
+"""Registrations that every op of the library must have, so that no op is half added."""
 
 import itertools
 import re
@@ -17,14 +17,14 @@ from ..support.sources import ROOT
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 from ..support.without_python import add_gradients, registered_ops
 
-# The wrapper of an op library has two functions for each op: one of the op's name, and one in snake case.
+# The wrapper of an op library has two functions for each op: one with the op's name, and one in snake case.
 OPS = sorted(
     n for n in vars(library._ops) if re.sub(r"(?<!^)(?=[A-Z])", "_", n).lower() in vars(library._ops) if n != n.lower()
 )
 DEFINITIONS = registered_ops()
-# It fails wherever it runs, and a graph pass alone makes it: tests/graph/test_without_python.py.
+# It always fails, and only a graph pass makes it: tests/graph/test_without_python.py.
 REFUSAL = "CustomGradientRefusal"
-# It has no input of floating point and lives on the host: tests/external/test_numpy_residuals.py.
+# It has no floating point input and runs on the host: tests/external/test_numpy_residuals.py.
 TOKEN = "CustomGradientToken"
 OPS = [name for name in OPS if name not in (REFUSAL, TOKEN)]
 
@@ -54,7 +54,7 @@ def rule(x, y):
     return x - y, lambda dy: (dy * y, dy + x)
 
 
-# A call of each op by tensors of these shapes, with a gradient by each of them.
+# A call of each op with tensors of these shapes, to differentiate by each of them.
 CALLS = {
     "CustomGradientBarrier": (barrier, [[2, 3], [3]]),
     "CustomGradientCheckShape": (check_shape, [[2, 3]]),
@@ -113,7 +113,7 @@ def by_python(name, tensors, dy):
 
 @pytest.mark.parametrize(("name", "dtype"), pairs(OPS, DTYPES, quick=2))
 def test_a_gradient_without_python(name, dtype, rng):
-    """By the C interface, which adds a SymbolicGradient: both registries of TensorFlow, and the numbers of Python."""
+    """The C API adds a SymbolicGradient, from both of TensorFlow's registries, and gives the same numbers as Python."""
     tensors = sources(name, dtype, rng)
     with tf.Graph().as_default() as graph:
         fed = [tf.compat.v1.placeholder(dtype, t.shape) for t in tensors]

@@ -1,4 +1,4 @@
-"""The shape functions: as exact as the inputs allow, and errors as soon as they are certain."""
+"""The shape functions are as exact as the inputs allow, and raise errors as soon as they are certain."""
 
 import pytest
 import tensorflow as tf
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.core
 
 
 def placeholder(shape):
-    """Of a shape written as "[2,?]", or "?" for an unknown rank."""
+    """A placeholder of a shape such as "[2,?]"; "?" is an unknown rank."""
     if shape == "?":
         return tf.compat.v1.placeholder(tf.float32)
     sizes = [None if s == "?" else int(s) for s in shape.strip("[]").split(",") if s]
@@ -23,7 +23,7 @@ def describe(shape):
 
 
 def assert_infers(shapes, expected, **attributes):
-    """`shapes`: those of fx, gx and x, separated by semicolons."""
+    """`shapes`: the shapes of fx, gx and x, separated by semicolons."""
     with tf.Graph().as_default():
         fx, gx, x = map(placeholder, shapes.split(";"))
         h = library.custom_gradient_embed(fx, [gx], [x], **attributes)
@@ -53,29 +53,29 @@ def test_unknown_dimensions_may_turn_out_right():
 
 
 def test_partial_shapes_that_cannot_fit_are_refused():
-    assert_refuses("[4];[3];[?]", "do not broadcast")
-    assert_refuses("[?];[?,4];[?,5]", "do not broadcast")
-    assert_refuses("[];[?,3];[3]", "fx has the wrong shape")
-    assert_refuses("[?];[?,4];[?,4]", "fx has the wrong shape")
-    assert_refuses("[3];[2,?];[?]", "fx has the wrong shape")
+    assert_refuses("[4];[3];[?]", "must broadcast together")
+    assert_refuses("[?];[?,4];[?,5]", "must broadcast together")
+    assert_refuses("[];[?,3];[3]", "fx must have shape")
+    assert_refuses("[?];[?,4];[?,4]", "fx must have shape")
+    assert_refuses("[3];[2,?];[?]", "fx must have shape")
 
 
 def test_the_axis_is_checked_as_soon_as_the_rank_of_x_is_known():
-    assert_refuses("?;?;[?,?]", "axis names no dimension of x", axis=[2])
-    assert_refuses("?;?;[?,?]", "axis names dimension 1 of x twice", axis=[1, -1])
+    assert_refuses("?;?;[?,?]", r"axis must be in \[-2, 2\)", axis=[2])
+    assert_refuses("?;?;[?,?]", "which names dimension 1 of shape", axis=[1, -1])
     assert_infers("?;?;?", "?", axis=[2])
 
 
 def test_more_products_than_can_be_counted_are_refused_unless_there_may_be_none():
     many = 2**32
-    assert_refuses(f"[{many}];[];[{many}]", "the shapes broadcast to too many elements", all_axes=True)
+    assert_refuses(f"[{many}];[];[{many}]", "the shapes must broadcast to at most", all_axes=True)
     assert_infers(f"[{many}];[];[{many // 2 - 1}]", f"[{many}]", all_axes=True)
     assert_infers(f"[{many},0];[];[{many}]", f"[{many},0]", all_axes=True)
     assert_infers(f"[{many},?];[];[{many}]", f"[{many},?]", all_axes=True)
 
 
 def assert_gradient_infers(lhs, rhs, shape, expected, wrt="x", **attributes):
-    """`shape`: the shape that the shape tensor holds, given as tf.shape of a placeholder gives it."""
+    """`shape`: the contents of the shape tensor, which is tf.shape of a placeholder."""
     with tf.Graph().as_default():
         shape = tf.raw_ops.Shape(input=placeholder(shape), out_type=tf.int64)
         out = library.custom_gradient_embed_grad(placeholder(lhs), placeholder(rhs), shape, wrt=wrt, **attributes)
@@ -106,21 +106,21 @@ def test_a_shape_tensor_of_known_length_gives_the_rank_and_must_be_a_vector():
     ids=["embed_grad", "check_shape"],
 )
 def test_a_shape_tensor_of_more_dimensions_than_there_are_is_refused(call):
-    """TensorFlow's optimiser ends the process for an output of such a shape."""
+    """TensorFlow's optimiser crashes if an output has such a shape."""
     with tf.Graph().as_default():
         assert call(tf.compat.v1.placeholder(tf.int32, [254])).shape.rank == 254
         for shape in (tf.compat.v1.placeholder(tf.int32, [255]), tf.ones([255], tf.int32)):
-            with pytest.raises(ValueError, match="shape has too many dimensions; expected at most 254, got 255"):
+            with pytest.raises(ValueError, match="shape must have at most 254 dimensions, got 255"):
                 call(shape)
 
 
 @pytest.mark.parametrize(
     ("lhs", "rhs", "shape", "attributes", "match"),
     [
-        ("[3]", "[4]", "[3]", {}, "CustomGradientEmbedGrad: the shapes do not broadcast together"),
-        ("[3]", "[3,3]", "[3,3]", {}, r"CustomGradientEmbedGrad: fx .* has the wrong shape"),
-        ("[3,3]", "[3,3]", "[3]", {"wrt": "fx"}, r"CustomGradientEmbedGrad: fx .* has the wrong shape"),
-        ("[3]", "[3]", "[3]", {"zero_x": True}, "zero_x needs the operand x"),
+        ("[3]", "[4]", "[3]", {}, "CustomGradientEmbedGrad: the shapes must broadcast together"),
+        ("[3]", "[3,3]", "[3,3]", {}, r"CustomGradientEmbedGrad: fx .* must have shape"),
+        ("[3,3]", "[3,3]", "[3]", {"wrt": "fx"}, r"CustomGradientEmbedGrad: fx .* must have shape"),
+        ("[3]", "[3]", "[3]", {"zero_x": True}, "wrt must be 'fx' or 'gx' if zero_x is true"),
     ],
 )
 def test_gradient_operands_that_do_not_fit_are_refused(lhs, rhs, shape, attributes, match):

@@ -1,6 +1,7 @@
 """scan gives the values and gradients of the loop in float64 NumPy, in every mode and for every segmentation."""
 
 import collections
+import contextlib
 
 import keras
 import numpy as np
@@ -55,6 +56,7 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.mode_table(feature="cg.scan", mode="mode")
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
 def test_values_and_gradients(checkpoint, mode):
     for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
@@ -71,6 +73,7 @@ def test_one_step_and_no_steps(mode):
     assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
 
 
+@pytest.mark.mode_table(feature="cg.scan", mode="unknown_shape")
 @pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
 def test_every_length_where_only_the_run_tells_it(checkpoint):
     w = tf.Variable(W)
@@ -197,6 +200,7 @@ def test_second_order(mode, checkpoint):
     np.testing.assert_allclose(second, np.diag(expected), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.mode_table(feature="cg.scan", mode="forward_mode_eager")
 @pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
 def test_forward_mode(checkpoint):
     x, tangent = np.array([0.9, 1.1]), np.array([1.0, 10.0])
@@ -208,6 +212,31 @@ def test_forward_mode(checkpoint):
     np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "works"),
+    [
+        pytest.param(
+            "sqrt", False, marks=pytest.mark.mode_table(feature="cg.scan", mode="forward_mode", outcome="unsupported")
+        ),
+        pytest.param(None, True, marks=pytest.mark.mode_table(feature="cg.scan, checkpoint=None", mode="forward_mode")),
+    ],
+)
+def test_forward_mode_in_a_function(checkpoint, works):
+    """TensorFlow makes no tangents of a loop in a loop there."""
+    x, tangent = np.array([0.9, 1.1]), np.array([1.0, 10.0])
+
+    @tf.function(autograph=False)
+    def run(x, tangent):
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            last, _ = cg.scan(lambda c, t: (c * x, c * t), x, XS[:10, 0], checkpoint=checkpoint)
+        return accumulator.jvp(last)
+
+    error = pytest.raises(TypeError, match=r"variant.*is not compatible")
+    with contextlib.nullcontext() if works else error:
+        np.testing.assert_allclose(run(tf.constant(x), tf.constant(tangent)), 11 * x**10 * tangent, rtol=1e-10)
+
+
+@pytest.mark.mode_table(feature="cg.scan", mode="vectorized_map")
 def test_vectorized_map():
     """Without segments, whose gradient TensorFlow takes long to vectorize: while_loop is tested with them."""
     xs = tf.constant(XS[:4])
@@ -226,7 +255,20 @@ def test_vectorized_map():
         assert_close(found, map(tf.stack, zip(*examples, strict=True)))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "eager",
+        pytest.param(
+            "traced",
+            marks=[
+                pytest.mark.mode_table(feature="cg.scan", mode="while_loop"),
+                pytest.mark.mode_table(feature="cg.scan", mode="cond"),
+            ],
+        ),
+        pytest.param("jit", marks=pytest.mark.mode_table(feature="cg.scan", mode="while_loop_under_xla")),
+    ],
+)
 def test_inside_control_flow_and_of_itself(mode):
     def power(x, n):
         return cg.scan(lambda carry, _: (carry * x, None), tf.ones_like(x), length=n)[0]
@@ -311,6 +353,7 @@ def test_autograph_translates_the_function_where_it_translates_the_caller():
     np.testing.assert_array_equal(ys, [1, 1, 4, 4])
 
 
+@pytest.mark.mode_table(feature="cg.scan", mode="tf1")
 def test_a_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         x = tf.compat.v1.placeholder(tf.float64, [None, 3])
@@ -329,6 +372,7 @@ def test_a_session_of_tensorflow_1():
 
 
 @pytest.mark.core
+@pytest.mark.mode_table(feature="cg.scan", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process(tmp_path):
     model = tf.Module()
     model.v = tf.Variable(W)
@@ -453,7 +497,17 @@ CHECKPOINT_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("case", ERRORS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            marks=[pytest.mark.mode_table(feature="cg.scan", mode="functional", outcome="unsupported")]
+            * (case == "keras tensors"),
+        )
+        for case in ERRORS
+    ],
+)
 def test_errors(case):
     arguments, error, message = ERRORS[case]
     with pytest.raises(error, match=f"scan: .*{message}"):

@@ -30,6 +30,7 @@ def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.mode_table(feature="cg.while_loop", mode="mode")
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(["sqrt", "log", 1, 4, 100, None], MODES))
 def test_loops_that_end_anywhere(checkpoint, mode):
     w = tf.Variable(W)
@@ -101,7 +102,14 @@ def test_second_order(orders):
     assert_close(orders(power, X, DY), [X**7, DY * 7 * X**6, DY**2 * 42 * X**5])
 
 
-@pytest.mark.parametrize(("mode", "checkpoint"), [("eager", "log"), ("traced", "sqrt"), ("traced", None)])
+@pytest.mark.parametrize(
+    ("mode", "checkpoint"),
+    [
+        pytest.param("eager", "log", marks=pytest.mark.mode_table(feature="cg.while_loop", mode="forward_mode_eager")),
+        pytest.param("traced", "sqrt", marks=pytest.mark.mode_table(feature="cg.while_loop", mode="forward_mode")),
+        ("traced", None),
+    ],
+)
 def test_forward_mode(mode, checkpoint):
     def run(x, tangent):
         with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
@@ -111,6 +119,8 @@ def test_forward_mode(mode, checkpoint):
     assert_close([MODES[mode](run)(tf.constant(X), tf.constant(DY))], [11 * X**10 * DY])
 
 
+@pytest.mark.mode_table(feature="cg.while_loop", mode="vectorized_map")
+@pytest.mark.mode_table(feature="cg.while_loop", mode="jacobians")
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_vectorized_map_and_jacobians(mode):
     def gradient(x):
@@ -129,6 +139,7 @@ def test_vectorized_map_and_jacobians(mode):
     np.testing.assert_allclose(tape.batch_jacobian(ys, xs), expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.mode_table(feature="cg.while_loop", mode="tf1")
 def test_a_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         x = tf.compat.v1.placeholder(tf.float64, [4])
@@ -139,6 +150,7 @@ def test_a_session_of_tensorflow_1():
         assert_close(session.run([y, *gradients], {x: X}), reference(X, W, DY, 6))
 
 
+@pytest.mark.mode_table(feature="cg.while_loop", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process(tmp_path):
     model = tf.Module()
     model.v = tf.Variable(W)

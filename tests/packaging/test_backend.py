@@ -1,4 +1,4 @@
-"""The build backend: where it looks for TensorFlow, what it asks for, and what it says where nothing can be built."""
+"""The build backend: where it looks for TensorFlow, what it requires, and what it says if it cannot build."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from build_ops.tensorflow import DEFAULT_REQUIREMENT
 
 from ..support.sources import ROOT, copy_sources
 
-# Prints what the build finds, as a front end runs it.
+# Prints what the build finds if a front end runs it.
 ASK = f"""
 import json, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -29,7 +29,7 @@ print(json.dumps([found and [found.distribution, found.version, found.environmen
 
 
 def make_environment(folder, *distributions):
-    """An environment with packages that are nothing but names: its Python."""
+    """The Python of an environment with empty packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python3.*/site-packages")
     for name, version in (distribution.split("==") for distribution in distributions):
@@ -89,7 +89,7 @@ def test_a_version_that_the_sources_do_not_know_is_refused(version, tmp_path):
 
 @pytest.fixture
 def isolation(tmp_path):
-    """What pip puts into the environment of a build: a module that hides the installed packages."""
+    """What pip adds to the environment of a build: a module that hides the installed packages."""
     (tmp_path / "isolation").mkdir()
     hide = "import sys\nsys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
     (tmp_path / "isolation" / "sitecustomize.py").write_text(hide)
@@ -113,7 +113,7 @@ def test_a_build_in_a_folder_that_uv_deletes_afterwards_finds_the_activated_envi
     throwaway = make_environment(tmp_path / "throwaway")
     path = f"{throwaway.parent}:{activated.parent}:/usr/bin"
     assert find(throwaway, "backend", PATH=path)[0][:2] == ["tensorflow-cpu", "2.19.1"]
-    assert find(throwaway, PATH=path)[0] is None  # Bazel and setup.py mean this Python.
+    assert find(throwaway, PATH=path)[0] is None  # Bazel and setup.py use this Python.
     fetched = make_environment(tmp_path / "fetched", "tensorflow==2.21.0")
     assert find(fetched, "backend", PATH=path)[0][:2] == ["tensorflow", "2.21.0"]
 
@@ -128,7 +128,7 @@ print(json.dumps(getattr(backend, sys.argv[1])(*map(json.loads, sys.argv[2:]))))
 
 @pytest.fixture(scope="module")
 def without_tensorflow(tmp_path_factory):
-    """An environment with setuptools alone."""
+    """An environment with only setuptools."""
     folder = tmp_path_factory.mktemp("environment")
     python = make_environment(folder)
     (packages,) = folder.glob("lib/python3.*/site-packages")

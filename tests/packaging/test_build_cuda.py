@@ -1,10 +1,10 @@
-"""The build finds nvcc, or says where it looked; with scripts in the place of nvcc."""
+"""The build finds nvcc, or says where it looked. Scripts stand in for nvcc."""
 
 import pytest
 
 from build_ops import cuda
 
-# The list of nvcc 13.0, in its order, with the variants that run on one GPU alone.
+# What nvcc 13.0 lists, in its order, with the variants that run on one GPU only.
 LISTED = "sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_90a sm_100 sm_110 sm_103 sm_120 sm_121"
 
 
@@ -16,7 +16,7 @@ def no_settings(monkeypatch, tmp_path):
 
 
 def make_nvcc(folder, version="13.0", listed=LISTED, runtime=True):
-    """A script that answers as nvcc of that version does."""
+    """A script that answers like nvcc of that version."""
     script = folder / "bin" / "nvcc"
     script.parent.mkdir(parents=True)
     answers = {
@@ -98,10 +98,10 @@ def test_one_that_is_too_old_is_not_used(monkeypatch, tmp_path):
 
 def test_cuda_that_is_asked_for_and_missing_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_CG_OPS_CUDA", "1")
-    message = r"may not leave CUDA out \(TF_CG_OPS_CUDA=1\), but found no nvcc on PATH, and no CUDA_HOME\.$"
+    message = r"^tf_cg_ops: TF_CG_OPS_CUDA=1 needs nvcc, but the build found no nvcc on PATH, and no CUDA_HOME\.$"
     with pytest.raises(SystemExit, match=message):
         cuda.find_toolkit()
     make_nvcc(tmp_path, runtime=False)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"has no libcudart_static\.a; expected .* set TF_CG_OPS_CUDA=0"):
+    with pytest.raises(SystemExit, match=r"has no libcudart_static\.a\. Install .* set TF_CG_OPS_CUDA=0"):
         cuda.find_toolkit()

@@ -1,4 +1,4 @@
-"""The private names of Keras 3 and tf_keras that the package uses: each does what it is used for, and stands there."""
+"""The private names of Keras 3 and tf_keras that the package uses exist, and do what the package needs."""
 
 import re
 

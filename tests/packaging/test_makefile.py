@@ -1,4 +1,4 @@
-"""The Makefile: a line of help for every target, tiers that run each test once, and targets that pages and CI name."""
+"""The Makefile: every target has a line of help, the tiers run each test once, pages and CI name targets that exist."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ TARGETS = LISTED.replace("\\", " ").split()
 TIERS = dict(re.findall(r"^(test[\w-]*):.*\n\t\$\(PYTEST\)([^;\n]*)", MAKEFILE, re.MULTILINE))
 
 
-# A make within `make test` says which directory it enters, and takes over its flags.
+# Without these, a make inside `make test` would print directories and inherit flags.
 OUTSIDE_MAKE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 
 
@@ -75,6 +75,6 @@ def test_without_bazel_and_without_apt_make_says_what_to_do(tmp_path):
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stdout == (
-        "make: found no Bazel and cannot install it; expected bazel on PATH, or apt-get and the rights of root. "
+        "make: found no Bazel, and cannot install it without root and apt-get. "
         "On Debian and Ubuntu: sudo apt-get install bazel-bootstrap\n"
     )

@@ -1,4 +1,4 @@
-"""The house rules: who may include and import what, style, and what must not be in the repository."""
+"""The house rules: what can be included and imported where, style, and what must not be in the repository."""
 
 import pathlib
 import re
@@ -31,7 +31,7 @@ def test_a_tool_finds_nothing(tool, arguments):
     subprocess.run([pathlib.Path(sys.executable).with_name(tool), *arguments], cwd=ROOT, check=True)
 
 
-# The folder, and what its files may include beside the standard library and their own folder.
+# A folder, and what its files can include in addition to the standard library and their own folder.
 MAY_INCLUDE = {
     "cc/lib": r"cc/lib/",
     "cc/functions": r"tensorflow/core/framework/function\.h",
@@ -80,7 +80,7 @@ def test_only_one_module_opens_the_library():
     ]
 
 
-# Packages that are optional, and imported only where they are used.
+# Optional packages, which are imported only where they are used.
 EXTRAS = {
     "keras3.py": {"keras"},
     "keras2.py": {"tf_keras"},
@@ -90,7 +90,7 @@ EXTRAS = {
 
 
 def test_the_package_needs_only_tensorflow_and_numpy():
-    """The demo aside, which is an extra."""
+    """Except the demo, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
         if "demo" not in path.parts:
@@ -105,7 +105,7 @@ def test_no_path_of_a_machine_is_in_the_repository():
         assert not path_of_machine.search(path.read_text()), path
 
 
-# The folders of the package, each with those that it may import from.
+# The folders of the package, each with the folders that it can import from.
 LAYERS = {
     "core": (),
     "keras": ("core",),

@@ -1,4 +1,4 @@
-"""What the package needs of TensorFlow's private names beyond what public functions show."""
+"""What the package needs from TensorFlow's private names, if no test of a public function shows it."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What type checkers see of the installed package: decorated functions keep their parameters, and wrong calls are errors.
+"""What type checkers see: decorated functions keep their parameters, and wrong calls are errors.
 
 TensorFlow has no types that mypy finds, so a Tensor is Any here: what is checked is everything else.
 """
@@ -134,7 +134,7 @@ WRONG = {
 
 
 def run_mypy(folder, *paths):
-    """The lines that mypy prints. It finds the package as it finds installed ones: they need a file py.typed."""
+    """The lines that mypy prints. It treats the package as an installed one, which needs a file py.typed."""
     (folder / "mypy.ini").write_text(CONFIG)
     command = [pathlib.Path(sys.executable).with_name("mypy"), "--no-error-summary", "--no-pretty", *paths]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache" / "types")}
@@ -145,7 +145,7 @@ def run_mypy(folder, *paths):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What mypy says to each line."""
+    """What mypy says about each line."""
     folder = tmp_path_factory.mktemp("types")
     lines = [*DECORATED.splitlines(), *(f"reveal_type({expression})" for expression in TYPES), *WRONG]
     (folder / "calls.py").write_text("\n".join(lines) + "\n")
@@ -164,7 +164,7 @@ def test_a_decorated_function_keeps_its_parameters(expression, found):
 @pytest.mark.parametrize("call", WRONG)
 def test_a_wrong_call_is_an_error(call, found):
     errors = [text for kind, text in found[call] if kind == "error"]
-    # An overload may be reported twice.
+    # An overload is sometimes reported twice.
     assert {re.search(r"\[([\w-]+)\]$", error)[1] for error in errors} == {WRONG[call]}
 
 

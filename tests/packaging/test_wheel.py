@@ -1,4 +1,4 @@
-"""The source distribution and the wheel that is built from it: contents, tag, requirements, and that it works elsewhere.
+"""The source distribution and the wheel built from it: contents, tag, requirements, and that it works elsewhere.
 
 The wheel has the library of the source tree: `make wheel`, Bazel and a slow test compile the sources once more.
 """
@@ -26,7 +26,7 @@ from ..support.sources import ROOT, copy_sources, source_files
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A folder that holds the sources alone."""
+    """A folder with only the sources."""
     folder = tmp_path_factory.mktemp("sources")
     copy_sources(folder, "**/*")
     return folder
@@ -66,7 +66,7 @@ def test_the_source_distribution_is_the_same_from_every_folder(copy, tmp_path, m
     require_equal(one, make_sdist(tmp_path / "copy", tmp_path / "other"))
     with (tmp_path / "copy" / "README.md").open("a") as readme:
         readme.write("Another line.\n")
-    with pytest.raises(SystemExit, match="two builds differ; expected the same bytes"):
+    with pytest.raises(SystemExit, match="two builds must have the same bytes"):
         require_equal(one, make_sdist(tmp_path / "copy", tmp_path / "another"))
 
 
@@ -99,7 +99,7 @@ def test_the_description_links_to_no_file_beside_it(wheel):
 
 def test_the_wheel_holds_the_package_the_libraries_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    # Of which py.typed tells type checkers that the package has type hints, and the program imports the package late.
+    # py.typed tells type checkers that the package has type hints, and the program imports the package late.
     expected = {str(path.relative_to(ROOT)) for path in source_files("tf_cg_ops/**/*")} | {"tf_cg_ops_cli.py"}
     assert names == expected | {f"tf_cg_ops/{name}" for name in ("_ops.so", "_ops_with_cc.so", "_build_info.py")}
     assert wheel.read("tf_cg_ops/_build_info.py") == pathlib.Path(_build_info.__file__).read_bytes()
@@ -134,7 +134,7 @@ def test_the_installed_wheel_works_and_each_of_its_modules_imports(wheel, tmp_pa
 
 @pytest.mark.slow
 def test_the_libraries_of_the_source_tree_are_up_to_date_and_the_same_from_another_folder(sdist, tmp_path):
-    """To the byte, compiled from the source distribution with the flags of the Makefile."""
+    """Byte for byte, compiled from the source distribution with the Makefile's flags."""
     with make_wheel(sdist, tmp_path) as archive:
         for path in (cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()):
             assert archive.read(f"tf_cg_ops/{pathlib.Path(path).name}") == pathlib.Path(path).read_bytes()
@@ -142,13 +142,13 @@ def test_the_libraries_of_the_source_tree_are_up_to_date_and_the_same_from_anoth
 
 @pytest.mark.parametrize("version", ["76.1.0", "59.6.0.post1"])
 def test_an_old_setuptools_is_named_with_what_to_install(version, tmp_path):
-    """A copy of setup.py, beside a setuptools that has nothing but its version."""
+    """Runs a copy of setup.py with a setuptools that has only a version."""
     (tmp_path / "setup.py").write_bytes((ROOT / "setup.py").read_bytes())
     (tmp_path / "setuptools.py").write_text(f"__version__ = {version!r}\n")
     result = run_interpreter([sys.executable, "setup.py", "--version"], tmp_path, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (
         1,
         "",
-        f"tf_cg_ops: the build needs a newer setuptools; expected 77 or newer, got {version}. Install it into this Python "
+        f"tf_cg_ops: the build needs setuptools 77 or newer, got {version}. Install it into this Python "
         f"with: {sys.executable} -m pip install 'setuptools>=77' wheel\n",
     )

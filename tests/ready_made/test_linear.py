@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import vjp
+from ..support.modes import vjp, vjp_in_a_fresh_process
 from ..support.tensors import pairs, random_array
 
 SOLVERS = {"cg": cg.linear.cg, "gmres": cg.linear.gmres}
@@ -243,6 +243,7 @@ def test_complex_systems(solver, mode):
     np.testing.assert_allclose(dx, np.linalg.solve(matrix.conj().T, dy), rtol=1e-9)
 
 
+@pytest.mark.mode_table(feature="solver", mode="forward_mode_eager")
 @pytest.mark.parametrize("solver", ["cg", "gmres"])
 def test_forward_mode(solver):
     matrix = tf.constant([[4.0, 1.0], [1.0, 3.0]], tf.float64)
@@ -262,6 +263,7 @@ def test_small_and_large_numbers(size, solver):
     np.testing.assert_allclose(u / size, [1 / 11, 7 / 11], rtol=1e-4)
 
 
+@pytest.mark.mode_table(feature="solver", mode="unknown_shape")
 @pytest.mark.parametrize("solver", ["cg", "gmres"])
 def test_shapes_known_at_run_time_only(solver):
     matrix = np.array([[4.0, 1.0], [1.0, 3.0]])
@@ -280,21 +282,32 @@ def test_no_unknowns(solver):
     assert SOLVERS[solver](lambda u: 2.0 * u, tf.zeros([0])).shape == [0]
 
 
-@pytest.mark.parametrize("solver", ["cg", "gmres"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param("cg", marks=pytest.mark.mode_table(feature="cg", mode="vectorized_map")),
+        pytest.param(
+            "gmres", marks=pytest.mark.mode_table(feature="gmres", mode="vectorized_map", outcome="unsupported")
+        ),
+    ],
+)
 def test_vectorized_map(solver):
     matrix, right = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]])
 
     def solve(right):
         return SOLVERS[solver](lambda u: tf.linalg.matvec(matrix, u), right, tol=1e-12)
 
-    # TensorFlow cannot vectorize the QR factorization in gmres.
     options = {"fallback_to_while_loop": solver == "gmres"}
+    if solver == "gmres":
+        with pytest.raises(ValueError, match="No pfor vectorization defined for Qr"):
+            tf.vectorized_map(solve, tf.constant(right), fallback_to_while_loop=False)
     u = tf.vectorized_map(solve, tf.constant(right), **options)
     np.testing.assert_allclose(u, np.linalg.solve(matrix, right.T).T, rtol=1e-9, atol=1e-12)
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"linear\.{solver} did not converge"):
         tf.vectorized_map(solve, tf.constant(right * [[1.0], [1.0], [np.nan]]), **options)
 
 
+@pytest.mark.mode_table(feature="solver", mode="mode")
 @pytest.mark.parametrize(("mode", "solver"), pairs(MODES, SOLVERS))
 def test_a_matrix_that_uses_a_tape(mode, solver):
     """A Hessian-vector product, also while other tapes record."""
@@ -469,6 +482,24 @@ def test_a_loaded_model(tmp_path):
 
     with pytest.raises(RuntimeError, match=re.escape("not have the derivative of order 2 of 'linear.gmres'")):
         second()
+
+
+@pytest.mark.mode_table(feature="solver", mode="reloaded")
+@pytest.mark.parametrize("solver", ["cg", "gmres"])
+def test_a_saved_model_in_a_fresh_process(solver, tmp_path):
+    matrix, right, dy = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0]), np.array([1.0, 10.0])
+    model = tf.Module()
+    model.v = tf.Variable(matrix)
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float64)])
+    def f(right):
+        return SOLVERS[solver](lambda u: tf.linalg.matvec(model.v, u), right, tol=1e-13)
+
+    model.f = f
+    u, dx, dv, _ = vjp_in_a_fresh_process(model, [right], [dy], tmp_path)
+    w = np.linalg.solve(matrix.T, dy)
+    for found, expected in ((u, np.linalg.solve(matrix, right)), (dx, w), (dv, -np.outer(w, u))):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])

@@ -1,5 +1,6 @@
 """override_gradients in a SavedModel: loaded in a fresh process, saved there, and loaded again."""
 
+import pytest
 import tensorflow as tf
 
 from ..support.processes import run_python
@@ -51,6 +52,7 @@ class Model(tf.Module):
         return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, tf.sin(x) * self.w), (0, x))[1]
 
 
+@pytest.mark.mode_table(feature="override_gradients", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process_and_what_is_saved_of_it(tmp_path):
     tf.saved_model.save(Model(), tmp_path / "model")
     run_python(LOADED, tmp_path / "model", tmp_path / "again", cwd=tmp_path)

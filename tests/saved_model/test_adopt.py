@@ -128,6 +128,15 @@ def adopted(tmp_path_factory):
 
 
 COMPILED = ["loop_with_a_residual", "through_functions", "switch_case", "two_results", "slices"]
+# Which rows of the support matrix some of the functions fill.
+MODES_OF = {
+    "alone": ["eager", "around_traced"],
+    "function": ["nested_functions"],
+    "loop": ["while_loop"],
+    "loop_with_a_residual": ["while_loop_under_xla"],
+    "cond": ["cond"],
+    "switch_case": ["switch_case", "jit"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +144,15 @@ def gradients(adopted):
     return gradients_in_every_form(adopted[0] / "target", [f"f_{name}" for name in COMPILED], X, DY)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.mode_table(feature="adopt", mode=mode) for mode in MODES_OF.get(name, [])]
+        )
+        for name in FUNCTIONS
+    ],
+)
 def test_gradients_of_the_file_become_rules(name, gradients):
     assert len(gradients[f"f_{name}"]) == (3 if name in COMPILED else 2)
     for found in gradients[f"f_{name}"]:
@@ -150,6 +167,7 @@ def test_values_objects_and_signatures_stay(adopted):
     assert_objects_stay(folder / "source", folder / "target")
 
 
+@pytest.mark.mode_table(feature="adopt", mode="reloaded")
 def test_a_fresh_process_has_gradients_that_tensorflow_alone_has_not(adopted, tmp_path):
     check_in_a_fresh_process(adopted[0] / "target", "f_loop", X, DY, 49.0 * DY)
     with pytest.raises(TypeError, match="out of scope"):
@@ -241,6 +259,7 @@ def test_variables_in_gradient_functions(tmp_path):
     np.testing.assert_allclose(loaded.g(x), X * (w - 0.125 * dw), rtol=1e-12)
 
 
+@pytest.mark.mode_table(feature="adopt", mode="keras_export")
 @pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_keras_models_train_on(library, tmp_path):
     @tf.custom_gradient

@@ -56,6 +56,15 @@ FUNCTIONS = {
 
 
 COMPILED = ["used_twice", "function_in_a_loop", "switch_case", "several_outputs"]
+# Which rows of the support matrix some of the functions fill.
+MODES_OF = {
+    "alone": ["eager", "around_traced"],
+    "function": ["nested_functions"],
+    "while_loop": ["while_loop"],
+    "function_in_a_loop": ["while_loop_under_xla"],
+    "cond": ["cond"],
+    "switch_case": ["switch_case", "jit"],
+}
 
 
 def save(folder, **functions):
@@ -82,7 +91,15 @@ def gradients(overridden):
     return gradients_in_every_form(overridden[0] / "target", compiled, X, DY)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.mode_table(feature="override", mode=mode) for mode in MODES_OF.get(name, [])]
+        )
+        for name in FUNCTIONS
+    ],
+)
 def test_gradients_are_those_of_the_rule(name, gradients):
     dx = FUNCTIONS[name][1]
     assert len(gradients[f"f_{name}"]) == (3 if name in COMPILED else 2)
@@ -116,6 +133,7 @@ def test_values_signatures_objects_and_names_stay(overridden):
     assert steps[-1].startswith("checking: target, ")
 
 
+@pytest.mark.mode_table(feature="override", mode="reloaded")
 def test_a_fresh_process(overridden):
     check_in_a_fresh_process(overridden[0] / "target", "f_while_loop", X, DY, 125.0 * DY)
 
@@ -132,6 +150,7 @@ def test_rules_of_an_earlier_override_and_a_rule_that_reads_its_output(tmp_path)
     np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path / "stripped").f, X, DY), DY * y * np.cos(X))
 
 
+@pytest.mark.mode_table(feature="override", mode="keras_export")
 def test_an_exported_keras_model(tmp_path):
     keras.utils.set_random_seed(1)
     layers = [
@@ -154,6 +173,7 @@ def test_an_exported_keras_model(tmp_path):
     assert np.abs(gradient(model, x, dy) - expected).max() > 0.01
 
 
+@pytest.mark.mode_table(feature="override", mode="tf1")
 def test_a_model_of_tensorflow_1(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

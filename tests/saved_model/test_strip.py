@@ -159,6 +159,7 @@ def without_library(values, training, reading, tmp_path_factory):
     return *json.loads(result.stdout.splitlines()[-1]), x
 
 
+@pytest.mark.mode_table(feature="strip", mode="op_free")
 @pytest.mark.mode_table(feature="embed_gradient", mode="op_free")
 @pytest.mark.mode_table(feature="custom_gradient", mode="op_free")
 @pytest.mark.mode_table(feature="custom_vjp", mode="op_free")
@@ -236,6 +237,9 @@ def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
     assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
 
 
+@pytest.mark.mode_table(feature="strip", mode="while_loop")
+@pytest.mark.mode_table(feature="strip", mode="cond")
+@pytest.mark.mode_table(feature="strip", mode="nested_functions")
 def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
     """The gradients are then in functions of their own, which get what they need from the forward pass."""
     module = Training()

@@ -37,6 +37,7 @@ def module_of(function, *specs):
     return module
 
 
+@pytest.mark.mode_table(feature="strip", mode="tflite")
 @pytest.mark.mode_table(feature="embed_gradient", mode="tflite")
 @pytest.mark.mode_table(feature="custom_gradient", mode="tflite")
 @pytest.mark.mode_table(feature="custom_vjp", mode="tflite")

@@ -1,4 +1,4 @@
-"""The arithmetic of `cc/lib` without TensorFlow, and the forms at which the kernels for CPUs and GPUs are tried."""
+"""The arithmetic of `cc/lib` without TensorFlow, and the shapes that kernels for CPUs and GPUs are tested with."""
 
 import ctypes
 import functools
@@ -30,7 +30,7 @@ C_ARGUMENTS = [
 
 
 def compile_objects(sources, *flags, folder, root=ROOT):
-    """The objects of C++ sources, which ccache has from other tests."""
+    """Compiles C++ sources; ccache has most objects from other tests."""
     objects = []
     for source in sources:
         objects.append(pathlib.Path(folder) / (str(source).replace("/", "-") + ".o"))
@@ -40,7 +40,7 @@ def compile_objects(sources, *flags, folder, root=ROOT):
 
 
 def compile_library(sources, *flags, folder):
-    """A shared library of `cc/lib`, with the objects of the build, and of other C++ sources, which get more flags."""
+    """Links a shared library from the build's objects of `cc/lib` and from other C++ sources, compiled with more flags."""
     commands = compiler.compile_commands(compiler.find_compiler(), compiler.tensorflow_flags()[0])
     objects = compiler.compile_files(commands, CC_LIB)
     objects += compile_objects(sources, *flags, folder=folder)
@@ -61,12 +61,12 @@ def _library():
 
 
 def kinds_here():
-    """The kinds of vectors that this machine has."""
+    """The kinds of vector registers that this machine has."""
     return KINDS[: _library().best_instruction_set() + 1]
 
 
 def contract(lhs, rhs, out, wrt="x", vectors="baseline", pieces=1):
-    """Writes the gradient by `wrt` into the array `out`. All three have one dimension for each of the joint shape."""
+    """Writes the gradient with respect to `wrt` into the array `out`. All three arrays have the rank of the joint shape."""
     status = _library().contract(
         *as_c(lhs, rhs, out, wrt),
         KINDS.index(vectors),
@@ -76,7 +76,7 @@ def contract(lhs, rhs, out, wrt="x", vectors="baseline", pieces=1):
 
 
 def as_c(lhs, rhs, out, wrt):
-    """The arguments that C functions of the tests take for a contraction. Keep the arrays until they return."""
+    """The arguments of the tests' C functions for a contraction. Keep the arrays until these return."""
     arrays = dict(zip([role for role in _ROLES if role != wrt], (lhs, rhs), strict=True)) | {wrt: out}
     assert all(array.flags.c_contiguous for array in arrays.values())
     shapes = [size for role in _ROLES for size in arrays[role].shape]
@@ -90,7 +90,7 @@ def as_c(lhs, rhs, out, wrt):
 
 
 class Fenced:
-    """Memory between two pages that may not be touched: a read or write beyond its ends kills the process."""
+    """Memory between two protected pages: a read or write beyond its ends kills the process."""
 
     def __init__(self, size):
         page = mmap.PAGESIZE
@@ -118,7 +118,7 @@ class Fenced:
         self._bytes[mmap.PAGESIZE : mmap.PAGESIZE + self._inside] = byte
 
     def count(self, byte):
-        """How many bytes have the value."""
+        """The number of bytes with this value."""
         return int(np.count_nonzero(self._bytes[mmap.PAGESIZE : mmap.PAGESIZE + self._inside] == byte))
 
     @property
@@ -133,11 +133,11 @@ class Fenced:
         return self._bytes[start : start + size].view(dtype).reshape(shape)
 
 
-# Twice the numbers that one turn of the longest loop takes: 32, in 16-bit sums.
+# Twice as many numbers as one turn of the longest loop takes: 32, in 16-bit sums.
 LENGTHS = range(65)
 UNTOUCHED = 0xA5
 
-# By name: the shapes of lhs, rhs and out for a length n, and the operand by which is differentiated.
+# By name: the shapes of lhs, rhs and out for a length n, and the operand to differentiate by.
 FORMS = {
     "same": (lambda n: ([n], [n], [n]), "x"),
     "scalar_rhs": (lambda n: ([n], [1], [n]), "x"),
@@ -174,10 +174,10 @@ def wide(array):
 
 
 def expected(lhs, rhs, shape, wrt):
-    """The gradient, and the sum of the absolute values of what is added up."""
+    """The gradient, and the sum of the absolute values of its terms."""
     lhs, rhs = wide(lhs), wide(rhs)
     product = lhs * (rhs if wrt == "fx" else np.conj(rhs))
-    # If both are broadcast, each element of out has all of the sum.
+    # If both are broadcast, each element of out is the whole sum.
     joint = np.broadcast_shapes(product.shape, shape)
     reduced = tuple(i for i, size in enumerate(shape) if size == 1 and joint[i] != 1)
     product = np.broadcast_to(product, joint)
@@ -190,12 +190,12 @@ def check(out, lhs, rhs, wrt, dtype):
 
 
 def assert_every_length_within_fences(contract, form, dtype, rng):
-    """Operands end or start right at memory that may not be read; nothing beside out is written."""
+    """Checks a contraction whose operands border on protected memory, and that only out is written."""
     shapes, wrt = FORMS[form]
     memory = [Fenced(1 << 15) for _ in range(3)]
     for n in LENGTHS:
         given = [random_array(rng, shape, dtype) for shape in shapes(n)[:2]]
-        offset = n % 4  # In elements, so that vectors start at each remainder of their own alignment, too.
+        offset = n % 4  # In elements, so that vectors start at each possible misalignment.
         for place in (Fenced.at_start, Fenced.at_end):
             lhs, rhs, out = (
                 place(block, shape, dtype.as_numpy_dtype, offset + i)

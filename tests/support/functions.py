@@ -1,4 +1,4 @@
-"""Decorated functions with gradients that are wrong on purpose, and their numbers by hand.
+"""Decorated functions with gradients that are wrong on purpose, and the numbers to expect.
 
 Every one maps [n] to [n]. `by_hand` gives the value, dx, and the gradient of sum(dx * dy) by x, each as NumPy.
 """
@@ -39,7 +39,7 @@ def with_keywords(x):
 
 @cg.custom_gradient
 def outer(x):
-    """Its gradient function calls a decorated function, of which the second order is made."""
+    """Its gradient function calls a decorated function, which gives the second order."""
 
     @cg.custom_gradient
     def inner(z):
@@ -82,7 +82,7 @@ def cond(x):
 
 
 def scan(x):
-    """Element by element: a[i] = square(a[i - 1]) * x[i]; the last one spread over all."""
+    """a[i] = square(a[i - 1]) * x[i], element by element; returns the last one for all elements."""
     last = tf.scan(lambda a, b: square(a) * b, x, initializer=tf.constant(1.1, tf.float64))[-1]
     return last * tf.ones_like(x)
 
@@ -104,7 +104,7 @@ def recomputed(x):
     return tf.sin(x) * x
 
 
-# The derivative of the sine is 3 x sin(x), in the second derivative, too.
+# The derivative of the sine is 3 x sin(x), also inside the second derivative.
 overridden = cg.override_gradients(
     lambda x: tf.sin(x) * x, {"Sin": lambda op, dy: 3.0 * dy * op.inputs[0] * op.outputs[0]}
 )
@@ -138,12 +138,12 @@ def square_by_hand(x, dy):
 
 
 def while_loop_by_hand(x, dy):
-    # y = square(square(x)): dx = dy * 20 x**2 * 20 x; the second order goes through x**2 by the decorated rule again.
+    # y = square(square(x)): dx = dy * 20 x**2 * 20 x; the second order differentiates x**2 by the decorated rule again.
     return x**4, dy * 400 * x**3, 400 * dy**2 * (20 * x * x + x**2)
 
 
 def scan_by_hand(x, dy):
-    # dx of the last element: with a the last but one, last = a**2 x[-1]; d last/d a = 20 a x[-1] by the rule.
+    # For the last element, with the value a before it: last = a**2 x[-1], and d last/d a = 20 a x[-1] by the rule.
     a = [1.1]
     for b in x:
         a.append(a[-1] ** 2 * b)
@@ -193,12 +193,12 @@ CASES = {
 
 
 def stopped(x):
-    """gx is stopped: there is no second order."""
+    """gx is stopped, so the second order is zero."""
     return cg.embed_gradient(tf.sin(x), 10.0 * x, x)
 
 
 def unstopped(x):
-    """The derivatives of sin(x) + 10 x (x - stop(x)): those of sin(x), and 10 x, and twice 10 at second order."""
+    """Computes sin(x) + 10 x (x - stop(x)): its first derivative is cos(x) + 10 x, the second one -sin(x) + 20."""
     return cg.embed_gradient(tf.sin(x), 10.0 * x, x, fx_gx_manually_stopped=True)
 
 

@@ -1,4 +1,4 @@
-"""Layers, models and training of both Kerases, with their numbers by hand."""
+"""Layers, models and training in Keras 3 and tf_keras, with the numbers to expect."""
 
 import importlib
 
@@ -29,11 +29,11 @@ def register(function):
 @register
 @cg.custom_gradient
 def tripled(x, *, options, name="unused"):
-    """Of a dictionary and a keyword that is no tensor; three times the gradient of the square."""
+    """Takes a dictionary and a keyword that is not a tensor; has three times the gradient of the square."""
     factor, bias = options["factor"], options["bias"]
 
     def grad_fn(dy):
-        # The default of `name` is no argument, unless it is passed.
+        # Without it, `name` must not be passed as an argument.
         return 6.0 * dy * x * factor, {
             "bias": tf.ones_like(bias) * tf.cast(tf.reduce_sum(dy), bias.dtype),
             "factor": None,
@@ -94,7 +94,7 @@ def stepped(x):
 @register
 @cg.numpy_function
 def softened(x):
-    """Of NumPy."""
+    """In NumPy."""
     return np.log1p(np.exp(x)), 1 / (1 + np.exp(-x))
 
 
@@ -131,7 +131,7 @@ def shrunk(dy, norm, limit):
 
 ROW_NORMS = np.linalg.norm(DY, axis=-1, keepdims=True)
 
-# The layer's constructor, its value and its gradient at X below the upstream DY.
+# The layer's constructor, and its value and gradient at X for the upstream DY.
 LAYERS = {
     "reversal": (lambda m: m.GradientReversal(0.5), X, -0.5 * DY),
     "reversal by default": (lambda m: m.GradientReversal(), X, -DY),
@@ -182,7 +182,7 @@ def sign_layer(keras):
                 scale = tf.convert_to_tensor(self.scale)
 
                 def grad_fn(dy, variables):
-                    # The variable itself is kept in float32 under every policy.
+                    # The variable itself is float32 under every policy.
                     return 0.5 * dy * scale, [tf.cast(tf.reduce_sum(dy * sign, 0), variables[0].dtype)]
 
                 return sign * scale, grad_fn
@@ -199,7 +199,7 @@ def data():
 
 
 def train_by_hand(learning_rate, epochs, batch_size):
-    """The kernel, the scale and the loss of each epoch by gradient descent on the mean square, in float64."""
+    """The kernel, the scale and the loss of each epoch: gradient descent on the mean square, in float64."""
     x, target = (a.astype(np.float64) for a in data())
     kernel, scale, losses = np.ones((4, 1)), np.ones(1), []
     for _ in range(epochs):
@@ -218,12 +218,12 @@ def train_by_hand(learning_rate, epochs, batch_size):
 
 
 def variables_of(layer):
-    """The trainable variables as those of TensorFlow."""
+    """The trainable variables as TensorFlow variables."""
     return [v if isinstance(v, tf.Variable) else v.value for v in layer.trainable_variables]
 
 
 def value_and_gradients(layer, x, *args, **kwargs):
-    """The first output, and the gradients of the input and the weights below an upstream that is not uniform."""
+    """The first output, and the gradients of the input and the weights for a non-uniform upstream."""
     x = tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,7 +1,7 @@
-"""Makes docs/modes.json and docs/modes.md from pytest's report of the tests that carry the mark `mode_table`.
+"""Writes docs/modes.json and docs/modes.md from pytest's report of the tests with the mark `mode_table`.
 
-The mark names the function and the mode of a test; the name of a parameter stands for its value. `make test-all` calls
-this program with the report of all tests.
+The mark names the function and the mode of a test, or the test's parameters with these values. `make test-all` calls this
+program with the report of all tests.
 """
 
 import json
@@ -12,7 +12,7 @@ import pytest
 
 from .sources import ROOT
 
-# The columns, and which of the functions under test belong to each.
+# The columns, and which of the functions under test belong to each, beside the one with the name of the column.
 COLUMNS = {
     "embed_gradient": ["embed_gradient, unstopped", "embed_gradient, axis", "embed_gradient, lists"],
     "custom_gradient": [
@@ -33,10 +33,15 @@ COLUMNS = {
     "custom_vjp": [],
     "custom_jvp": [],
     "recompute_grad": [],
+    # The functions of this library; "scan" and "while_loop" above are decorated functions in TensorFlow's loops.
+    "scan": ["cg.scan", "cg.scan, checkpoint=None"],
+    "while_loop": ["cg.while_loop"],
     "override_gradients": [],
+    "saved_model": ["strip", "adopt", "override"],
     "grad_pass_through": [],
     "numpy_function": ["numpy_function, vjp"],
     "implicit_root": [],
+    "linear": ["cg", "gmres"],
     "compat": ["compat.bayesflow", "compat.tfp_math"],
     "layers": [
         "reversal",
@@ -66,16 +71,16 @@ COLUMNS = {
         "straight_through",
     ],
 }
-_COLUMN_OF = {function: column for column, functions in COLUMNS.items() for function in [column, *functions]}
+_COLUMN_OF = dict(zip(COLUMNS, COLUMNS, strict=True)) | {f: column for column, fs in COLUMNS.items() for f in fs}
 
 # The rows, in this order.
 ROWS = {
     "eager": "eager mode",
     "traced": "`tf.function`",
-    "around_traced": "`tf.function`, tapes around it",
-    "unknown_shape": "`tf.function`, sizes unknown while tracing",
+    "around_traced": "`tf.function` inside the tape",
+    "unknown_shape": "`tf.function`, unknown shapes",
     "nested_functions": "nested `tf.function`s",
-    "autograph": "loops and conditionals by AutoGraph",
+    "autograph": "AutoGraph loops and conditionals",
     "tf1": "TensorFlow 1 graph and session",
     "jit": "XLA (`jit_compile=True`)",
     "while_loop": "`tf.while_loop`",
@@ -86,20 +91,20 @@ ROWS = {
     "map_fn": "`tf.map_fn`",
     "dataset_map": "`tf.data.Dataset.map`",
     "vectorized_map": "`tf.vectorized_map`, no fallback",
-    "jacobians": "`tape.jacobian`, of first order, too",
-    "forward_mode": "`ForwardAccumulator`, alone and over reverse, in `tf.function`",
-    "forward_mode_eager": "the same in eager mode",
-    "reloaded": "SavedModel in a fresh process, saved again",
-    "v1_loader": "loader of TensorFlow 1, no Python gradient",
+    "jacobians": "`tape.jacobian`",
+    "forward_mode": "`ForwardAccumulator` in `tf.function`",
+    "forward_mode_eager": "`ForwardAccumulator` in eager mode",
+    "reloaded": "SavedModel in a fresh process",
+    "v1_loader": "TensorFlow 1 loader, without Python gradients",
     "c_api": "C program",
-    "mixed_precision": "mixed precision in Keras 3 and tf_keras",
+    "mixed_precision": "Keras mixed precision",
     "keras_jit": "Keras 3 `fit` with XLA",
-    "functional": "functional models of Keras 3 and tf_keras",
-    "keras_files": "the same: `.keras` files and clones",
+    "functional": "Keras functional models",
+    "keras_files": "`.keras` files and clones of these",
     "keras_fresh": "a `.keras` file in a fresh process",
-    "keras_export": "`model.export` of Keras 3, in a fresh process",
-    "op_free": "op-free export, without the library",
-    "tflite": "op-free export, in TFLite: the values",
+    "keras_export": "Keras 3 `model.export`",
+    "op_free": "`saved_model.strip`, library not installed",
+    "tflite": "`saved_model.strip`, then TFLite",
     "mirrored": "`MirroredStrategy`",
     "multi_worker": "`MultiWorkerMirroredStrategy`",
     "parameter_server": "`ParameterServerStrategy`",
@@ -107,11 +112,11 @@ ROWS = {
 
 _MARK = "mode_table"
 # From the best to the worst.
-_OUTCOMES = ("passed", "left out", "failed")
+_OUTCOMES = ("passed", "unsupported", "failed")
 
 
 def fills(mode, *features):
-    """Marks a test with cells of one row."""
+    """Marks a test with several cells of one row."""
 
     def mark(test):
         for feature in features:
@@ -122,7 +127,7 @@ def fills(mode, *features):
 
 
 def cells_of(item):
-    """The cells that a test is about, as properties for pytest's report: the function, the mode and what passing means."""
+    """The cells that a test fills, as properties for pytest's report: the function, the mode and what it means to pass."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for mark in item.iter_markers(_MARK):
         given = {"outcome": "passed", **mark.kwargs}
@@ -133,7 +138,7 @@ def cells_of(item):
 
 
 def read(report):
-    """The worst outcome of each cell's tests, by mode; a skipped test has shown nothing, and counts as failed."""
+    """The worst outcome of each cell's tests, by mode. A skipped test counts as failed, because it has shown nothing."""
     cells = {mode: {} for mode in ROWS}
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         has_passed = not any(child.tag in ("failure", "error", "skipped") for child in case)
@@ -157,12 +162,19 @@ def page(version, cells):
     lines = [
         "# Support matrix",
         "",
-        "Each cell counts the functions that tests compare with numbers by hand in that mode: values, first and second",
-        "derivatives (first derivatives alone for `scan`, `numpy_function`, Keras models and layers; values in TFLite).",
-        f"`docs/modes.json` names them; `make test-slow` has the other pairs. The tests ran on a CPU, with TensorFlow {version}, and wrote this table.",
+        "What works where. The rows are ways to run TensorFlow, the columns are functions of this library.",
         "",
-        "- †: some functions are left out, since built-in ops do not work there either; a test shows that.",
-        "- empty: no test.",
+        "- **yes**: tests compare values and derivatives with numbers that were computed independently.",
+        "- **partly**: some uses pass these tests; for the others, a test shows that they fail.",
+        "- **no**: a test shows that it fails, with an error.",
+        "- empty: no test, or the pair makes no sense.",
+        "",
+        "[Known limitations](limits.md) has the reasons. Tests check first and second derivatives, with these exceptions: first",
+        "derivatives only for `scan`, `while_loop`, `saved_model`, `numpy_function`, `linear`, `layers`, Keras models and",
+        "strategies; values only for stripped models and TFLite.",
+        "",
+        f"The test suite wrote this table on a CPU, with TensorFlow {version};",
+        "[modes.json](https://github.com/tf-cg-ops/tf_cg_ops/blob/main/docs/modes.json) has the outcome for each function.",
         "",
         "| mode | " + " | ".join(f"<code>{column.replace('_', '_<wbr>')}</code>" for column in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
@@ -176,13 +188,15 @@ def page(version, cells):
 def _cell(outcomes):
     if not outcomes:
         return ""
-    passed, failed = outcomes.count("passed"), outcomes.count("failed")
-    text = f"FAILS ({failed})" if failed else str(passed)
-    return text + (" †" if len(outcomes) > passed + failed else "")
+    if "failed" in outcomes:
+        return "FAILS"
+    if "unsupported" not in outcomes:
+        return "yes"
+    return "partly" if "passed" in outcomes else "no"
 
 
 def main(report):
-    """Writes both files, unless a cell that they have is missing: then some tests did not run."""
+    """Writes both files, unless the report lacks a cell that they have: then some tests did not run."""
     from build_ops.tensorflow import minor_of, require_tensorflow  # Which tests run by Bazel do not have.
 
     cells = read(report)
@@ -192,8 +206,8 @@ def main(report):
     ]
     if missing:
         sys.exit(
-            f"mode_table: the report lacks cells; expected all that docs/modes.json has, got none for {', '.join(missing)}. "
-            "Run all tests, or remove from docs/modes.json what is not tested any more."
+            f"mode_table: the report must have all cells of docs/modes.json, got none for {', '.join(missing)}. "
+            "Run all tests, or remove cells that are no longer tested from docs/modes.json."
         )
     write(minor_of(require_tensorflow().version), cells)
 

@@ -1,4 +1,4 @@
-"""The modes in which TensorFlow runs a function: values with first and second derivatives, or with vector-Jacobian products."""
+"""The modes in which TensorFlow runs a function, to compare first and second derivatives or vector-Jacobian products."""
 
 import functools
 
@@ -12,7 +12,7 @@ RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf
 
 
 def first_and_second_order(function, x, dy):
-    """The value, dx for the upstream dy, and the gradient of sum(dx * dy) by x (zeros where there is no path)."""
+    """The value, dx for the upstream dy, and the gradient of sum(dx * dy) by x (zeros if it does not depend on x)."""
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
@@ -80,7 +80,7 @@ MODES = {
 
 
 def assert_all_close(actual, expected, rtol=1e-7, atol=0.0):
-    """Of all pairs of arrays in two lists."""
+    """Compares the arrays of two lists pair by pair."""
     for a, e in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=rtol, atol=atol)
 
@@ -98,7 +98,7 @@ def vjp(compute, sources, dy=None):
 
 
 def tape_vjp(function, args, dy):
-    """The value of `function(*args)` and its gradients for the upstream `dy`; None where there is no path."""
+    """The value of `function(*args)` and its gradients for the upstream `dy`; None for arguments that do not matter."""
     with tf.GradientTape() as tape:
         for arg in args:
             tape.watch(arg)
@@ -221,7 +221,7 @@ def while_loop_under_xla(function, x, dy):
 
 
 def jacobians(function, x, dy):
-    """By tape.jacobian: the vector-Jacobian products of the whole Jacobian and of that of the first order."""
+    """Computes whole Jacobians of the value and of dx with tape.jacobian, then their products with dy."""
 
     @tf.function(autograph=False)
     def run(x, dy):
@@ -238,7 +238,7 @@ def jacobians(function, x, dy):
 
 
 def forward_mode(function, x, dy):
-    """By ForwardAccumulator, for each direction: tangents of the value and of the first order (forward over reverse)."""
+    """Tangents of the value and of dx (forward over reverse) in each direction, with ForwardAccumulator."""
     x, dy = tf.constant(x), tf.constant(dy)
 
     @tf.function(autograph=False)
@@ -304,7 +304,7 @@ np.savez(sys.argv[4], *values, *map(tf.convert_to_tensor, tape.gradient(values, 
 
 
 def vjp_in_a_fresh_process(model, arguments, dy, folder):
-    """The values of `model.f`, saved and loaded; its gradients with respect to the arguments and to `model.v`; and that."""
+    """Saves and loads; returns the values of `model.f`, its gradients by the arguments and by `model.v`, and `model.v`."""
     tf.saved_model.save(model, folder / "model")
     paths = [folder / f"{name}.npz" for name in ("arguments", "dy", "results")]
     np.savez(paths[0], *arguments)
@@ -318,7 +318,7 @@ tf1 = tf.compat.v1
 
 
 def with_built_in_kernels(graph_def):
-    """The same graph, in which the ops ask for the kernel of TensorFlow's own operations; functions included."""
+    """The same graph, functions included, in which our ops use the kernel that calls TensorFlow's own operations."""
     changed = tf1.GraphDef()
     changed.CopyFrom(graph_def)
     for nodes in (changed.node, *(function.node_def for function in changed.library.function)):
@@ -338,7 +338,7 @@ def built_in_session(graph, **config):
 
 
 def built_in_function(function, specs):
-    """The concrete function of a tf.function with the kernels changed, callable from eager mode."""
+    """A function with the kernels changed, which eager mode can call."""
     traced = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
     graph_def = with_built_in_kernels(traced.graph.as_graph_def())
     names = [tensor.name for tensor in traced.inputs]

@@ -1,4 +1,4 @@
-"""What a call leaves and does: the tensors that are alive, how often something is computed, the ops that ran."""
+"""Observes a call: the tensors that stay alive, how often something is computed, the ops that ran."""
 
 import collections
 import gc
@@ -14,7 +14,7 @@ from tf_cg_ops._src.core.tf_internal import EagerTensor
 def num_eager_tensors(shape):
     """How many EagerTensors of a shape are alive."""
     gc.collect()
-    # isinstance would ask every object for its class, of which some of PyTorch's warn.
+    # isinstance would ask every object for its class, and some of PyTorch's objects then warn.
     return sum(type(o) is EagerTensor and o.shape == shape for o in gc.get_objects())
 
 
@@ -43,8 +43,8 @@ def start_counting():
 
 
 def ops_that_ran(folder, function, x):
-    """The types of the operations that run in a call of the function once it is traced, as often as they do."""
-    # TensorFlow also writes what ran before, so that the graph has to be found again.
+    """The types of the operations that run in a call of the traced function, one for each run."""
+    # TensorFlow also writes what ran before, so this has to find the graph.
     name = f"argument_{next(_NUMBERS)}"
     traced = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype, name))
     writer = tf.summary.create_file_writer(str(folder))

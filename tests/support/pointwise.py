@@ -1,6 +1,6 @@
-"""Functions of single numbers with gradients that are wrong on purpose, control flow around them, and both by hand.
+"""Functions of single numbers with gradients that are wrong on purpose, control flow, and the numbers to expect.
 
-By hand a function carries a value and two derivatives through a computation, in NumPy: `Jet`.
+In NumPy, a `Jet` carries a value and two derivatives through a computation.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Jet:
 
 @dataclass
 class Pointwise:
-    """`function` for tensors; value, gradient, and the gradient's gradient as the library promises them, by hand."""
+    """`function` for tensors, and in NumPy the value, the gradient and its gradient that the library promises."""
 
     function: Any
     value: Any
@@ -52,13 +52,13 @@ def stopped(x):
 
 
 def given(x):
-    """A second derivative of its own: half of gx carries it, since gx of an unstopped x counts twice."""
+    """Has a second derivative too: half of gx carries it, because gx of an unstopped x counts twice."""
     gx = 20.0 * x
     return cg.embed_gradient(tf.stop_gradient(x**2), (gx + tf.stop_gradient(gx)) / 2, x, fx_gx_manually_stopped=True)
 
 
 def run_time_axis(x):
-    """A domain of two numbers for each, along an axis that only the numbers of x tell: dx = (7 x + 3 * 11 x) dy."""
+    """Events of two numbers, along an axis that is known only at run time: dx = (7 x + 3 * 11 x) dy."""
     axis = tf.cast(tf.reduce_any(tf.math.is_nan(x)), tf.int32)
     return cg.embed_gradient(x**2, tf.stack([7.0 * x, 11.0 * x]), tf.stack([x, 3.0 * x]), axis=axis)
 
@@ -97,7 +97,7 @@ POINTWISE = EMBEDS | DECORATED
 
 @dataclass
 class Control:
-    """`around(function)` for tensors; `by_hand(pointwise, jet)` is the same."""
+    """`around(function)` for tensors; `by_hand(pointwise, jet)` is the same in NumPy."""
 
     around: Any
     by_hand: Any
@@ -108,12 +108,12 @@ def while_loop(f):
 
 
 def cond(f):
-    """One conditional of each outcome, for an x with a positive number before a negative one."""
+    """One conditional for each outcome; x must have a positive number before a negative one."""
     return lambda x: tf.cond(x[0] > 0, lambda: f(x), lambda: -x) + tf.cond(x[1] > 0, lambda: f(x), lambda: 1000.0 * x)
 
 
 def switch_case(f):
-    """For an x of which the last number is between 1 and 2."""
+    """The last number of x must be between 1 and 2."""
     return lambda x: tf.switch_case(tf.cast(x[-1], tf.int32), [lambda: -x, lambda: f(x), lambda: 1000.0 * x])
 
 
@@ -190,5 +190,5 @@ CONTROLS = {
     "autograph_while": Control(autograph_while, lambda f, x: f(f(x))),
     "autograph_if": Control(autograph_if, lambda f, x: f(x) + x),
 }
-# For which cond and switch_case take the branches that are said above.
+# With these numbers, cond and switch_case take the branches described above.
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])

@@ -10,18 +10,18 @@ import subprocess
 import sys
 import tempfile
 
-# Keras imports them wherever they are installed: a third of the time that `import tensorflow` takes.
+# Keras imports these if they are installed, which takes a third of the time of `import tensorflow`.
 FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 
-# In seconds. A process that takes so long has hung, on a busy machine too.
+# In seconds. A process that takes this long hangs, even on a busy machine.
 HANGS = 300
 
 _MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"
 
-# The variables that a warm Python's processes may be given: others may be read while TensorFlow is imported.
+# Processes of the warm Python can only be given these variables. Others could matter while TensorFlow is imported.
 READ_LATE = {"PYTHONPATH", "TF_CG_OPS_DISABLE_PASSES"}
 
-# Nothing of TensorFlow's notes about the machine, which come from two places.
+# Hides TensorFlow's notes about the machine, which come from two places.
 _NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
@@ -82,7 +82,7 @@ def run_script(path, *args, cwd, environment=None, check=True):
 
 
 def run_interpreter(command, cwd, environment=None, check=True, time_limit=HANGS):
-    """The same for a whole command, which may need more time."""
+    """The same for a whole command, which can be given more time."""
     result = subprocess.run(
         [*map(str, command)],
         cwd=cwd,

@@ -14,11 +14,11 @@ def domain_axes(axis, x_rank):
 
 
 def lay_out(shapes, axis=()):
-    """The joint shape of fx, gx and x, and each of them in its rank. Raises ValueError where they do not fit."""
+    """The joint shape of fx, gx and x, and each of them in its rank. Raises ValueError if they do not fit."""
     fx, gx, x = map(tuple, shapes)
     if axis is not None and not all(-len(x) <= a < len(x) for a in np.ravel(axis).tolist()):
         raise ValueError("axis out of range")
-    # How far the dimensions of the domain are from the right end.
+    # How far the event dimensions are from the right end.
     domain = [len(x) - a for a in domain_axes(axis, len(x))]
     if len(set(domain)) < len(domain):
         raise ValueError("axis given twice")
@@ -36,7 +36,7 @@ def lay_out(shapes, axis=()):
 
 
 def _along_batch(shape, domain):
-    """Puts a dimension of size 1 in at each place of the domain, counted from the right."""
+    """Inserts a dimension of size 1 at the position of each event dimension, counted from the right."""
     from_the_right = list(reversed(shape))
     for place in sorted(domain):
         from_the_right += [1] * (place - 1 - len(from_the_right))
@@ -52,12 +52,12 @@ def sum_to_shape(array, shape):
 
 
 def products(wrt, operands, shape, axis=()):
-    """What is summed for the gradient by one role, of that shape: the products of the other two; and how it is laid."""
+    """The terms of the gradient by one role, which are products of the other two operands, and their layout."""
     shapes = {role: np.shape(array) for role, array in operands.items()} | {wrt: shape}
     joint, laid = lay_out([shapes[role] for role in ROLES], axis)
     laid = dict(zip(ROLES, laid, strict=True))
     first, second = (np.reshape(widen(operands[role]), laid[role]) for role in ROLES if role != wrt)
-    with np.errstate(all="ignore"):  # The numbers may be infinite.
+    with np.errstate(all="ignore"):  # The numbers can be infinite.
         return np.broadcast_to(first * (second if wrt == "fx" else np.conj(second)), joint), laid[wrt]
 
 

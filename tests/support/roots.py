@@ -1,4 +1,4 @@
-"""Equations, solvers for them, and their derivatives by hand."""
+"""Equations, solvers for them, and the derivatives to expect."""
 
 import numpy as np
 import scipy.optimize
@@ -66,7 +66,7 @@ RIDGE_INPUTS = np.random.default_rng(3).normal(size=(7, 3))
 
 
 def ridge_gradient(w, penalty, targets):
-    """Of the loss that the weights minimise, by a tape."""
+    """The gradient of the loss that the weights minimise, by a tape."""
     with tf.GradientTape() as tape:
         tape.watch(w)
         misfit = tf.linalg.matvec(tf.constant(RIDGE_INPUTS), w) - targets

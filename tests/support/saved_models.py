@@ -35,7 +35,7 @@ def ops_of(path):
 
 
 def save_and_strip(module, folder, signatures=None, **keywords):
-    """Saves a module, strips it, and checks what holds for everything that was stripped."""
+    """Saves a module, strips it, and checks what must hold for every stripped model."""
     source, target = folder / "source", folder / "target"
     tf.saved_model.save(module, source, signatures=signatures)
     return strip(source, target, **keywords)
@@ -120,7 +120,7 @@ def check_in_a_fresh_process(folder, name, x, dy, dx, **keywords):
 
 
 def gradients_in_every_form(folder, xla, x, dy):
-    """For each function of a SavedModel its gradients: loaded, compiled by XLA, and saved and loaded once more."""
+    """The gradients of each function of a SavedModel: loaded, compiled by XLA, and saved and loaded again."""
     loaded = tf.saved_model.load(folder)
     names = [name for name in vars(loaded) if name.startswith("f_")]
     found = {name: [gradient(getattr(loaded, name), x, dy)] for name in names}
@@ -150,7 +150,7 @@ CHECKS = """
 import sys, warnings
 sys.path.insert(0, sys.argv.pop(1))
 warnings.simplefilter("error")
-# TensorFlow 2.18 imports it, and without site-packages there is only Python's own.
+# TensorFlow 2.18 imports distutils, and without site-packages that is Python's own.
 warnings.filterwarnings("ignore", "The distutils package is deprecated", DeprecationWarning)
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -166,7 +166,7 @@ for op in ("Barrier", "CheckShape", "Embed", "EmbedGrad", "Rule"):
 
 
 def run_without_library(folder, code, *args):
-    """Runs `code` in a fresh process that has the installed packages but this library; TensorFlow is imported.
+    """Runs `code` in a fresh process that has all installed packages except this library; TensorFlow is imported.
 
     The folder, which is empty, gets links to these packages.
     """

@@ -1,4 +1,4 @@
-"""The files of the project, without what tools and builds leave beside them. It needs no git."""
+"""The files of the project, without files that tools and builds add. Does not need git."""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ def source_files(*patterns):
 
 
 def copy_sources(folder, *patterns):
-    """Copies these files into a folder, and nothing that tools and builds left beside them."""
+    """Copies the project's own files into a folder."""
     for path in source_files(*patterns):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Random tensors of every dtype, their bytes and addresses, and how close a gradient must be: one table."""
+"""Random tensors of every dtype, their bytes and addresses, and how close a gradient must be."""
 
 import ctypes
 import itertools
@@ -11,7 +11,7 @@ DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.comp
 
 
 def random_array(rng, shape, dtype=tf.float64):
-    """Normal numbers that `dtype` holds exactly, as a NumPy array of it: no rounding before the op under test."""
+    """Normally distributed numbers as a NumPy array of `dtype`, so that nothing is rounded before the op under test."""
     numbers = rng.normal(size=shape)
     if dtype.is_complex:
         numbers = numbers + 1j * rng.normal(size=shape)
@@ -21,7 +21,7 @@ def random_array(rng, shape, dtype=tf.float64):
 def address(tensor):
     """The address of the tensor's buffer."""
     if tensor.dtype == tf.bfloat16:
-        tensor = tf.bitcast(tensor, tf.uint16)  # Shares the buffer; Python's buffer protocol knows no bfloat16.
+        tensor = tf.bitcast(tensor, tf.uint16)  # Shares the buffer; Python's buffer protocol does not support bfloat16.
     return np.asarray(memoryview(tensor)).ctypes.data
 
 
@@ -55,7 +55,7 @@ GRADIENT_RTOL = {
 
 
 def assert_gradient_close(actual, expected, dtype, scale=1.0):
-    """`scale`: the size of the largest terms, where they may cancel."""
+    """`scale`: the size of the largest terms, if they can cancel."""
     actual = np.asarray(actual.numpy() if tf.is_tensor(actual) else actual)
     assert actual.shape == np.shape(expected)
     wide = actual.astype(np.complex128 if dtype.is_complex else np.float64)
@@ -68,7 +68,7 @@ def _name(value):
 
 
 def pairs(rows, columns, quick=1):
-    """All pairs of the two lists. Those that are not slow have each row, with so many columns that change in turn."""
+    """All pairs of the two lists. Each row has `quick` columns, in turn, that are not marked slow."""
     rows, columns = list(rows), list(columns)
     return [
         pytest.param(

@@ -1,4 +1,4 @@
-"""The table of modes is written from pytest's report of all marked tests, run in several processes, and of no other."""
+"""The support matrix is written from pytest's report of the marked tests, which ran in several processes."""
 
 import json
 import sys
@@ -40,8 +40,8 @@ def test_without_a_mark():
     "test_second.py": """
 import pytest
 
-@pytest.mark.mode_table(feature="cond", mode="jit", outcome="left out")
-def test_a_cell_left_out():
+@pytest.mark.mode_table(feature="cond", mode="jit", outcome="unsupported")
+def test_a_cell_that_is_unsupported():
     pass
 
 @pytest.mark.mode_table(feature="plain", mode="eager")
@@ -52,7 +52,7 @@ def test_a_cell_of_two_files():
 }
 CELLS = {
     "eager": {"embed_gradient": "passed", "map_fn": "failed", "plain": "passed"},
-    "jit": {"cond": "left out", "plain": "passed", "scan": "failed"},
+    "jit": {"cond": "unsupported", "plain": "passed", "scan": "failed"},
 }
 
 
@@ -78,7 +78,22 @@ def test_the_worst_outcome_of_each_cell_is_written(report, root):
     (root / "modes.json").write_text('{"cells": {"jit": {"scan": "passed"}}}')
     mode_table.main(report)
     assert json.loads((root / "modes.json").read_text())["cells"] == CELLS
-    assert "\n| XLA (`jit_compile=True`) |  | FAILS (1) † |" in (root / "modes.md").read_text()
+    assert "\n| XLA (`jit_compile=True`) |  | FAILS |" in (root / "modes.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "text"),
+    [
+        (["passed", "passed"], "yes"),
+        (["passed", "unsupported"], "partly"),
+        (["unsupported"], "no"),
+        (["unsupported", "failed"], "FAILS"),
+        ([], ""),
+    ],
+)
+def test_what_a_cell_says(outcomes, text):
+    cells = {"jit": dict(zip(("plain", "nested", "cond"), outcomes, strict=False))}
+    assert f"\n| XLA (`jit_compile=True`) |  | {text} |" in mode_table.page("2.21", cells)
 
 
 def test_a_report_that_lacks_a_cell_is_refused(report, root):

@@ -1,4 +1,4 @@
-"""Children of tests are as fresh as a Python of their own, though they are forked from one that has TensorFlow."""
+"""A process forked from the warm Python is as fresh as a new one, although TensorFlow is already imported."""
 
 import json
 import os
@@ -87,13 +87,13 @@ def test_packages_that_only_keras_imports_are_missing(environment, tmp_path):
 
 
 def test_a_variable_that_tensorflow_reads_early_is_there_before_it(tmp_path):
-    """So that it has any effect, the process must not be forked."""
+    """Such a variable has no effect in a forked process, so a new one is started."""
     code = "import os, sys; print(os.environ['TF_USE_LEGACY_KERAS'], 'tensorflow' in sys.modules)"
     assert run_python(code, cwd=tmp_path, environment={"TF_USE_LEGACY_KERAS": "1"}).stdout == "1 False\n"
 
 
 def test_the_forking_python_ends_with_its_parent(tmp_path):
-    """The Python that forks goes with the process that started it."""
+    """The Python that forks ends with the process that started it."""
     code = (
         f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"
         "from tests.support import processes\n"

@@ -1,4 +1,4 @@
-"""A Python that has imported TensorFlow, and forks: fresh processes without the seconds that the import takes.
+"""A Python that has imported TensorFlow and forks: it makes fresh processes without seconds of importing.
 
 A program of `processes.py`. Each line that it reads is a request, and for each it writes a status when the process has
 ended. TensorFlow starts its threads with the first operation, so that a process before it can be forked.
@@ -12,7 +12,7 @@ import types
 
 
 def serve():
-    """Answers requests until there are no more; returns in a child, which is given its request."""
+    """Answers requests until the last one. In a forked child, returns the child's request."""
     for line in sys.stdin:
         process = os.fork()
         if process == 0:
@@ -32,7 +32,7 @@ def become(request):
         os.dup2(opened, number)
         os.close(opened)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it replaces the one with the rest of the requests)
-    signal.alarm(request["seconds"])  # Which ends a process that hangs.
+    signal.alarm(request["seconds"])  # Ends a process that hangs.
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])
     paths = request["environment"].get("PYTHONPATH", "")

@@ -1,7 +1,7 @@
-"""Functions whose gradients are taken without Python, with their numbers by hand in NumPy; functions that fail; and those
-with which TensorFlow's own C++ gradients get in the way.
+"""Functions to differentiate without Python, with the numbers to expect in NumPy; functions that fail; and functions for
+which TensorFlow's own C++ gradients get in the way.
 
-All are float64 and map one or two vectors to one or two. The upstream of each output is another.
+All are float64 and map one or two vectors to one or two. Each output has a different upstream.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ def calling(function):
 
 
 def in_functions(function, depth):
-    """Called by a function that another one calls, and so on, from a vector of float64."""
+    """The function at the end of a chain of calls, for a vector of float64."""
     for _ in range(depth):
         function = calling(function)
-        function.get_concrete_function(tf.TensorSpec([3], tf.float64))  # Or Python would nest too many traces.
+        function.get_concrete_function(tf.TensorSpec([3], tf.float64))  # Otherwise Python would nest too many traces.
     return function
 
 
@@ -37,7 +37,7 @@ class _Output(ctypes.Structure):
 
 
 class _Buffer(ctypes.Structure):
-    """TF_Buffer: bytes and who frees them."""
+    """TF_Buffer: bytes, and a function that frees them."""
 
     _fields_ = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("deallocator", ctypes.c_void_p)]
 
@@ -160,7 +160,7 @@ def spike(x):
 
 @cg.custom_gradient
 def gathering(x):
-    """Its value comes from an operation whose gradient is in Python only."""
+    """Its value comes from an operation that only has a gradient in Python."""
     return tf.sign(tf.gather(x, [0, 1, 2])), lambda dy: 4.0 * dy * x
 
 
@@ -258,13 +258,13 @@ def embed(fx, gx, x, **keywords):
 
 
 def live_and_stopped(x):
-    """An input of a value with a custom gradient is used beside it, too."""
+    """An input of a value with a custom gradient is also used directly."""
     h = tf.square(x)
     return embed(h * x, f64([5.0, 7.0, 11.0]), x) * h
 
 
 def checked(x):
-    """Assertions and prints beside a custom gradient are no reason to refuse it."""
+    """Assertions and prints next to a custom gradient do not make it fail."""
     tf.debugging.assert_positive(tf.square(x))
     tf.print("x:", x)
     return spike(x)
@@ -282,7 +282,7 @@ def in_functions_of_two_depths(function):
 
 
 def derivative(function):
-    """The gradient as the value, which is differentiated once more; the upstream of the first depends on x, too."""
+    """The value is a gradient, which is differentiated once more; its upstream depends on x too."""
 
     def run(x):
         with tf.GradientTape() as tape:
@@ -294,7 +294,7 @@ def derivative(function):
 
 
 def derivative_by_gx(x):
-    """It is x - stop(x), which is zero but for its own derivative."""
+    """The value is x - stop(x): zero, with a derivative that is not zero."""
     gx = x**2
     with tf.GradientTape() as tape:
         tape.watch(gx)
@@ -376,7 +376,7 @@ RULE_SHAPE = (
     "custom_gradient: grad_fn of 'wrong_shape' returned a gradient of the wrong shape for 'x'; expected [3], got [2]."
 )
 
-# Each with what the message has to contain.
+# Each with what the message must contain.
 FAILURES = {
     "untraceable": (
         Case(lambda x: untraceable(x), None),
@@ -394,13 +394,13 @@ FAILURES = {
 }
 
 NO_GRADIENT = "No gradient defined for op: "
-# TensorFlow's C++ has gradients of variables of float32 alone, of which it can add up none.
+# TensorFlow's C++ only has gradients of float32 variables, and cannot add them up.
 OF_VARIABLES = (
     "does not match declared output type|Value for attr 'T' of resource|Trying to read variable with wrong dtype|"
     r"Expects arg\[\d+\] to be float but double"
 )
-# TensorFlow sends zeros back through all that computed a value, and runs a function once more to differentiate it. Each
-# case with a pattern of the error, or with the gradient that comes instead of the right one.
+# TensorFlow sends zeros back through everything that computed a value, and runs a function again to differentiate it.
+# Each case has a pattern of the error, or the wrong gradient that comes out.
 LIMITS = {
     "embed_where_the_value_overflows": (
         Case(
@@ -430,7 +430,7 @@ LIMITS = {
         "does not have value",
     ),
 }
-# Its gradient is that of other random numbers.
+# Its gradient belongs to other random numbers.
 RANDOM = Case(lambda x: plain(x) * tf.random.uniform([3], dtype=tf.float64), None)
-# Failures of TensorFlow's own: the text must not be ours.
+# TensorFlow fails by itself here, so the text must not be ours.
 BUILT_IN_FAILURES = {"built_in_loop": Case(loop(lambda y: tf.sin(y) * 2.0), None)}

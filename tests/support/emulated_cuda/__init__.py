@@ -1,4 +1,4 @@
-"""The kernels for GPUs, run on a CPU by the emulated CUDA in `emulated_cuda/`."""
+"""Runs the GPU kernels on a CPU, with the emulated CUDA in this folder."""
 
 import ctypes
 import functools
@@ -9,11 +9,11 @@ from build_ops.sources import CUDA_SOURCES
 from ..contraction import C_ARGUMENTS, as_c, compile_library
 
 EMULATED_CUDA = "tests/support/emulated_cuda"
-# The kernels read 16 bytes at once as one struct, which nvcc allows. They load elements and use them under the same
-# condition in two loops, which g++ does not see.
+# The kernels read 16 bytes at once as one struct, which nvcc allows. They load and use elements in two loops under the
+# same condition, which g++ does not notice.
 FLAGS = [f"-I{EMULATED_CUDA}", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-Wno-uninitialized"]
 
-# Any blocks there may be.
+# Any number of blocks.
 MANY = 2**31 - 1
 
 # In the order of cuda/schedule.h.
@@ -31,7 +31,7 @@ KERNELS = (
 
 
 class Schedule(ctypes.Structure):
-    """The form of the kernel that computes a contraction."""
+    """The kernel that computes a contraction, and how."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -72,13 +72,13 @@ def library():
 
 
 def contract(lhs, rhs, out, wrt="x", order=0, max_blocks=MANY):
-    """Writes the gradient by `wrt` into the array `out`, with threads and blocks in an order of that number."""
+    """Writes the gradient by `wrt` into the array `out`. The seed sets the order of threads and blocks."""
     library().emulated_set_order(order, max_blocks)
     assert library().emulated_contract(*as_c(lhs, rhs, out, wrt)) == 0
 
 
 def schedule(shapes, itemsize=4, addresses=(0, 0, 0)):
-    """The kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank. No memory is touched."""
+    """The kernel for the gradient by x, for these shapes of fx, gx and x, all of one rank. Computes nothing."""
     sizes = [size for shape in shapes for size in shape]
     found = Schedule()
     array = (ctypes.c_int64 * len(sizes))(*sizes)

@@ -30,7 +30,7 @@ inline __half __float2half_rn(float value) {
   if (std::isnan(value)) return {0x7fff};
   const float magnitude = std::fabs(value);
   if (magnitude >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7c00)};
-  // The exponent of the last place; subnormal numbers have that of the smallest normal number.
+  // The exponent of the last place; for subnormal numbers it is the same as for the smallest normal number.
   const int unit = magnitude > 0 ? std::max(std::ilogb(magnitude), -14) - 10 : -24;
   const int units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -unit)));
   // A fraction that rounds up to 2048 carries into the exponent.

@@ -1,8 +1,8 @@
 // The part of CUDA that the kernels and their check program use, emulated on the CPU, so that tests run the kernels
-// without a GPU. It replaces the toolkit's header of this name.
+// without a GPU. Replaces the toolkit's header with this name.
 //
-// The threads of a block take turns and switch only at barriers and shuffles. A seed chooses the order of blocks and
-// threads: a race that a missing barrier causes on a GPU gives different results for different seeds.
+// The threads of a block take turns, and switch only at barriers and shuffles. A seed sets the order of blocks and
+// threads, so a race because of a missing barrier gives different results for different seeds.
 
 #ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
 #define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
@@ -69,8 +69,8 @@ void BlockBarrier();
 // Returns the value of the thread whose lane differs in the bits of `mask`. All threads of the warp call it.
 uint64_t ExchangeInWarp(uint64_t value, int mask);
 
-// Sets the order of blocks and threads in later launches, and the most blocks of a grid, which kernels that loop over
-// their work do not notice.
+// Sets the order of blocks and threads in later launches, and the largest grid. Kernels loop over their work, so a
+// smaller grid does not change results.
 void SetOrder(uint64_t seed, unsigned max_blocks);
 
 }  // namespace emulated_cuda

@@ -46,7 +46,7 @@ int emulated_contract(const char* dtype, int rank, const int64_t* shapes, int wr
                       void* out) {
   const auto role = static_cast<tf_cg_ops::Role>(wrt);
   const auto plan = tf_cg_ops::PlanFor(rank, shapes, role);
-  std::string error = "there is no such dtype";
+  std::string error = "unknown dtype";
   tf_cg_ops::WithElement(dtype, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
     error = tf_cg_ops::cuda::WhyMisaligned("lhs", static_cast<const T*>(lhs)) +

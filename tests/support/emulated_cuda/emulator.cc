@@ -132,7 +132,7 @@ uint64_t ExchangeInWarp(uint64_t value, int mask) {
   This().exchanged = value;
   Wait(State::kAtWarpBarrier);
   const uint64_t other = fibers[threadIdx.x ^ static_cast<unsigned>(mask)].exchanged;
-  // No thread may write its next value before all have read this one.
+  // No thread can write its next value before all have read this one.
   Wait(State::kAtWarpBarrier);
   return other;
 }
@@ -147,7 +147,7 @@ void SetOrder(uint64_t seed, unsigned max_blocks) {
 
 namespace {
 
-// A property of the emulated GPU, which the environment may override.
+// A property of the emulated GPU, which an environment variable can override.
 int Setting(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
   return value != nullptr ? std::atoi(value) : otherwise;
