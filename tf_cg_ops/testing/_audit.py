@@ -227,7 +227,8 @@ def _upstream(name: str, given: Any, ys: Sequence[tf.Tensor]) -> list[tf.Tensor]
 def _name(place: Place) -> str:
     attribute = place.op.node_def.attr
     if place.op.type == "CustomGradientRule":
-        return tf.compat.as_str(attribute["function_name"].s)
+        name = tf.compat.as_str(attribute["function_name"].s)
+        return place.api if name == "identity" else name  # As clip_gradient calls its own function.
     if place.kind == "tf.custom_gradient":
         return tf_internal.name_of_python_gradient(place.op) or place.op.name
     scope = place.op.name.split("/")
