@@ -228,7 +228,8 @@ def _name(place: Place) -> str:
     attribute = place.op.node_def.attr
     if place.op.type == "CustomGradientRule":
         name = tf.compat.as_str(attribute["function_name"].s)
-        return place.api if name == "identity" else name  # As clip_gradient calls its own function.
+        is_own = name == "identity" and place.api != "custom_gradient"  # The function of clip_gradient, for example.
+        return place.api if is_own else name
     if place.kind == "tf.custom_gradient":
         return tf_internal.name_of_python_gradient(place.op) or place.op.name
     scope = place.op.name.split("/")
