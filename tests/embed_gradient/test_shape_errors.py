@@ -216,7 +216,7 @@ def test_a_wrong_axis_at_run_time_names_the_pair():
             [3, 4],
             [3, 1],
             [1],
-            "embed_gradient: fx has the wrong shape; expected the shape of x without the dimensions of axis, or a scalar "
+            "embed_gradient: fx must have the shape of x without the dimensions of axis, or be a scalar "
             "where gx broadcasts to the shape of x, got a scalar with the shapes of gx and x and the axis that follow. "
             "Broadcast x to the shape of gx, or check axis.] [3 4] [3 1] [1]",
         ),
@@ -224,7 +224,7 @@ def test_a_wrong_axis_at_run_time_names_the_pair():
             [3, 4],
             [3, 5],
             [1],
-            "embed_gradient: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions "
+            "embed_gradient: the shapes must broadcast together, with sizes that are equal or 1 in the dimensions "
             "that axis names, got these sizes in gx and x. Reshape gx to the shape of x.] [4] [5]",
         ),
     ],

@@ -31,17 +31,17 @@ def flatten_event_last(
 
     # Both are broadcast to one event shape first, because flattening would hide a dimension of size 1.
     x_event, gx_event = tf.gather(x_shape, event_dims), tf.gather(gx_shape, num_leading + event_dims)
+    gx_name, x_name = "gx" + suffix, "x" + suffix
     message = (
-        f"{api}: the shapes do not broadcast together; expected sizes that are equal or 1 in the dimensions that "
-        f"axis names, got these sizes in {'gx' + suffix} and {'x' + suffix}. Reshape {'gx' + suffix} to the shape "
-        f"of {'x' + suffix}."
+        f"{api}: the shapes must broadcast together, with sizes that are equal or 1 in the dimensions that axis names, "
+        f"got these sizes in {gx_name} and {x_name}. Reshape {gx_name} to the shape of {x_name}."
     )
     event = broadcast_shapes(message, gx_event, x_event)
     event_size = tf.reduce_prod(event, keepdims=True)
 
     # A scalar fx depends on all of x only if gx broadcasts to x. The op cannot see that after x is broadcast.
     fits = (tf.rank(fx) > 0) | tf.equal(tf.size(batch_dims), 0) | tf.reduce_all(tf.equal(event, x_event))
-    message = scalar_fx_does_not_fit(api, "gx" + suffix, "x" + suffix)
+    message = scalar_fx_does_not_fit(api, gx_name, x_name)
     with tf.control_dependencies([tf.debugging.Assert(fits, [message, gx_shape, x_shape, axis])]):
         event = tf.identity(event)
 
@@ -57,8 +57,8 @@ def flatten_event_last(
 def scalar_fx_does_not_fit(api: str, gx: str, x: str) -> str:
     """The message for a scalar fx beside batch dimensions and a gx that does not broadcast to x."""
     return (
-        f"{api}: fx has the wrong shape; expected the shape of {x} without the dimensions of axis, or a scalar where "
-        f"{gx} broadcasts to the shape of {x}, got a scalar with the shapes of {gx} and {x} and the axis that follow. "
+        f"{api}: fx must have the shape of {x} without the dimensions of axis, or be a scalar where {gx} broadcasts to "
+        f"the shape of {x}, got a scalar with the shapes of {gx} and {x} and the axis that follow. "
         f"Broadcast {x} to the shape of {gx}, or check axis."
     )
 
