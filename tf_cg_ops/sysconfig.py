@@ -25,6 +25,7 @@ def get_lib() -> str:
     return str(library.PATH)
 
 
+@tf_internal.autograph_artifact
 def get_lib_with_cc() -> str:
     """Returns the path of the second library, with the parts that need `libtensorflow_cc.so.2`.
 
@@ -43,6 +44,7 @@ def get_lib_with_cc() -> str:
     return str(library.PATH_WITH_CC)
 
 
+@tf_internal.autograph_artifact
 def gpu_kernels() -> str:
     """Says whether the CUDA kernels of the op library run in this process, and if not, why.
 

@@ -199,7 +199,7 @@ void Run(Bytes* bytes) {
   Alignment alignment;
   const std::string error = Align(request.shapes, request.axis, EmbedGradNames(), &alignment);
   TF_CG_OPS_CHECK(error == unfilled);
-  TF_CG_OPS_CHECK(error.empty() || error.find("; expected ") < error.find(", got "));
+  TF_CG_OPS_CHECK(error.empty() || error.find(" must ") < error.find(", got "));
   for (const auto& shape : request.shapes) {
     if (!shape) return;
   }

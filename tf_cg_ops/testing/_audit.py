@@ -21,7 +21,7 @@ from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
 from ._audit_check import OTHER_UPSTREAM, Findings, check
-from ._audit_record import API, Place, Recording, custom_places
+from ._audit_record import API, PASSING, Place, Recording, custom_places
 from ._audit_report import AuditedGradient, AuditReport, Verdict
 
 # What changes the gradient on purpose.
@@ -35,7 +35,9 @@ _BY_DESIGN = {
     "saved_model.override": "saved_model.override chose this gradient",
 }
 # Files whose lines are not the user's.
-_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|tensorflow|keras|tf_keras)[/\\\\]")
+_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
+# A solver stops at its tolerance, which numeric differentiation sees: relative errors up to this may come from there.
+_SOLVER_ERROR = 0.1
 _SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum", "linear.cg", "linear.gmres"])
 
 
@@ -109,22 +111,17 @@ def audit(
             return AuditReport(name, [])
         recording = Recording(call.graph)
         tensors = pytree.tensors_in((positional, keywords))
-        with _kept_variables(call.graph):
-            recording.run(tensors, functools.partial(_upstream, name, upstream))
-    unknown = set(like) - {_name(place) for place in recording.places}
-    if unknown:
-        known = sorted({_name(place) for place in recording.places})
-        raise ValueError(
-            f"{API}: like must name functions with a custom gradient in '{name}', got {text.quoted(sorted(unknown))}. "
-            f"These are there: {text.quoted(known)}."
-        )
-    rows: list[AuditedGradient] = []
-    for i, place in enumerate(recording.places):
-        with _explained(name):
-            rows.append(_row(place, like, max_elements))
-        if time.monotonic() - reported > 5:
-            reported = time.monotonic()
-            report_progress(f"checked {i + 1} of {len(recording.places)}")
+        traced = recording.trace(tensors, functools.partial(_upstream, name, upstream))
+        # The rules run again while they are checked, and may write variables, too.
+        with _kept_variables(traced.graph):
+            recording.run(traced, tensors)
+            _check_names(name, like, recording.places)
+            rows: list[AuditedGradient] = []
+            for i, place in enumerate(recording.places):
+                rows.append(_row(place, like, max_elements))
+                if time.monotonic() - reported > 5:
+                    reported = time.monotonic()
+                    report_progress(f"checked {i + 1} of {len(recording.places)}")
     return AuditReport(name, _with_first_nonfinite(rows))
 
 
@@ -149,6 +146,17 @@ def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
         raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
     if not tf.executing_eagerly():
         raise RuntimeError(f"{API}: a graph is being built here. Call it in eager mode, outside of tf.function.")
+
+
+def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) -> None:
+    """Raises ValueError for a name in `like` that is not in the model."""
+    unknown = set(like) - {_name(place) for place in places}
+    if unknown:
+        known = sorted({_name(place) for place in places})
+        raise ValueError(
+            f"{API}: like must name functions with a custom gradient in '{name}', got {text.quoted(sorted(unknown))}. "
+            f"These are there: {text.quoted(known)}."
+        )
 
 
 def _function_of(f: Any) -> Any:
@@ -184,7 +192,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _to_tensor(leaf: Any) -> Any:
-    is_number = isinstance(leaf, (float, complex, np.ndarray, np.generic))
+    is_number = isinstance(leaf, (float, complex, np.ndarray, np.inexact))
     return tf.convert_to_tensor(leaf) if is_number else leaf
 
 
@@ -204,19 +212,22 @@ def _kept_variables(graph: Any) -> Iterator[None]:
             tf.raw_ops.AssignVariableOp(resource=handle, value=tf.identity(value))
 
 
-def _upstream(name: str, given: Any, ys: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The upstream gradients of the outputs that have gradients."""
+    ys = [y for y in outputs if tf_internal.is_trainable(y)]
     if not ys:
         raise ValueError(f"{API}: '{name}' must return floating-point or complex numbers, which have gradients.")
     if given is not None:
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]
-        got, expected = [leaf.shape for leaf in leaves], [y.shape for y in ys]
+        got, expected = [leaf.shape for leaf in leaves], [y.shape for y in outputs]
         fits = len(got) == len(expected) and all(map(tf.TensorShape.is_compatible_with, got, expected))
         if not fits:
             raise ValueError(
                 f"{API}: upstream must have the shapes of the value, {[s.as_list() for s in expected]}, got "
                 f"{[s.as_list() for s in got]}."
             )
-        return [tf.cast(leaf, y.dtype) for leaf, y in zip(leaves, ys, strict=True)]
+        pairs = zip(leaves, outputs, strict=True)
+        return [tf.cast(leaf, y.dtype) for leaf, y in pairs if tf_internal.is_trainable(y)]
     if len(ys) == 1 and ys[0].shape.rank == 0:
         return [tf.ones_like(ys[0])]
     signs = [tf.random.stateless_uniform(tf.shape(y), [1, i], 0, 2, tf.int32) * 2 - 1 for i, y in enumerate(ys)]
@@ -247,10 +258,8 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         output_shapes=_shapes(place.results),
         runs=place.count,
     )
-    if place.reason:
-        return dataclasses.replace(row, detail=place.reason)
     if not place.runs:
-        return dataclasses.replace(row, detail="no gradient arrives here")
+        return dataclasses.replace(row, detail=place.reason or "no gradient arrives here")
     found = [check(place, run, like.get(name), max_elements) for run in place.runs]
     comparisons = [comparison for findings in found for comparison in findings.comparisons]
     verdict, detail = _verdict(place, name, like, found)
@@ -272,15 +281,22 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
 def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
     comparisons = [comparison for findings in found for comparison in findings.comparisons]
     wrong = [comparison for comparison in comparisons if not comparison.passed]
+    if place.api in PASSING:
+        return "by design", place.reason
     if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
         is_finite = math.isfinite(found[-1].value_norm)
         return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
+    if place.reason:
+        return "not checked", place.reason
     uncertain = next((name for findings in found for name in findings.uncertain), "")
     if not wrong and uncertain:
         return "not checked", f"the numeric derivative by {uncertain} is uncertain: there may be a kink"
+    missing = next((name for findings in found for name in findings.without_gradient), "")
     if not comparisons:
-        reason = "no finite input has a gradient" if math.isfinite(found[-1].value_norm) else "its value is not finite"
-        return "not checked", reason
+        reason = "its rule returns no gradient" if missing else "no input has a gradient"
+        return "not checked", reason if math.isfinite(found[-1].value_norm) else "its value is not finite"
+    if not wrong and missing:
+        return "right", f"The rule returns no gradient for {missing}, on which the value depends."
     if not wrong:
         return "right", ""
     if name in like and like[name] is None:
@@ -289,7 +305,7 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
     design = "the gradient is scaled or reversed" if scales else _BY_DESIGN.get(place.api)
     if design and name not in like:
         return "by design", design
-    if place.api in _SOLVERS:
+    if place.api in _SOLVERS and all(c.error <= _SOLVER_ERROR * abs(c.numeric) for c in wrong):
         return "not checked", "numeric differentiation sees where its solver stops"
     hints = [c.problem or c.hint for c in wrong]
     # What is uncertain was left out.

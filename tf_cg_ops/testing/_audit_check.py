@@ -1,8 +1,6 @@
 """The gradient of one place against numeric differentiation of what it computes, at the numbers of a recorded run."""
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,21 +12,25 @@ from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import trace
 
-from ._audit_record import Place, Run, handle_of, is_place, num_results
-from ._compare_modes import ModeComparisons
+from . import _hints
+from ._audit_record import Place, Run, is_place, source_of
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
-from ._numeric import Estimate, norm
+from ._numeric import Estimate, norm, typical_size
 from ._references import RandomNumbers, numeric_gradients
-from ._report import Comparison, Reference, Tolerances
+from ._report import Comparison, Reference, Tolerances, compare_with_reference
 
 _DOUBLE = {tf.half: tf.float64, tf.bfloat16: tf.float64, tf.float32: tf.float64, tf.complex64: tf.complex128}
 _DOUBLE_NUMBERS = {low.as_datatype_enum: double.as_datatype_enum for low, double in _DOUBLE.items()}
 # Relative to each element: one step with which smooth functions are exact to many digits in double precision, and one
 # that shows in single precision.
 _STEP, _STEP_IN_LOW_PRECISION = 1e-3, 0.1
-# The model computes the gradient in its own dtype: tolerances relative to its terms, and for numbers that underflow.
-_LIMITS = {tf.float64: (1e-6, 0.0), tf.complex128: (1e-6, 0.0), tf.float32: (1e-3, 1e-36), tf.complex64: (1e-3, 1e-36)}
-_LIMITS_OF_HALF, _RTOL_IN_LOW_PRECISION = (3e-2, 1e-6), 3e-2
+# The rule computes in the dtypes of the model: the relative tolerance, and the rounding.
+_PRECISION = {tf.float64: (1e-6, 2.3e-16), tf.float32: (1e-3, 1.2e-7), tf.half: (3e-2, 1e-3), tf.bfloat16: (3e-2, 8e-3)}
+_RTOL_IN_LOW_PRECISION = 3e-2
+# An error may be so much of the tolerance at the largest element, for small elements of the same input.
+_SHARED_TOLERANCE = 1e-2
+# Roundings of the value that may show in the gradient, as in 1 - tanh(x)**2 where tanh is nearly 1.
+_ROUNDINGS = 4
 # Of a numeric derivative, relative to its terms.
 _MAX_UNCERTAINTY = 1e-2
 # The end of the name of an input that was compared for another upstream gradient than that of the run.
@@ -53,82 +55,139 @@ class Findings:
     """What one run of a place shows.
 
     Attributes:
-      comparisons: One for each input that has a gradient; none if inputs or results are infinite or nan.
-      uncertain: The names of inputs whose numeric derivative is uncertain everywhere.
-      together: How many elements were only moved together, in a random direction.
       value_norm, upstream_norm, gradient_norm: Of all results, of what arrived, and of what left.
+      comparisons: One for each input that has a gradient; none if the place cannot be checked.
+      uncertain: The names of inputs whose numeric derivative is uncertain everywhere.
+      without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
+      together: How many elements were only moved together, in a random direction.
     """
 
-    comparisons: list[Comparison]
-    uncertain: list[str]
-    together: int
     value_norm: float
     upstream_norm: float
     gradient_norm: float
+    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
+    uncertain: list[str] = dataclasses.field(default_factory=list)
+    without_gradient: list[str] = dataclasses.field(default_factory=list)
+    together: int = 0
 
 
 def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements: int) -> Findings:
-    """Compares the gradient at the numbers of one run. An upstream gradient of zeros, or nan, is replaced by others."""
+    """Compares the gradient at the numbers of one run, for its upstream gradient and for a random one."""
     arguments = _Arguments(place, run)
-    function = arguments.function()
     upstream = [to_double_precision(tf.constant(dy)) for dy in run.upstream[: arguments.num_float_results]]
-    gradients = [np.asarray(g) for g in function.rule(to_tensors(upstream)) if g is not None]
-    norms = [_norm(arrays) for arrays in (function.outputs(function.values), upstream, gradients)]
-    if not arguments.positions or not all(np.all(np.isfinite(x)) for x in function.values) or not np.isfinite(norms[0]):
-        return Findings([], [], 0, *norms)
-    numbers = RandomNumbers(0)
-    others = [numbers.draw_like(dy) for dy in upstream]
-    function = dataclasses.replace(function, step=_STEP_IN_LOW_PRECISION if arguments.is_low_precision else _STEP)
-    intended = function if like is None else dataclasses.replace(function, call=_call_of(like))
-    limits = [_LIMITS.get(tensor.dtype, _LIMITS_OF_HALF) for tensor in arguments.tensors]
-    rtol = max(_RTOL_IN_LOW_PRECISION if arguments.is_low_precision else 0.0, *(rtol for rtol, _ in limits))
-    tolerances = Tolerances(rtol, max(atol for _, atol in limits))
-    uncertain: list[str] = []
-    together: dict[str, int] = {}
-    compared = functools.partial(_compare, function, intended, tolerances, max_elements, uncertain, together)
-    comparisons = compared(upstream) if 0 < norms[1] < np.inf else []
+    results = arguments.results()
+    value_norm, upstream_norm = _norm(results), _norm(upstream)
+    if not place.has_rule:
+        return Findings(value_norm, upstream_norm, upstream_norm)
+    rule = arguments.rule()
+    gradients = rule(to_tensors(upstream))
+    norms = value_norm, upstream_norm, _norm([np.asarray(g) for g in gradients if g is not None])
+    arguments.keep([g is not None for g in gradients])
+    if place.reason or not arguments.leaves or not np.isfinite(value_norm):
+        return Findings(*norms, [], [], arguments.without_gradient)
+    function = arguments.function(rule)
+    checker = _Checker(
+        function,
+        function if like is None else dataclasses.replace(function, call=_call_of(like)),
+        results,
+        *arguments.precision(),
+        max_elements,
+    )
+    comparisons = checker.compare(upstream) if 0 < upstream_norm < np.inf else []
     if all(comparison.passed for comparison in comparisons):
-        # Zeros in the upstream hide errors.
-        renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in compared(others)]
+        # Zeros in the upstream hide errors, and so does an output that is small beside another one.
+        numbers = RandomNumbers(0)
+        others = [numbers.draw_like(dy) / typical_size(y) for dy, y in zip(upstream, results, strict=True)]
+        renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in checker.compare(others)]
         comparisons = [*comparisons, *(c for c in renamed if not (c.passed and comparisons))]
-    return Findings(comparisons, uncertain, sum(together.values()), *norms)
+    together = sum(checker.together.values())
+    return Findings(*norms, comparisons, checker.uncertain, arguments.without_gradient, together)
 
 
-def _compare(
-    function: FlatFunction,
-    intended: FlatFunction,
-    tolerances: Tolerances,
-    max_elements: int,
-    uncertain: list[str],
-    together: dict[str, int],
-    upstream: Arrays,
-) -> list[Comparison]:
-    """The comparisons for one upstream gradient; adds the inputs for which there are none, and the elements."""
-    numbers = RandomNumbers(0)
-    # Two upstream gradients are tried.
-    elements = max(0, (3 * max_elements // (2 * len(function.values)) - _PER_ARGUMENT) // _PER_ELEMENT)
-    comparisons: list[Comparison] = []
-    unknown: list[str] = []
-    for most in (0, elements) if any(x.size > max_elements for x in function.values) else (elements,):
-        found = ModeComparisons(["eager"], tolerances, True)
-        references = [_certain(reference) for reference in numeric_gradients(intended, upstream, numbers, most)]
-        found.compare_gradients("first", function, intended, upstream, references, numbers)
-        unknown = [r.name for r in references if math.prod(r.shape) and not r.elements.size and r.direction is None]
-        moved = [r for r in references if r.direction is not None]
-        together.update({r.name: math.prod(r.shape) - r.elements.size for r in moved})
-        comparisons = [c for c in found.comparisons if c.order == "first" and c.name not in unknown]
-        if all(comparison.passed for comparison in comparisons) and not unknown:
-            break  # Only the hints need elements.
-    uncertain += unknown
-    return comparisons
+@dataclasses.dataclass
+class _Checker:
+    """Compares the rule of a place with numeric differentiation.
+
+    Attributes:
+      results: The values of the place in the run.
+      rtol, rounding: The relative tolerance and the rounding of the dtype that the rule computes in.
+      uncertain: The names of inputs that could not be compared.
+      together: For each input, the number of elements that were moved together.
+    """
+
+    function: FlatFunction
+    intended: FlatFunction
+    results: Arrays
+    rtol: float
+    rounding: float
+    max_elements: int
+    uncertain: list[str] = dataclasses.field(default_factory=list)
+    together: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def compare(self, upstream: Arrays) -> list[Comparison]:
+        """The comparisons for one upstream gradient."""
+        values = self.function.values
+        # Two upstream gradients are tried.
+        elements = max(0, (3 * self.max_elements // (2 * len(values)) - _PER_ARGUMENT) // _PER_ELEMENT)
+        comparisons: list[Comparison] = []
+        gradients = [np.asarray(g) for g in self.function.gradients(to_tensors(values), to_tensors(upstream))[2]]
+        for most in (0, elements) if any(x.size > self.max_elements for x in values) else (elements,):
+            references = numeric_gradients(self.intended, upstream, RandomNumbers(0), most)
+            pairs = zip(references, gradients, strict=True)
+            references = [self._in_the_precision(_certain(r, g), upstream) for r, g in pairs]
+            comparisons = []
+            for i, (reference, gradient) in enumerate(zip(references, gradients, strict=True)):
+                if reference.direction is not None:
+                    self.together[reference.name] = gradient.size - reference.elements.size
+                elif gradient.size and not reference.elements.size:
+                    self.uncertain.append(reference.name)
+                    continue
+                compared = compare_with_reference(
+                    reference,
+                    gradient,
+                    reference.dtype,
+                    Tolerances(self.rtol, 0.0),
+                    nonfinite_may_agree=False,
+                    mode="audit",
+                    order="first",
+                )
+                if not compared.passed and reference.elements.size:
+                    hint = self._hint(references, i, gradient, upstream)
+                    compared = dataclasses.replace(compared, hint=hint)
+                comparisons.append(compared)
+            if all(comparison.passed for comparison in comparisons):
+                break  # Only the hints need elements.
+        return comparisons
+
+    def _in_the_precision(self, reference: Reference, upstream: Arrays) -> Reference:
+        """The reference, whose terms have at least the size that the rounding of the model's dtype gives them."""
+        noise = _norm([dy * y for dy, y in zip(upstream, self.results, strict=True)]) * self.rounding * _ROUNDINGS
+        x = self.function.values[self.function.names.index(reference.name)]
+        terms = np.maximum(reference.estimate.scale, np.abs(reference.estimate.value))
+        largest = np.max(terms, initial=0.0, where=np.isfinite(terms))
+        least = max(noise / typical_size(x) / self.rtol, _SHARED_TOLERANCE * largest)
+        estimate = dataclasses.replace(reference.estimate, scale=np.maximum(terms, least))
+        along = reference.directional_derivative
+        if along is not None:
+            scale = np.maximum(np.maximum(along.scale, np.abs(along.value)), noise / self.rtol)
+            along = dataclasses.replace(along, scale=scale)
+        return dataclasses.replace(reference, estimate=estimate, directional_derivative=along)
+
+    def _hint(self, references: list[Reference], i: int, gradient: np.ndarray, upstream: Arrays) -> str:
+        with np.errstate(all="ignore"):
+            found = _hints.hint_from_numbers(references[i], references, gradient, is_trusted=True)
+            found = found or _hints.hint_from_ratio(references[i], gradient)
+            if found or self.rtol > _PRECISION[tf.float32][0]:
+                return found
+            return _hints.hint_from_upstreams(self.function, self.intended, upstream, i, references[i], gradient)
 
 
-def _certain(reference: Reference) -> Reference:
+def _certain(reference: Reference, gradient: np.ndarray) -> Reference:
     """The elements whose numeric derivative is known: at a kink it is not."""
     direction, derivative = reference.direction, reference.directional_derivative
-    if derivative is not None and not np.all(_is_certain(derivative)):
+    if derivative is not None and not np.all(_is_certain(derivative, gradient)):
         direction = derivative = None
-    known = _is_certain(reference.estimate)
+    known = _is_certain(reference.estimate, gradient)
     parts = (part[known] for part in dataclasses.astuple(reference.estimate))
     return dataclasses.replace(
         reference,
@@ -139,9 +198,11 @@ def _certain(reference: Reference) -> Reference:
     )
 
 
-def _is_certain(estimate: Estimate) -> np.ndarray:
+def _is_certain(estimate: Estimate, gradient: np.ndarray) -> np.ndarray:
+    # Where nothing changes, the derivative is zero, unless the step is too small to change anything.
     is_constant = estimate.scale <= estimate.rounding
-    return is_constant | ~(estimate.error > _MAX_UNCERTAINTY * estimate.scale)
+    is_zero = estimate.rounding <= _MAX_UNCERTAINTY * np.max(np.abs(gradient), initial=0.0)
+    return np.where(is_constant, is_zero | ~np.any(gradient), estimate.error <= _MAX_UNCERTAINTY * estimate.scale)
 
 
 def _norm(arrays: Sequence[np.ndarray]) -> float:
@@ -156,68 +217,95 @@ class _Arguments:
     """The numbers of a run, as the arguments of the function of a place.
 
     Attributes:
-      positions: The inputs of the place that are differentiated by.
-      is_low_precision: Whether an op inside computes in less than double precision.
+      leaves: What is differentiated by: for each, the inputs that are the same tensor or variable.
+      without_gradient: The names of leaves that the value depends on, and that the rule has no gradient for.
+      num_float_results: How many results have gradients.
     """
 
     def __init__(self, place: Place, run: Run) -> None:
         self._place = place
         recorded = iter(run.payload)
         self._payload = [None if i in place.handles else next(recorded) for i in range(len(place.payload))]
-        captures = place.new_op.get_attr("Tcaptures") if place.kind != "embed_gradient" else []
+        captures = place.new_op.get_attr("Tcaptures") if place.new_op.type == "CustomGradientRule" else []
         self._offset = len(place.new_op.inputs) - len(place.inputs) - len(captures)
-        trainable = [i for i in range(len(place.inputs)) if self._value(i) is not None]
-        differentiated = set(range(len(place.new_op.inputs)))
-        if place.kind != "embed_gradient":
-            first = num_results(place.new_op)
-            differentiated = {first + i for i in place.new_op.get_attr("differentiated_inputs")}
-        self.positions = [i for i in trainable if self._offset + i in differentiated]
-        self.tensors = [tf.constant(self._value(i)) for i in self.positions]
+        by_source: dict[Any, list[int]] = {}
+        for i, tensor in enumerate(place.inputs):
+            if self._value(i) is not None:
+                by_source.setdefault(source_of(tensor), []).append(i)
+        self.leaves = list(by_source.values())
+        self._sources = list(by_source)
+        self.without_gradient: list[str] = []
         self.num_float_results = sum(map(tf_internal.is_trainable, place.results))
-        self.is_low_precision = False
+        self._is_low_precision = False
+
+    def results(self) -> Arrays:
+        """The values that have gradients."""
+        values = zip(self._place.results, self._payload, strict=False)
+        return [to_double_precision(tf.constant(x)) for t, x in values if tf_internal.is_trainable(t)]
+
+    def precision(self) -> tuple[float, float]:
+        """The relative tolerance and the rounding of the lowest dtype that the place computes in."""
+        limits = [_PRECISION[dtype.real_dtype] for dtype in self._place.dtypes]
+        rtol, rounding = max(limits, default=_PRECISION[tf.float64])
+        return max(rtol, _RTOL_IN_LOW_PRECISION * self._is_low_precision), rounding
+
+    def keep(self, has_gradient: Sequence[bool]) -> None:
+        """Keeps the leaves that the rule has a gradient for."""
+        for i, has in enumerate(has_gradient):
+            if not has and self._sources[i] in self._place.reached:
+                self.without_gradient.append(self._name(i))
+        kept = [i for i, has in enumerate(has_gradient) if has]
+        self._kept = kept
+        self.leaves, self._sources = [self.leaves[i] for i in kept], [self._sources[i] for i in kept]
+
+    def _name(self, leaf: int) -> str:
+        return "input " + " and ".join(map(str, self.leaves[leaf]))
 
     def _value(self, i: int) -> np.ndarray | None:
         """The number of an input; of a variable, its value. None if it has no derivative."""
         position = self._offset + i
         if position in self._place.handles:
             handle = self._place.handles[position]
+            if handle is None or self._place.inputs[i].dtype == tf.variant:
+                return None
             try:
                 dtype = tf_internal.shape_and_dtype(handle)[1]
-            except ValueError:
+            except ValueError:  # Such as a hash table.
                 return None
-            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+            return value.numpy() if tf_internal.is_trainable(value) else None
         value = self._payload[position]
         return value if value is not None and tf_internal.is_trainable(tf.as_dtype(value.dtype)) else None
 
-    def function(self) -> _PlaceFunction:
+    def function(self, rule: Callable[[Sequence[tf.Tensor]], list[Any]]) -> _PlaceFunction:
         """What the place computes, with its rule."""
         place = self._place
-        names = [f"input {i}" for i in self.positions]
-        values = [to_double_precision(tensor) for tensor in self.tensors]
+        values = [to_double_precision(tf.constant(self._value(leaf[0]))) for leaf in self.leaves]
+        finite = [np.isfinite(x) for x in values]
+        moved = {id(t): leaf for t, source in place.siblings for leaf, s in enumerate(self._sources) if s == source}
         # What is not moved, by the tensor of the old graph.
-        fixed = [(t, self._payload[self._offset + i]) for i, t in enumerate(place.inputs) if i not in self.positions]
         start = len(place.new_op.inputs)
-        fixed += list(zip(place.boundary, self._payload[start:], strict=True))
-        fixed = [(t, x if x is None else _in_double(tf.constant(x))) for t, x in fixed]
-        given = [(t, x) for t, x in fixed if x is not None]
-        handles = {id(t): place.handles[start + i] for i, t in enumerate(place.boundary) if start + i in place.handles}
+        positions = [*range(self._offset, self._offset + len(place.inputs)), *range(start, len(place.payload))]
+        fixed = dict(zip(positions, [*place.inputs, *place.boundary], strict=True))
+        fixed = {i: t for i, t in fixed.items() if id(t) not in moved}
+        given = [(t, _in_double(tf.constant(self._payload[i]))) for i, t in fixed.items() if i not in place.handles]
 
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            leaves, rest = tensors[: len(values)], tensors[len(values) :]
+            leaves, rest = list(tensors[: len(values)]), tensors[len(values) :]
+            for i, mask in enumerate(finite):
+                if not np.all(mask):  # Such as the -inf of a mask.
+                    leaves[i] = tf.where(mask, leaves[i], values[i])
             stand_ins: list[tuple[Any, Any]] = list(zip((t for t, _ in given), rest, strict=True))
-            stand_ins += [(t, handles[id(t)]) for t, x in fixed if x is None and id(t) in handles]
+            stand_ins += [(t, place.handles[i]) for i, t in fixed.items() if place.handles.get(i) is not None]
             reads: dict[int, tf.Tensor] = {}
-            for i, leaf in zip(self.positions, leaves, strict=True):
-                source = place.inputs[i]
-                if source.dtype != tf.resource:
-                    stand_ins.append((source, leaf))
-                handle = handle_of(source)
-                if handle is not None:
-                    token = tf_internal.graph_placeholder(tf.resource, [])
-                    reads[id(token)] = leaf
-                    stand_ins.append((handle, token))
-                    of_graph = place.op.graph.get_operations()
-                    stand_ins += [(op.outputs[0], leaf) for op in of_graph if _reads(op, handle)]
+            tokens: list[Any] = []
+            for tensor, _ in place.siblings:
+                if id(tensor) in moved:
+                    leaf = leaves[moved[id(tensor)]]
+                    if tensor.dtype == tf.resource:
+                        tokens.append(tf_internal.graph_placeholder(tf.resource, []))
+                        reads[id(tokens[-1])] = leaf
+                    stand_ins.append((tensor, tokens[-1] if tensor.dtype == tf.resource else leaf))
 
             def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
                 if op.type == "ReadVariableOp" and id(inputs[0]) in reads:
@@ -237,7 +325,14 @@ class _Arguments:
         def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             return tf_internal.call_trace(value, *tensors, *rest), []
 
-        return _PlaceFunction(names, values, call, None, rule=self._rule())
+        def gradients(upstream: Sequence[tf.Tensor]) -> list[Any]:
+            found = rule(upstream)
+            return [tf.where(mask, found[i], 0) for i, mask in zip(self._kept, finite, strict=True)]
+
+        names = [self._name(i) for i in range(len(self.leaves))]
+        still = [np.where(mask, x, 0) for mask, x in zip(finite, values, strict=True)]
+        step = _STEP_IN_LOW_PRECISION if self._is_low_precision else _STEP
+        return _PlaceFunction(names, still, call, step, rule=gradients)
 
     def _double_op(self, copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
         """The outputs of an op in double precision; where the op has none, in its own and cast."""
@@ -251,46 +346,45 @@ class _Arguments:
             return copy.copy_op(new, inputs)
         wanted = [old.dtype.base_dtype for old in op.inputs]
         is_lossy = any(t.dtype.base_dtype != dtype for t, dtype in zip(inputs, wanted, strict=True))
-        self.is_low_precision |= is_lossy
+        self._is_low_precision |= is_lossy
         cast = [t if t.dtype.base_dtype == d else tf.cast(t, d) for t, d in zip(inputs, wanted, strict=True)]
         return [_in_double(t) for t in copy.copy_op(op, cast)]
 
-    def _rule(self) -> Callable[[Sequence[tf.Tensor]], list[Any]]:
-        """The gradient of the rule, in the dtypes of the model."""
+    def rule(self) -> Callable[[Sequence[tf.Tensor]], list[Any]]:
+        """The gradient of each leaf by the rule, which computes in the dtypes of the model; None for none."""
         new_op, handles = self._place.new_op, self._place.handles
         known = [x for x in self._payload[: len(new_op.inputs)] if x is not None]
-        dtypes = [t.dtype for t in new_op.outputs if tf_internal.is_trainable(t)]
+        outputs = [i for i, t in enumerate(new_op.outputs) if tf_internal.is_trainable(t)]
         has_gradient: list[bool] = []
+        leaves = list(self.leaves)
 
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
             recorded, dys = iter(tensors[: len(known)]), iter(tensors[len(known) :])
-            inputs = [handles[i] if i in handles else next(recorded) for i in range(len(new_op.inputs))]
             graph = tf.compat.v1.get_default_graph()
-            inputs = [tf_internal.capture(graph, t) for t in inputs]
-            outputs = GraphCopy([]).copy_op(new_op, inputs)
-            upstream = [next(dys) if tf_internal.is_trainable(t) else None for t in outputs]
-            op = outputs[0].op
+            inputs = [handles[i] if i in handles else next(recorded) for i in range(len(new_op.inputs))]
+            copies = GraphCopy([]).copy_op(new_op, [tf_internal.capture(graph, t) for t in inputs])
+            upstream = [next(dys) if i in outputs else None for i in range(len(copies))]
+            op = copies[0].op
             gradients = tf_internal.find_gradient_function(op)(op, *upstream)
-            wanted = [slices.to_dense(gradients[self._offset + i]) for i in self.positions]
-            has_gradient[:] = [g is not None for g in wanted]
-            return [tf.convert_to_tensor(g) for g in wanted if g is not None]
+            wanted = []
+            for leaf in leaves:
+                parts = [slices.to_dense(gradients[self._offset + i]) for i in leaf]
+                parts = [tf.convert_to_tensor(part) for part in parts if part is not None]
+                wanted.append(tf.add_n(parts) if parts else None)
+            has_gradient[:] = [gradient is not None for gradient in wanted]
+            return [gradient for gradient in wanted if gradient is not None]
 
         tensors = [tf.constant(x) for x in known]
-        dys = [t for t in new_op.outputs if tf_internal.is_trainable(t)]
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors] + [tf.TensorSpec(None, t.dtype) for t in dys]
-        rule = trace(flat_function, specs)
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        traced = trace(flat_function, [*specs, *(tf.TensorSpec(None, new_op.outputs[i].dtype) for i in outputs)])
 
         def gradients(upstream: Sequence[tf.Tensor]) -> list[Any]:
-            given = [tf.cast(dy, dtype) for dy, dtype in zip(upstream, dtypes, strict=False)]
-            rest = [tf.zeros_like(self._payload[i]) for i in range(len(given), len(dtypes))]
-            found = iter(tf_internal.call_trace(rule, *tensors, *given, *rest))
+            given = [tf.cast(dy, new_op.outputs[i].dtype) for dy, i in zip(upstream, outputs, strict=False)]
+            rest = [tf.zeros_like(self._payload[i]) for i in outputs[len(given) :]]
+            found = iter(tf_internal.call_trace(traced, *tensors, *given, *rest))
             return [_in_double(next(found)) if has else None for has in has_gradient]
 
         return gradients
-
-
-def _reads(op: Any, handle: Any) -> bool:
-    return op.type == "ReadVariableOp" and op.inputs[0] is handle
 
 
 def _in_double(tensor: Any) -> Any:

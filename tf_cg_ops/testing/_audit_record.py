@@ -1,5 +1,6 @@
 """Runs a function and its gradient once, and records what arrives at each place with a gradient of its own."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ _WORDING = without_gradient_function(API)
 _RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute"])
 
 
+PASSING = frozenset(["watch_gradient", "layers.WatchGradient"])
 _PROBE = "TfCgOpsAudit"
 
 
@@ -49,8 +51,12 @@ class Place:
       kind: "embed_gradient", "custom_gradient", "tf.custom_gradient".
       inside: The ops that compute the results from the inputs, in order.
       boundary: What else these ops read.
+      siblings: Tensors that are an input once more, and which one.
+      reached: The inputs that the results depend on.
+      dtypes: The dtypes of floating-point and complex numbers that it computes in.
       payload: What is recorded, tensors of the new graph: the inputs of `new_op`, then the boundary.
       handles: The handle of a variable for each position of the payload that has one.
+      has_rule: Whether its rule can be run.
       reason: Why the place cannot be checked; empty if it can.
       runs: The first run, and the last one whose upstream gradients so far were finite.
       count: How often a gradient arrived.
@@ -64,8 +70,12 @@ class Place:
     inputs: list[Any]
     inside: list[Any] = dataclasses.field(default_factory=list)
     boundary: list[Any] = dataclasses.field(default_factory=list)
+    siblings: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+    reached: set[Any] = dataclasses.field(default_factory=set)
+    dtypes: set[tf.DType] = dataclasses.field(default_factory=set)
     payload: list[Any] = dataclasses.field(default_factory=list)
     handles: dict[int, Any] = dataclasses.field(default_factory=dict)
+    has_rule: bool = True
     reason: str = ""
     runs: list[Run] = dataclasses.field(default_factory=list)
     count: int = 0
@@ -88,12 +98,6 @@ def custom_places(graph: Any) -> Iterator[Any]:
                 yield from custom_places(function)
 
 
-def _holds_places(op: Any) -> bool:
-    if op.type in control_flow.TYPES:
-        return any(next(custom_places(function), None) is not None for function in control_flow.functions_of(op))
-    return is_place(op)
-
-
 def is_place(op: Any) -> bool:
     """Whether the op has a gradient of its own."""
     if op.type in ("CustomGradientEmbed", "CustomGradientRule"):
@@ -109,8 +113,8 @@ class Recording:
         self.places: list[Place] = []
         self._num_arrived = 0
 
-    def run(self, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]]) -> list[np.ndarray]:
-        """Computes the outputs, and the gradient for what `upstream` returns for them."""
+    def trace(self, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]]) -> Any:
+        """Traces the copy that computes the gradient for what `upstream` returns for the outputs."""
         graph = self._graph
         values, handles = captures_of(graph)
         others = [(inside, outside) for outside, inside in graph.captures]
@@ -122,22 +126,30 @@ class Recording:
             here = tf.compat.v1.get_default_graph()
             xs = [x for x in inputs if tf_internal.is_trainable(x)]
             xs += [tf_internal.capture(here, outside) for _, outside in [*values, *handles]]
-            gradients = tf.gradients(ys, xs, grad_ys=upstream(ys))
+            gradients = tf.gradients(ys, xs, grad_ys=upstream(outputs))
             effects = [g.op for g in gradients if isinstance(g, tf.Tensor)]
             effects += [g.values.op for g in gradients if isinstance(g, tf.IndexedSlices)]
             with tf.control_dependencies(effects):
                 return [tf.identity(output) for output in outputs]
 
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-        outputs = tf_internal.call_trace(trace(flat_function, specs), *tensors)
+        return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors])
+
+    def run(self, traced: Any, tensors: Sequence[tf.Tensor]) -> None:
+        """Runs the copy."""
+        tf_internal.call_trace(traced, *tensors)
         self.places.sort(key=lambda place: place.order if place.order >= 0 else self._num_arrived)
-        return [output.numpy() for output in outputs]
 
     def _replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
+        if op.type.startswith("CheckNumerics"):
+            return inputs  # What is not finite is to be found, and not to end the run.
         if not is_place(op):
             return None
-        outputs: Sequence[Any] | None = copy_with_python_gradient(_WORDING, copy, op, inputs)
         kind = "tf.custom_gradient"
+        if op.type in ("Identity", "IdentityN") and tf_internal.find_gradient_function(op) is None:
+            reason = "its gradient was not saved"
+            self.places.append(Place(op, op, kind, list(op.inputs), [], has_rule=False, reason=reason))
+            return inputs
+        outputs: Sequence[Any] | None = copy_with_python_gradient(_WORDING, copy, op, inputs, is_differentiated=False)
         if outputs is None:
             outputs = copy.copy_op(op, inputs)
             kind = "embed_gradient" if op.type == "CustomGradientEmbed" else "custom_gradient"
@@ -145,7 +157,9 @@ class Recording:
         _find_inside(place)
         self.places.append(place)
         _find_payload(place, copy)
-        if place.api in _RECOMPUTING:
+        if place.api in PASSING:
+            place.has_rule, place.reason = False, "it watches the gradient, which passes unchanged"
+        if place.api in _RECOMPUTING | PASSING:
             outputs = inputs[: len(outputs)]
         return self._watched(place, outputs)
 
@@ -194,38 +208,52 @@ def _place(op: Any, new_op: Any, kind: str) -> Place:
         return Place(op, new_op, kind, list(op.inputs[:1]), list(op.inputs[1 + num_pairs :]))
     if kind == "custom_gradient":
         results, inputs, _ = rule_op.parts_of_inputs(op)
-        return Place(op, new_op, kind, results, inputs, reason=rule_op.error(op).rstrip("."))
+        error = rule_op.error(op).rstrip(".")
+        return Place(op, new_op, kind, results, inputs, has_rule=not error, reason=error)
     # The op holds the results and then the arguments. The results have no gradient.
     first = min(new_op.get_attr("differentiated_inputs"), default=len(op.inputs))
     return Place(op, new_op, kind, list(op.inputs[:first]), list(op.inputs[first:]))
 
 
-def num_results(new_op: Any) -> int:
-    """The number of inputs of a CustomGradientRule that are results."""
-    return len(new_op.get_attr("Tresults"))
-
-
-def handle_of(tensor: Any) -> Any:
-    """The handle that this tensor is, or is read from; None for other tensors."""
-    while tensor.op.type == "Identity":
+def source_of(tensor: Any) -> tuple[int, tf.DType]:
+    """Equal for tensors that are the same number: identities, reads of one variable, and casts of these."""
+    dtype = tensor.dtype.base_dtype
+    while (tensor.op.type == "Identity" and not is_place(tensor.op)) or _is_cast(tensor.op):
         tensor = tensor.op.inputs[0]
     if tensor.op.type == "ReadVariableOp":
-        return tensor.op.inputs[0]
-    return tensor if tensor.dtype.base_dtype == tf.resource else None
+        tensor = tensor.op.inputs[0]
+    while tensor.op.type == "Identity" and tensor.dtype == tf.resource:
+        tensor = tensor.op.inputs[0]
+    if dtype == tf.resource:
+        with contextlib.suppress(ValueError):  # Such as a hash table.
+            dtype = tf_internal.shape_and_dtype(tensor)[1]
+    return id(tensor), dtype
+
+
+def _is_cast(op: Any) -> bool:
+    return op.type == "Cast" and op.inputs[0].dtype.is_floating and op.outputs[0].dtype.is_floating
 
 
 def _find_inside(place: Place) -> None:
     """Finds what computes the results from the inputs."""
-    sources = {id(t) for t in place.inputs} | {id(handle_of(t)) for t in place.inputs} - {id(None)}
+    sources = {source_of(t) for t in place.inputs}
+    place.siblings = [(t, source_of(t)) for t in place.inputs]
+    siblings = {id(t) for t in place.inputs}
     ancestors: dict[int, Any] = {}
     waiting = list(place.results)
     while waiting:
         tensor = waiting.pop()
-        if id(tensor) not in sources and id(tensor.op) not in ancestors:
+        source = source_of(tensor)
+        if source in sources:
+            place.reached.add(source)
+            if id(tensor) not in siblings:
+                siblings.add(id(tensor))
+                place.siblings.append((tensor, source))
+        elif id(tensor.op) not in ancestors:
             ancestors[id(tensor.op)] = tensor.op
             waiting += tensor.op.inputs
-    reached = set(sources)
-    for op in place.op.graph.get_operations():
+    reached = set(siblings)
+    for op in place.op.graph.get_operations() if ancestors else []:
         if id(op) in ancestors and any(id(t) in reached for t in op.inputs):
             place.inside.append(op)
             # Integers and bools have no derivative: they stay as they were in the run, so no kink is crossed.
@@ -237,22 +265,34 @@ def _find_inside(place: Place) -> None:
         if id(tensor) not in known:
             known.add(id(tensor))
             place.boundary.append(tensor)
+    place.dtypes = {t.dtype.base_dtype for t in [*place.results, *_all_outputs(place.inside)]}
+    place.dtypes = {dtype for dtype in place.dtypes if dtype.is_floating or dtype.is_complex}
     place.reason = place.reason or _reason(place.inside)
-    if place.api in _RECOMPUTING and any(map(_holds_places, place.inside)):
-        place.reason = place.reason or "it recomputes what has gradients of its own, which have rows of their own"
+    if place.api in _RECOMPUTING:
+        place.reason = place.reason or "it recomputes the gradients of what is inside, which has rows of its own"
+    elif place.kind == "embed_gradient" and not place.reached:
+        place.reason = "its value is not computed from its x in the graph"
 
 
-def _reason(ops: Sequence[Any]) -> str:
+def _all_outputs(ops: Sequence[Any]) -> Iterator[Any]:
+    for op in ops:
+        yield from op.outputs
+        if op.type in control_flow.TYPES:
+            for function in control_flow.functions_of(op):
+                yield from _all_outputs(function.get_operations())
+
+
+def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
     """Why these ops cannot be computed again at other arguments."""
     for op in ops:
         if op.type in control_flow.TYPES:
             for function in control_flow.functions_of(op):
-                reason = _reason(function.get_operations())
+                reason = _reason(function.get_operations(), in_loop or op.type not in control_flow.CALLS)
                 if reason:
                     return reason
         elif "PyFunc" in op.type:
             return "it calls Python code, which only runs in the dtypes of the model"
-        elif op.op_def.is_stateful and "Random" in op.type:
+        elif "Random" in op.type and (op.op_def.is_stateful or in_loop):
             return f"its op '{op.name}' draws other random numbers each time"
     return ""
 
@@ -268,6 +308,7 @@ def _find_payload(place: Place, copy: GraphCopy) -> None:
         elif tensor.dtype.base_dtype == tf.variant:
             place.reason = place.reason or f"it reads the list '{tensor.name}', which is part of a loop"
             place.handles[i] = None
+    place.has_rule = place.has_rule and None not in place.handles.values()
 
 
 def _eager_handle(tensor: Any) -> Any:

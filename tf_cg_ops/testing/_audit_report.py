@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import math
+import textwrap
 from typing import Literal, get_args
 
 from tf_cg_ops._src.core import text
@@ -97,7 +98,7 @@ class AuditReport:
         left = _WIDTH - sum(widths) + widths[1] + widths[2] - 2 * (len(head) - 1)
         widths[2] = min(widths[2], max(left - widths[1], left // 2))
         widths[1] = min(widths[1], left - widths[2])
-        lines = [self.summary()]
+        lines = textwrap.wrap(self.summary(), _WIDTH)
         for cells, row in zip(table, [None, *self.rows], strict=True):
             fitted = (_shortened(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True))
             lines.append("  ".join(fitted).rstrip())
@@ -117,7 +118,7 @@ class AuditReport:
 
 def _cells(number: int, row: AuditedGradient) -> tuple[str, ...]:
     norms = (row.value_norm, row.upstream_norm, row.gradient_norm)
-    shown = [f"{n:.2g}" if row.size else "" for n in norms]
+    shown = [f"{n:.2g}" if row.runs else "" for n in norms]
     return (str(number), row.function, row.line or row.node, str(row.runs), *shown, _checked(row), row.verdict)
 
 
@@ -132,7 +133,7 @@ def _remarks(row: AuditedGradient) -> list[str]:
     remarks = [row.detail] if row.detail else []
     if row.is_first_nonfinite:
         remarks.append("Here a finite upstream gradient became infinite or nan for the first time.")
-    return [remark if len(remark) <= _WIDTH - 6 else f"{remark[: _WIDTH - 10]} ..." for remark in remarks]
+    return [line for remark in remarks for line in textwrap.wrap(remark, _WIDTH - 6)]
 
 
 def _shortened(cell: str, width: int) -> str:
@@ -143,7 +144,7 @@ def _html_row(number: int, row: AuditedGradient, low: float, span: float) -> str
     style = "wrong" if row.verdict == "differs" or row.is_first_nonfinite else row.verdict.replace(" ", "-")
     cells = [str(number), row.function, row.made_by, row.line or row.node, str(row.runs)]
     first = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-    bars = "".join(f"<td>{_bar(n, low, span) if row.size else ''}</td>" for n in (row.upstream_norm, row.gradient_norm))
+    bars = "".join(f"<td>{_bar(n, low, span) if row.runs else ''}</td>" for n in (row.upstream_norm, row.gradient_norm))
     detail = html.escape(" ".join(_remarks(row)))
     mark = ' id="first-nonfinite"' if row.is_first_nonfinite else ""
     return (

@@ -55,7 +55,7 @@ class GraphCopy:
         """The graphs around this one that are also copied, from the inside to the outside."""
         found, around = [], self._around
         while around is not None:
-            graph, around = graph.outer_graph, around._around
+            graph, around = getattr(graph, "outer_graph", None), around._around
             found.append(graph)
         return found
 

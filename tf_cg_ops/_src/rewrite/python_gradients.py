@@ -12,7 +12,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 
 def copy_with_python_gradient(
-    wording: Wording, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]
+    wording: Wording, copy: GraphCopy, op: Any, inputs: list[tf.Tensor], is_differentiated: bool = True
 ) -> list[tf.Tensor] | None:
     """Copies an op of `tf.custom_gradient`: returns its inputs with its gradient. Returns None for other ops.
 
@@ -31,11 +31,11 @@ def copy_with_python_gradient(
     values = [(inside, _copied(copy, op.graph, outside)) for inside, outside in captures]
 
     def backward(dys: Sequence[Any]) -> list[Any]:
-        again = GraphCopy([*values, *zip(upstream, dys, strict=True)], copy.replace)
+        again = GraphCopy([*values, *zip(upstream, dys, strict=True)], copy.replace if is_differentiated else None)
         results = iter(again.tensors([g for g in gradients if g is not None]))
         return [None if g is None else next(results) for g in gradients]
 
-    return attach(wording, op.name, inputs, inputs, backward)
+    return attach(wording, op.name, inputs, inputs, backward, saved_orders=None if is_differentiated else 1)
 
 
 def _copied(copy: GraphCopy, graph: Any, tensor: Any) -> Any:
