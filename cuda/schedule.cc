@@ -52,7 +52,10 @@ Step<uint32_t> Narrowed(const Step<int64_t>& step) {
 }
 
 // Whether idle threads in the last segment of a row cost less than the kernel for any rows.
-bool FillsSegments(int64_t size, int64_t segment) { return 3 * size >= 2 * segment * CeilDivide(size, segment); }
+bool FillsSegments(int64_t size, int64_t segment) {
+  const int64_t idle = (segment - size % segment) % segment;
+  return size >= 2 * idle;  // At least two thirds of the threads work. Sizes near 2^63 don't overflow here.
+}
 
 // Makes each trip of the innermost loop a vector.
 void VectorizeStep(const Loop& loop, int64_t vector_size, Step<int64_t>* step) {

@@ -157,7 +157,9 @@ def test_assigned_numbers_are_checked(library):
     layers = layers_of(library)
     with pytest.raises(TypeError, match=r"^layers\.GradientReversal: factor must be a real number, .* got True\."):
         layers.GradientReversal().factor = True
-    with pytest.raises(ValueError, match=r"^layers\.GradientClip: norm must be a number that is at least 0, got -1\.0\."):
+    with pytest.raises(
+        ValueError, match=r"^layers\.GradientClip: norm must be a number that is at least 0, got -1\.0\."
+    ):
         layers.GradientClip(norm=1.0).limit = -1.0
 
 
