@@ -173,6 +173,154 @@ def test_numbers_that_are_not_finite_are_not_checked():
     assert [(row.verdict, row.detail) for row in report.rows] == [("not checked", "its value is not finite")]
 
 
+@cg.custom_gradient
+def product(a, b):
+    return a * b**2, lambda dy: (dy * b**2, 2 * dy * a * b)
+
+
+def test_the_same_tensor_twice(x):
+    w = tf.Variable(x)
+    for a, b in ((x, x), (x, tf.identity(x)), (w, w), (w, tf.identity(w))):
+        report = cg.testing.audit(lambda x, a=a, b=b: tf.reduce_sum(product(a, b) * x), [x])
+        assert verdicts(report) == [("product", "right")]
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
+def test_a_missing_gradient_is_named(decorator, x):
+    w = tf.Variable([[0.5, 1.0], [2.0, -1.0], [0.3, 0.7]])
+
+    @decorator
+    def frozen(x, w):
+        return x @ w, lambda dy: (dy @ tf.transpose(w), None)
+
+    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(frozen(x, tf.identity(w))), [x]).rows
+    assert row.verdict == "right"
+    assert row.detail == "The rule returns no gradient for input 1, on which the value depends."
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
+def test_integers_among_the_results(decorator, x):
+    @decorator
+    def top(x):
+        index = tf.argmax(x, -1)
+        return (tf.reduce_max(x, -1), index), lambda dy, _: tf.one_hot(index, 3) * dy[:, None]
+
+    assert verdicts(cg.testing.audit(lambda x: tf.reduce_sum(top(x)[0] ** 2), [x])) == [("top", "right")]
+
+
+def test_rows_of_a_variable(rng):
+    table = weights(rng, 5, 3)
+
+    @tf.custom_gradient
+    def lookup(indices):
+        def grad_fn(dy, variables=None):
+            return None, [tf.IndexedSlices(dy, indices, tf.constant([5, 3]))]
+
+        return tf.gather(table, indices), grad_fn
+
+    report = cg.testing.audit(lambda i: tf.reduce_sum(lookup(i) ** 2), [tf.constant([1, 4, 1])])
+    assert verdicts(report) == [("lookup", "right")]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+def test_sums_over_a_batch_are_as_exact_as_their_dtype(dtype, rng):
+    @cg.custom_gradient
+    def add_bias(x, b):
+        return x + b, lambda dy: (dy, tf.reduce_sum(dy, 0))
+
+    x = tf.constant(rng.normal(size=(1000, 3)), dtype)
+    b = tf.constant(rng.normal(size=3), dtype)
+    assert verdicts(cg.testing.audit(lambda x, b: tf.reduce_mean(tf.sigmoid(add_bias(x, b))), [x, b])) == [
+        ("add_bias", "right")
+    ]
+
+
+def test_what_is_lost_in_rounding_is_not_called_wrong():
+    @cg.custom_gradient
+    def cross_entropy(x):
+        y = tf.nn.softmax(x)
+        return -tf.math.log(y[:, 0]), lambda dy: dy[:, None] * (y - [1.0, 0.0])
+
+    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(cross_entropy(x)), [tf.constant([[18.0, 0.0], [17.0, 0.0]])]).rows
+    assert (row.verdict, row.detail) == (
+        "not checked",
+        "the gradient by input 0 is as small as the rounding of its dtype",
+    )
+    report = cg.testing.audit(lambda x: tf.reduce_sum(cross_entropy(x)), [tf.constant([[18.0, 0.0], [0.5, 0.0]])])
+    assert verdicts(report) == [("cross_entropy", "right")]
+
+
+def test_the_infinities_of_a_mask_stay(x):
+    @cg.custom_gradient
+    def softmax(x):
+        y = tf.nn.softmax(x)
+        return y, lambda dy: 2 * y * (dy - tf.reduce_sum(y * dy, -1, keepdims=True))
+
+    masked = tf.where(tf.constant([[True, True, False]]), x, -np.inf)
+    assert verdicts(cg.testing.audit(softmax, [masked])) == [("softmax", "differs")]
+
+
+def test_a_nan_is_marked_where_the_gradient_cannot_be_checked():
+    def vjp(x, dy):
+        with np.errstate(divide="ignore"):
+            return dy * 0.5 / np.sqrt(x)
+
+    root = cg.numpy_function(lambda x: (np.sqrt(x), x), vjp=vjp)
+    report = cg.testing.audit(lambda x: tf.reduce_sum(root(x) + log1pexp(x)), [tf.constant([0.0, 2.0])])
+    assert {row.made_by: row.is_first_nonfinite for row in report.rows} == {
+        "numpy_function": True,
+        "custom_gradient": False,
+    }
+    with pytest.raises(AssertionError, match="became infinite or nan for the first time"):
+        report.raise_if_wrong()
+
+
+def test_what_a_gradient_writes_is_restored(x):
+    count = tf.Variable(0.0)
+
+    @cg.custom_gradient
+    def counted(x):
+        def grad_fn(dy):
+            count.assign_add(1.0)
+            return dy * 2 * x
+
+        return x**2, grad_fn
+
+    assert verdicts(cg.testing.audit(lambda x: tf.reduce_sum(counted(x)), [x])) == [("counted", "right")]
+    assert count.numpy() == 0
+
+
+def test_watching_changes_nothing(x):
+    seen = []
+    report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(cg.watch_gradient(x, "x", call=seen.append))), [x])
+    assert verdicts(report) == [("log1pexp", "right"), ("watch_gradient", "by design")]
+    assert seen == []
+
+
+def test_a_gradient_of_the_wrong_shape_is_named(x):
+    @tf.custom_gradient
+    def scaled(x):
+        return 2 * x, lambda dy: 2 * tf.reduce_sum(dy, 0)
+
+    with pytest.raises(ValueError, match=r"the gradient of 'scaled' must have the shape of its argument, \(4, 3\)"):
+        cg.testing.audit(lambda x: tf.reduce_sum(scaled(x)), [x])
+
+
+def test_a_solver_that_is_far_off_is_wrong(x):
+    def solve(a):
+        return tf.sqrt(a)
+
+    def audited(factor):
+        def linear_solve(matvec, b):
+            return factor * b / (2 * solve(x**2))
+
+        root = cg.implicit_root(lambda y, a: y**2 - a, solve, linear_solve=linear_solve)
+        return [row.verdict for row in cg.testing.audit(lambda a: tf.reduce_sum(root(a)), [x**2]).rows]
+
+    assert audited(1.0) == ["right"]
+    assert audited(7.0) == ["differs"]
+
+
 @pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_the_gradient_of_a_variable(decorator, factor, x, rng):
@@ -212,7 +360,7 @@ def test_what_the_user_declares(like, verdict, x):
 
 def test_what_cannot_be_checked_has_a_reason(x):
     def loss(x):
-        y = cg.numpy_function(lambda x: (np.sin(x), x), vjp=lambda dy, x: dy * np.cos(x))(x)
+        y = cg.numpy_function(lambda x: (np.sin(x), x), vjp=lambda x, dy: dy * np.cos(x))(x)
         y = cg.custom_gradient(lambda x: (tf.random.gamma([], tf.exp(x)), lambda dy: dy))(y)
         return tf.reduce_sum(y) + tf.cast(tf.argmax(tf.reshape(log1pexp(x), [-1])), tf.float32)
 

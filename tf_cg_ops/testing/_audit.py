@@ -38,7 +38,7 @@ _BY_DESIGN = {
 _FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
 # A solver stops at its tolerance, which numeric differentiation sees: relative errors up to this may come from there.
 _SOLVER_ERROR = 0.1
-_SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum", "linear.cg", "linear.gmres"])
+_SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum"])
 
 
 @tf_internal.autograph_artifact
@@ -77,9 +77,9 @@ def audit(
         loss, and otherwise random numbers of either sign.
       like: What you intend, by the name of the function with the gradient: a function of the same inputs that has the
         intended gradient, or None if any gradient is intended.
-      max_elements: The most elements of an input that are differentiated by, one by one. A larger input is moved as a
-        whole, in random directions. Each place is evaluated at most `3 * max_elements` times, or 12 times for each of
-        its inputs if that is more.
+      max_elements: A larger input is not differentiated by element, but moved as a whole, in a random direction. Each
+        place is evaluated about `3 * max_elements` times at most, so with several inputs fewer elements are moved one
+        by one.
       progress: Called with a line of text now and then, such as `print`.
 
     Returns:
@@ -291,6 +291,9 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
     uncertain = next((name for findings in found for name in findings.uncertain), "")
     if not wrong and uncertain:
         return "not checked", f"the numeric derivative by {uncertain} is uncertain: there may be a kink"
+    lost = next((name for findings in found for name in findings.lost), "")
+    if not wrong and lost:
+        return "not checked", f"the gradient by {lost} is as small as the rounding of its dtype"
     missing = next((name for findings in found for name in findings.without_gradient), "")
     if not comparisons:
         reason = "its rule returns no gradient" if missing else "no input has a gradient"
@@ -310,6 +313,7 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
     hints = [c.problem or c.hint for c in wrong]
     # What is uncertain was left out.
     hint = next((h for h in hints if h and not h.startswith("The numeric derivative itself is uncertain")), "")
+    hint = hint.partition(" If you want that")[0]  # The advice is for check_gradient.
     if hint.startswith("The function itself is not finite"):
         return "not checked", "its value is not finite around these numbers"
     if any(comparison.name.endswith(OTHER_UPSTREAM) for comparison in wrong) and not hint:

@@ -13,7 +13,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import trace
 
 from . import _hints
-from ._audit_record import Place, Run, is_place, source_of
+from ._audit_record import Place, Run, is_place, is_variable, read_of, source_of
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
 from ._numeric import Estimate, norm, typical_size
 from ._references import RandomNumbers, numeric_gradients
@@ -24,8 +24,15 @@ _DOUBLE_NUMBERS = {low.as_datatype_enum: double.as_datatype_enum for low, double
 # Relative to each element: one step with which smooth functions are exact to many digits in double precision, and one
 # that shows in single precision.
 _STEP, _STEP_IN_LOW_PRECISION = 1e-3, 0.1
+# The rounding of half precision, and its smallest step, in which gradients underflow.
+_HALF, _SMALLEST_HALF = 1e-3, 6e-8
 # The rule computes in the dtypes of the model: the relative tolerance, and the rounding.
-_PRECISION = {tf.float64: (1e-6, 2.3e-16), tf.float32: (1e-3, 1.2e-7), tf.half: (3e-2, 1e-3), tf.bfloat16: (3e-2, 8e-3)}
+_PRECISION = {
+    tf.float64: (1e-6, 2.3e-16),
+    tf.float32: (1e-3, 1.2e-7),
+    tf.half: (3e-2, _HALF),
+    tf.bfloat16: (3e-2, 8e-3),
+}
 _RTOL_IN_LOW_PRECISION = 3e-2
 # An error may be so much of the tolerance at the largest element, for small elements of the same input.
 _SHARED_TOLERANCE = 1e-2
@@ -60,6 +67,7 @@ class Findings:
       uncertain: The names of inputs whose numeric derivative is uncertain everywhere.
       without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
       together: How many elements were only moved together, in a random direction.
+      lost: The names of inputs whose gradient is as small as the rounding of the dtype.
     """
 
     value_norm: float
@@ -69,6 +77,7 @@ class Findings:
     uncertain: list[str] = dataclasses.field(default_factory=list)
     without_gradient: list[str] = dataclasses.field(default_factory=list)
     together: int = 0
+    lost: list[str] = dataclasses.field(default_factory=list)
 
 
 def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements: int) -> Findings:
@@ -77,22 +86,18 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
     upstream = [to_double_precision(tf.constant(dy)) for dy in run.upstream[: arguments.num_float_results]]
     results = arguments.results()
     value_norm, upstream_norm = _norm(results), _norm(upstream)
-    if not place.has_rule:
-        return Findings(value_norm, upstream_norm, upstream_norm)
+    if place.reason:
+        return Findings(value_norm, upstream_norm, place.gradient_norm)
     rule = arguments.rule()
     gradients = rule(to_tensors(upstream))
     norms = value_norm, upstream_norm, _norm([np.asarray(g) for g in gradients if g is not None])
     arguments.keep([g is not None for g in gradients])
-    if place.reason or not arguments.leaves or not np.isfinite(value_norm):
+    if not arguments.leaves or not np.isfinite(value_norm):
         return Findings(*norms, [], [], arguments.without_gradient)
     function = arguments.function(rule)
-    checker = _Checker(
-        function,
-        function if like is None else dataclasses.replace(function, call=_call_of(like)),
-        results,
-        *arguments.precision(),
-        max_elements,
-    )
+    intended = function if like is None else dataclasses.replace(function, call=arguments.call_of(like))
+    intended = dataclasses.replace(intended, step=arguments.step())
+    checker = _Checker(function, intended, results, *arguments.precision(), max_elements)
     comparisons = checker.compare(upstream) if 0 < upstream_norm < np.inf else []
     if all(comparison.passed for comparison in comparisons):
         # Zeros in the upstream hide errors, and so does an output that is small beside another one.
@@ -101,7 +106,7 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
         renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in checker.compare(others)]
         comparisons = [*comparisons, *(c for c in renamed if not (c.passed and comparisons))]
     together = sum(checker.together.values())
-    return Findings(*norms, comparisons, checker.uncertain, arguments.without_gradient, together)
+    return Findings(*norms, comparisons, checker.uncertain, arguments.without_gradient, together, checker.lost)
 
 
 @dataclasses.dataclass
@@ -112,6 +117,7 @@ class _Checker:
       results: The values of the place in the run.
       rtol, rounding: The relative tolerance and the rounding of the dtype that the rule computes in.
       uncertain: The names of inputs that could not be compared.
+      lost: The names of inputs whose gradient is as small as the rounding of the dtype.
       together: For each input, the number of elements that were moved together.
     """
 
@@ -123,6 +129,7 @@ class _Checker:
     max_elements: int
     uncertain: list[str] = dataclasses.field(default_factory=list)
     together: dict[str, int] = dataclasses.field(default_factory=dict)
+    lost: list[str] = dataclasses.field(default_factory=list)
 
     def compare(self, upstream: Arrays) -> list[Comparison]:
         """The comparisons for one upstream gradient."""
@@ -151,6 +158,9 @@ class _Checker:
                     mode="audit",
                     order="first",
                 )
+                if not compared.passed and compared.error <= self._rounding_of_gradient(upstream):
+                    self.lost.append(reference.name)
+                    continue
                 if not compared.passed and reference.elements.size:
                     hint = self._hint(references, i, gradient, upstream)
                     compared = dataclasses.replace(compared, hint=hint)
@@ -158,6 +168,11 @@ class _Checker:
             if all(comparison.passed for comparison in comparisons):
                 break  # Only the hints need elements.
         return comparisons
+
+    def _rounding_of_gradient(self, upstream: Arrays) -> float:
+        """An error that comes from numbers of size 1 in the rule, such as 1 - sigmoid(x), or from an underflow."""
+        largest = max((float(np.max(np.abs(dy), initial=0.0)) for dy in upstream), default=0.0)
+        return max(_ROUNDINGS * self.rounding * largest, _SMALLEST_HALF if self.rounding == _HALF else 0.0)
 
     def _in_the_precision(self, reference: Reference, upstream: Arrays) -> Reference:
         """The reference, whose terms have at least the size that the rounding of the model's dtype gives them."""
@@ -209,10 +224,6 @@ def _norm(arrays: Sequence[np.ndarray]) -> float:
     return float(norm(np.concatenate([np.abs(array).ravel() for array in arrays]))) if arrays else 0.0
 
 
-def _call_of(like: Callable[..., Any]) -> Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]:
-    return lambda tensors: (tf.nest.flatten(like(*tensors)), [])
-
-
 class _Arguments:
     """The numbers of a run, as the arguments of the function of a place.
 
@@ -249,6 +260,10 @@ class _Arguments:
         rtol, rounding = max(limits, default=_PRECISION[tf.float64])
         return max(rtol, _RTOL_IN_LOW_PRECISION * self._is_low_precision), rounding
 
+    def step(self) -> float:
+        """The step of numeric differentiation, relative to each element."""
+        return _STEP_IN_LOW_PRECISION if self._is_low_precision else _STEP
+
     def keep(self, has_gradient: Sequence[bool]) -> None:
         """Keeps the leaves that the rule has a gradient for."""
         for i, has in enumerate(has_gradient):
@@ -283,12 +298,21 @@ class _Arguments:
         values = [to_double_precision(tf.constant(self._value(leaf[0]))) for leaf in self.leaves]
         finite = [np.isfinite(x) for x in values]
         moved = {id(t): leaf for t, source in place.siblings for leaf, s in enumerate(self._sources) if s == source}
-        # What is not moved, by the tensor of the old graph.
+        # What is not moved: values, and handles of variables.
+        given: list[tuple[Any, tf.Tensor]] = []
+        handles: list[tuple[Any, Any]] = []
         start = len(place.new_op.inputs)
-        positions = [*range(self._offset, self._offset + len(place.inputs)), *range(start, len(place.payload))]
-        fixed = dict(zip(positions, [*place.inputs, *place.boundary], strict=True))
-        fixed = {i: t for i, t in fixed.items() if id(t) not in moved}
-        given = [(t, _in_double(tf.constant(self._payload[i]))) for i, t in fixed.items() if i not in place.handles]
+        by_source = {source_of(t): self._offset + i for i, t in enumerate(place.inputs)}
+        fixed = [(t, by_source[source]) for t, source in place.siblings if id(t) not in moved]
+        for tensor, position in [*fixed, *((t, start + i) for i, t in enumerate(place.boundary))]:
+            handle = place.handles.get(position)
+            if handle is None:
+                given.append((tensor, _in_double(tf.constant(self._payload[position]))))
+            elif tensor.dtype == tf.resource:
+                handles.append((tensor, handle))
+            else:  # It was read.
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype.base_dtype)
+                given.append((tensor, _in_double(value)))
 
         def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
             leaves, rest = list(tensors[: len(values)]), tensors[len(values) :]
@@ -296,7 +320,7 @@ class _Arguments:
                 if not np.all(mask):  # Such as the -inf of a mask.
                     leaves[i] = tf.where(mask, leaves[i], values[i])
             stand_ins: list[tuple[Any, Any]] = list(zip((t for t, _ in given), rest, strict=True))
-            stand_ins += [(t, place.handles[i]) for i, t in fixed.items() if place.handles.get(i) is not None]
+            stand_ins += handles
             reads: dict[int, tf.Tensor] = {}
             tokens: list[Any] = []
             for tensor, _ in place.siblings:
@@ -308,8 +332,8 @@ class _Arguments:
                     stand_ins.append((tensor, tokens[-1] if tensor.dtype == tf.resource else leaf))
 
             def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
-                if op.type == "ReadVariableOp" and id(inputs[0]) in reads:
-                    return [reads[id(inputs[0])]]
+                if inputs and id(inputs[0]) in reads:
+                    return [read_of(op, reads[id(inputs[0])], inputs[1:])]
                 if is_place(op):
                     return [_in_double(t) for t in inputs[: len(op.outputs)]]  # Its value.
                 return self._double_op(copy, op, inputs)
@@ -331,8 +355,31 @@ class _Arguments:
 
         names = [self._name(i) for i in range(len(self.leaves))]
         still = [np.where(mask, x, 0) for mask, x in zip(finite, values, strict=True)]
-        step = _STEP_IN_LOW_PRECISION if self._is_low_precision else _STEP
-        return _PlaceFunction(names, still, call, step, rule=gradients)
+        return _PlaceFunction(names, still, call, self.step(), rule=gradients)
+
+    def call_of(
+        self, like: Callable[..., Any]
+    ) -> Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]:
+        """The function whose gradient is intended, of all inputs that are not variables."""
+        place = self._place
+        given = {
+            i: tf.constant(self._payload[self._offset + i]) for i, t in enumerate(place.inputs) if not is_variable(t)
+        }
+
+        def call_in(dtypes: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            moved = {i: tensor for leaf, tensor in zip(self.leaves, tensors, strict=True) for i in leaf}
+            if dtypes == "double":
+                inputs = [moved.get(i, _in_double(x)) for i, x in given.items()]
+            else:
+                inputs = [tf.cast(moved[i], x.dtype) if i in moved else x for i, x in given.items()]
+            return [_in_double(tf.convert_to_tensor(y)) for y in tf.nest.flatten(like(*inputs))]
+
+        dtypes = "double"
+        try:
+            call_in(dtypes, [_in_double(tf.constant(self._value(leaf[0]))) for leaf in self.leaves])
+        except (TypeError, tf.errors.InvalidArgumentError):  # It reads numbers of the model, in their dtypes.
+            dtypes, self._is_low_precision = "own", True
+        return lambda tensors: (call_in(dtypes, tensors), [])
 
     def _double_op(self, copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
         """The outputs of an op in double precision; where the op has none, in its own and cast."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ class Place:
       runs: The first run, and the last one whose upstream gradients so far were finite.
       count: How often a gradient arrived.
       order: Its place in the backward pass; -1 if no gradient arrived.
+      gradient_norm: The largest norm of what left by one input, if the place cannot be checked.
     """
 
     op: Any
@@ -81,6 +83,7 @@ class Place:
     count: int = 0
     order: int = -1
     has_finite_upstream: bool = True
+    gradient_norm: float = 0.0
 
     @property
     def api(self) -> str:
@@ -149,11 +152,22 @@ class Recording:
             reason = "its gradient was not saved"
             self.places.append(Place(op, op, kind, list(op.inputs), [], has_rule=False, reason=reason))
             return inputs
+        places: list[Place] = []
+
+        def note_what_leaves(*gradients: Any) -> list[Any]:
+            if not places or not places[0].reason:
+                return list(gradients)  # The check runs the rule again.
+            note = functools.partial(_note_what_leaves, places[0])
+            return self._after(places[0], note, gradients, [])
+
+        # One by one: a probe of several would pass zeros to those that have no gradient.
+        inputs = [_probed([tensor], note_what_leaves)[0] for tensor in inputs]
         outputs: Sequence[Any] | None = copy_with_python_gradient(_WORDING, copy, op, inputs, is_differentiated=False)
         if outputs is None:
             outputs = copy.copy_op(op, inputs)
             kind = "embed_gradient" if op.type == "CustomGradientEmbed" else "custom_gradient"
         place = _place(op, outputs[0].op, kind)
+        places.append(place)
         _find_inside(place)
         self.places.append(place)
         _find_payload(place, copy)
@@ -161,27 +175,22 @@ class Recording:
             place.has_rule, place.reason = False, "it watches the gradient, which passes unchanged"
         if place.api in _RECOMPUTING | PASSING:
             outputs = inputs[: len(outputs)]
-        return self._watched(place, outputs)
-
-    def _watched(self, place: Place, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The outputs, whose upstream gradients are recorded."""
         recorded = [t for i, t in enumerate(place.payload) if i not in place.handles]
-        watched = [t for t in outputs if tf_internal.is_trainable(t)]
-        graph = tf.compat.v1.get_default_graph()
-        with graph.gradient_override_map({"IdentityN": _PROBE}):
-            probes = tf.raw_ops.IdentityN(input=watched)
 
-        def gradient(*dys: Any) -> list[Any]:
-            dense = [tf.convert_to_tensor(slices.to_dense(dy)) for dy in dys]
-            note = functools.partial(self._note, place, len(dense))
-            subject, advice = f"{API}: the record of '{place.op.name}'", "Run it again."
-            effects = python_op.call_python(subject, advice, note, [*dense, *recorded], [tf.TensorSpec([], tf.bool)])
-            with tf.control_dependencies(effects):
-                return [tf.identity(dy) for dy in dense]
+        def note_what_arrives(*dys: Any) -> list[Any]:
+            return self._after(place, functools.partial(self._note, place, len(dys)), dys, recorded)
 
-        setattr(probes[0].op, _PROBE, gradient)
-        remaining = iter(probes)
-        return [next(remaining) if tf_internal.is_trainable(t) else t for t in outputs]
+        return _probed(outputs, note_what_arrives)
+
+    def _after(
+        self, place: Place, note: Callable[..., list[np.ndarray]], gradients: Sequence[Any], others: Sequence[Any]
+    ) -> list[tf.Tensor]:
+        """The gradients, after a Python function got them and other tensors as arrays."""
+        dense = [tf.convert_to_tensor(slices.to_dense(gradient)) for gradient in gradients]
+        subject, advice = f"{API}: the record of '{place.op.name}'", "Run it again."
+        effects = python_op.call_python(subject, advice, note, [*dense, *others], [tf.TensorSpec([], tf.bool)])
+        with tf.control_dependencies(effects):
+            return [tf.identity(gradient) for gradient in dense]
 
     def _note(self, place: Place, num_upstream: int, *arrays: np.ndarray) -> list[np.ndarray]:
         if place.order < 0:
@@ -196,6 +205,25 @@ class Recording:
             run = Run([np.array(dy) for dy in upstream], [np.array(x) for x in arrays[num_upstream:]])
             place.runs = [*place.runs[:1], run]
         return [np.array(True)]
+
+
+def _probed(tensors: Sequence[tf.Tensor], gradient: Callable[..., list[Any]]) -> list[tf.Tensor]:
+    """The tensors, with this function for the gradients of those that have some."""
+    watched = [t for t in tensors if tf_internal.is_trainable(t) and t.dtype not in (tf.resource, tf.variant)]
+    if not watched:
+        return list(tensors)
+    with tf.compat.v1.get_default_graph().gradient_override_map({"IdentityN": _PROBE}):
+        probes = tf.raw_ops.IdentityN(input=watched)
+    setattr(probes[0].op, _PROBE, gradient)
+    by_id = {id(t): probe for t, probe in zip(watched, probes, strict=True)}
+    return [by_id.get(id(t), t) for t in tensors]
+
+
+def _note_what_leaves(place: Place, gradient: np.ndarray) -> list[np.ndarray]:
+    norm = float(np.linalg.norm(_numbers(gradient)))
+    if math.isfinite(place.gradient_norm):  # What is not finite stays.
+        place.gradient_norm = max(place.gradient_norm, norm) if math.isfinite(norm) else norm
+    return [np.array(True)]
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
@@ -228,6 +256,20 @@ def source_of(tensor: Any) -> tuple[int, tf.DType]:
         with contextlib.suppress(ValueError):  # Such as a hash table.
             dtype = tf_internal.shape_and_dtype(tensor)[1]
     return id(tensor), dtype
+
+
+def is_variable(tensor: Any) -> bool:
+    """Whether it is a variable, or read from one."""
+    while tensor.op.type == "Identity" or _is_cast(tensor.op):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "ReadVariableOp" or tensor.dtype == tf.resource
+
+
+def read_of(op: Any, value: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """What an op that reads a variable returns, if the variable has this value."""
+    if op.type == "ResourceGather":
+        return tf.gather(value, others[0], batch_dims=op.get_attr("batch_dims"))
+    return tf.gather_nd(value, others[0]) if op.type == "ResourceGatherNd" else value
 
 
 def _is_cast(op: Any) -> bool:
@@ -270,6 +312,8 @@ def _find_inside(place: Place) -> None:
     place.reason = place.reason or _reason(place.inside)
     if place.api in _RECOMPUTING:
         place.reason = place.reason or "it recomputes the gradients of what is inside, which has rows of its own"
+    elif place.api.startswith("linear."):
+        place.has_rule, place.reason = False, "its solver stops at a tolerance, which numeric differentiation sees"
     elif place.kind == "embed_gradient" and not place.reached:
         place.reason = "its value is not computed from its x in the graph"
 
@@ -282,6 +326,9 @@ def _all_outputs(ops: Sequence[Any]) -> Iterator[Any]:
                 yield from _all_outputs(function.get_operations())
 
 
+_READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
+
+
 def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
     """Why these ops cannot be computed again at other arguments."""
     for op in ops:
@@ -290,6 +337,8 @@ def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
                 reason = _reason(function.get_operations(), in_loop or op.type not in control_flow.CALLS)
                 if reason:
                     return reason
+        elif any(t.dtype == tf.resource for t in op.inputs) and op.type not in _READS:
+            return f"its op '{op.name}' writes a variable or reads a table"
         elif "PyFunc" in op.type:
             return "it calls Python code, which only runs in the dtypes of the model"
         elif "Random" in op.type and (op.op_def.is_stateful or in_loop):

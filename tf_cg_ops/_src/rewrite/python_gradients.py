@@ -27,6 +27,13 @@ def copy_with_python_gradient(
         upstream = [tf_internal.graph_placeholder(t.dtype, t.shape, "upstream") for t in op.outputs]
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradient(op, *upstream)]
         gradients = [g if g is None else graph.capture(g) for g in gradients]
+    for tensor, g in zip(op.inputs, gradients, strict=True):
+        if g is not None and tensor.dtype != tf.resource and not g.shape.is_compatible_with(tensor.shape):
+            name = tf_internal.name_of_python_gradient(op) or op.name
+            raise ValueError(
+                f"{wording.api}: the gradient of '{name}' must have the shape of its argument, {tensor.shape}, got "
+                f"{g.shape}. Sum over what was broadcast, broadcast over what was summed."
+            )
     captures = [(inside, outside) for outside, inside in graph.captures if inside.op.type == "Placeholder"]
     values = [(inside, _copied(copy, op.graph, outside)) for inside, outside in captures]
 
