@@ -15,7 +15,7 @@ import pytest
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from tf_cg_ops._src.custom_gradient import variable_reads
+from tf_cg_ops._src.custom_gradient import rule_op, variable_reads
 from tf_cg_ops._src.memory import checkpoint_name
 
 from ..support.processes import run_python
@@ -197,11 +197,11 @@ def test_every_op_and_attribute_is_in_a_file(nodes):
     assert kept == {name: attributes for name, attributes in registered.items() if name not in NEVER_SAVED}
 
 
-def test_every_mark_on_other_ops_is_in_a_file(nodes):
-    """For the pass that prunes gradients, and for what to keep of a recomputation."""
+def test_every_mark_of_the_library_is_in_a_file(nodes):
+    """For the pass that prunes gradients, for what to keep of a recomputation, and for the audit."""
     ours = re.compile("_tf_cg_ops|_custom_gradient")
     kept = {name for node in nodes for name in node.attr if ours.match(name)}
-    assert kept == {variable_reads._OF_RULE, checkpoint_name._ATTRIBUTE}
+    assert kept == {variable_reads._OF_RULE, checkpoint_name._ATTRIBUTE, rule_op._API}
 
 
 def config_in(path):
