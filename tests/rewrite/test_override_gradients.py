@@ -330,6 +330,19 @@ def test_ops_in_a_function_with_a_gradient_of_its_own_keep_it():
     assert_overridden(cg.recompute_grad(cg.override_gradients(tf.sin, {"Sin": fivefold})), tf.sin, 5.0 * DY)
 
 
+def test_a_scan_whose_step_has_a_gradient_of_its_own():
+    half = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 0.5 * dy))
+
+    def total(x):
+        return cg.scan(lambda carry, t: (half(carry) + tf.nn.relu(t), carry), x[0], x)[0]
+
+    # Each of the three steps halves the gradient of what came before it.
+    dx = np.array([0.25, 0.5, 1.0]) * 5.0 * (X > 0) + np.array([0.125, 0.0, 0.0])
+    y, gradient = value_and_gradient(cg.override_gradients(total, {"Relu": fivefold}), X, np.array(1.0))
+    np.testing.assert_allclose(y, X[0] + 0.5 + 2.0)
+    np.testing.assert_allclose(gradient, dx)
+
+
 def test_ops_without_outputs_run_before_what_waits_for_them_in_a_graph_of_tensorflow_1():
     """In a session, only what the result waits for runs."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
