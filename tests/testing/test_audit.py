@@ -250,6 +250,13 @@ def test_what_is_lost_in_rounding_is_not_called_wrong():
     assert verdicts(report) == [("cross_entropy", "right")]
 
 
+def test_an_upstream_gradient_that_nearly_underflows(x):
+    assert verdicts(cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x)) * 1e-37, [x])) == [("log1pexp", "right")]
+    assert verdicts(cg.testing.audit(lambda x: tf.reduce_sum(twice_too_large(x)) * 1e-37, [x])) == [
+        ("twice_too_large", "differs")
+    ]
+
+
 def test_the_infinities_of_a_mask_stay(x):
     @cg.custom_gradient
     def softmax(x):
