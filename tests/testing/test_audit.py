@@ -507,7 +507,7 @@ def test_the_command(saved, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(saved, "--inputs", tmp_path / "inputs.npz", "--html", page) == 1
     out, err = capsys.readouterr()
-    assert "2 custom gradients, 1 right, 1 differs." in out
+    assert out.startswith("'loaded model': 2 custom gradients, 1 right, 1 differs.\n")
     assert max(map(len, out.splitlines())) <= 100
     assert err == "2 places with a gradient of their own\n"
     text = page.read_text()
@@ -521,10 +521,10 @@ def test_the_command(saved, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--signature", "train"], "audit: --signature must name a signature of"),
-        (["--inputs", "y.npz"], "audit: '_WrapperFunction' must get arguments that fit its signature: missing"),
+        (["--inputs", "y.npz"], "audit: 'loaded model' must get arguments that fit its signature: missing"),
         (
             ["--inputs", "shape.npz"],
-            "audit: '_WrapperFunction' must get arguments that fit its signature: Can not cast",
+            "audit: 'loaded model' must get arguments that fit its signature: Can not cast",
         ),
         (["--inputs", "none.npz"], "audit: 'none.npz'"),
     ],

@@ -98,6 +98,8 @@ def audit(
     reported = time.monotonic()
     f = _function_of(f)
     name = text.name_of(f)
+    if name.startswith("_") or name == "restored_function_body":
+        name = "loaded model"  # The names are TensorFlow's.
     if args is None:
         args = _made_up(f, name)
         report_progress("args are random numbers that fit the signature, with 2 for each unknown dimension")
