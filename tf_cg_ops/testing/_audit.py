@@ -98,7 +98,7 @@ def audit(
     reported = time.monotonic()
     f = _function_of(f)
     name = text.name_of(f)
-    if name.startswith("_") or name == "restored_function_body":
+    if name in ("_UserObject", "_WrapperFunction", "restored_function_body"):
         name = "loaded model"  # The names are TensorFlow's.
     if args is None:
         args = _made_up(f, name)
