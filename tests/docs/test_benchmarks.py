@@ -142,11 +142,14 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
         ratios = [other for ratios in case["ratios"].values() for other in ratios.values()]
         for summary in [*case["implementations"].values(), *ratios]:
             assert 0 <= summary["p20"] <= summary["median"] <= summary["p80"], case["case"]
-    # All targets except for sizes that a quick run does not have.
+    # All targets, except for sizes and numbers of calls that a quick run does not have.
     assert {found.target.name for found in targets.evaluate(run["cases"]) if found.reached is None} == {
         "forward, the same time for one element and for 100 million",
         "backward, 10 million",
         "backward, 100 million",
+        "trace of a value, 2 calls",
+        "trace of a value, 3 calls",
+        "trace of its second derivative",
         "memory of a segmented loop, sqrt: twice as much for four times the steps",
         "memory of a segmented loop, log: a constant more for four times the steps",
     }
