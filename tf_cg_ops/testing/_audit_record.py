@@ -57,7 +57,6 @@ class Place:
       dtypes: The dtypes of floating-point and complex numbers that it computes in.
       payload: What is recorded, tensors of the new graph: the inputs of `new_op`, then the boundary.
       handles: The handle of a variable for each position of the payload that has one.
-      has_rule: Whether its rule can be run.
       reason: Why the place cannot be checked; empty if it can.
       runs: The first run, and the last one whose upstream gradients so far were finite.
       count: How often a gradient arrived.
@@ -77,7 +76,6 @@ class Place:
     dtypes: set[tf.DType] = dataclasses.field(default_factory=set)
     payload: list[Any] = dataclasses.field(default_factory=list)
     handles: dict[int, Any] = dataclasses.field(default_factory=dict)
-    has_rule: bool = True
     reason: str = ""
     runs: list[Run] = dataclasses.field(default_factory=list)
     count: int = 0
@@ -150,7 +148,7 @@ class Recording:
         kind = "tf.custom_gradient"
         if op.type in ("Identity", "IdentityN") and tf_internal.find_gradient_function(op) is None:
             reason = "its gradient was not saved"
-            self.places.append(Place(op, op, kind, list(op.inputs), [], has_rule=False, reason=reason))
+            self.places.append(Place(op, op, kind, list(op.inputs), [], reason=reason))
             return inputs
         places: list[Place] = []
 
@@ -172,7 +170,7 @@ class Recording:
         self.places.append(place)
         _find_payload(place, copy)
         if place.api in PASSING:
-            place.has_rule, place.reason = False, "it watches the gradient, which passes unchanged"
+            place.reason = "it watches the gradient, which passes unchanged"
         if place.api in _RECOMPUTING | PASSING:
             outputs = inputs[: len(outputs)]
         recorded = [t for i, t in enumerate(place.payload) if i not in place.handles]
@@ -199,9 +197,8 @@ class Recording:
         place.count += 1
         upstream = arrays[:num_upstream]
         place.has_finite_upstream &= all(bool(np.all(np.isfinite(_numbers(dy)))) for dy in upstream)
-        if (
-            not place.runs or place.has_finite_upstream
-        ):  # A loop has many runs. The last one may be where a nan was born.
+        # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
+        if not place.runs or place.has_finite_upstream:
             run = Run([np.array(dy) for dy in upstream], [np.array(x) for x in arrays[num_upstream:]])
             place.runs = [*place.runs[:1], run]
         return [np.array(True)]
@@ -236,8 +233,7 @@ def _place(op: Any, new_op: Any, kind: str) -> Place:
         return Place(op, new_op, kind, list(op.inputs[:1]), list(op.inputs[1 + num_pairs :]))
     if kind == "custom_gradient":
         results, inputs, _ = rule_op.parts_of_inputs(op)
-        error = rule_op.error(op).rstrip(".")
-        return Place(op, new_op, kind, results, inputs, has_rule=not error, reason=error)
+        return Place(op, new_op, kind, results, inputs, reason=rule_op.error(op).rstrip("."))
     # The op holds the results and then the arguments. The results have no gradient.
     first = min(new_op.get_attr("differentiated_inputs"), default=len(op.inputs))
     return Place(op, new_op, kind, list(op.inputs[:first]), list(op.inputs[first:]))
@@ -313,7 +309,7 @@ def _find_inside(place: Place) -> None:
     if place.api in _RECOMPUTING:
         place.reason = place.reason or "it recomputes the gradients of what is inside, which has rows of its own"
     elif place.api.startswith("linear."):
-        place.has_rule, place.reason = False, "its solver stops at a tolerance, which numeric differentiation sees"
+        place.reason = "its solver stops at a tolerance, which numeric differentiation sees"
     elif place.kind == "embed_gradient" and not place.reached:
         place.reason = "its value is not computed from its x in the graph"
 
@@ -357,7 +353,6 @@ def _find_payload(place: Place, copy: GraphCopy) -> None:
         elif tensor.dtype.base_dtype == tf.variant:
             place.reason = place.reason or f"it reads the list '{tensor.name}', which is part of a loop"
             place.handles[i] = None
-    place.has_rule = place.has_rule and None not in place.handles.values()
 
 
 def _eager_handle(tensor: Any) -> Any:
