@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, environment=(), seconds=60, megabytes=1500):
         self._environment, self._seconds, self._bytes = dict(environment), seconds, megabytes << 20
         self._process = None
-        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115 (`__exit__` closes it)
 
     def __enter__(self):
         return self
@@ -38,6 +38,7 @@ class Worker:
     def __exit__(self, *_):
         if self._process:
             self._end()
+        self._log.close()
 
     def run(self, function, *args):
         """The result of `function(*args)`. Function, arguments and result are pickled."""

@@ -196,8 +196,8 @@ def test_a_fresh_process_loads_the_model(library, tmp_path):
     np.save(tmp_path / "x.npy", X)
     code = IN_A_FRESH_PROCESS.format(library=library.__name__)
     run_python(code, tmp_path / "model.keras", tmp_path / "x.npy", tmp_path / "found.npz", cwd=tmp_path)
-    found = np.load(tmp_path / "found.npz")
-    assert_equal([found["y"], found["dx"]], value_and_gradients(model, X)[:2])
+    with np.load(tmp_path / "found.npz") as found:
+        assert_equal([found["y"], found["dx"]], value_and_gradients(model, X)[:2])
 
 
 def test_exported_models_have_the_gradient(library, tmp_path):

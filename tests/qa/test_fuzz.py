@@ -1,5 +1,6 @@
 """Short runs of the fuzzers. They find faults of every kind, and shrink the input."""
 
+import gc
 import os
 import re
 import time
@@ -116,6 +117,14 @@ def test_a_worker_says_how_its_process_failed_and_goes_on():
             with pytest.raises(error, match=text):
                 worker.run(function)
             assert worker.run(abs, -3) == 3
+
+
+def test_a_worker_leaves_no_file_open():
+    """Python warns of such a file only if it is in a cycle, such as the traceback of an exception."""
+    with Worker() as worker:
+        worker.cycle = worker
+    del worker
+    gc.collect()
 
 
 def test_a_death_without_this_library_too_is_the_fault_of_tensorflow(monkeypatch):
