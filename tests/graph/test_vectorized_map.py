@@ -321,4 +321,5 @@ def test_a_rule_with_a_loop_is_vectorized_without_a_word(rng, monkeypatch):
         tape.watch(x)
         y = tf.vectorized_map(with_a_loop_in_its_rule, x)
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(dys)), dys * xs**3)
-    assert said == []
+    # If other tests have called vectorized_map, TensorFlow warns that its own function is traced again.
+    assert [record for record in said if "retracing" not in record.getMessage()] == []

@@ -193,9 +193,15 @@ def test_a_missing_gradient_is_named(decorator, x):
     def frozen(x, w):
         return x @ w, lambda dy: (dy @ tf.transpose(w), None)
 
-    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(frozen(x, tf.identity(w))), [x]).rows
-    assert row.verdict == "right"
-    assert row.detail == "The rule returns no gradient for input 1, on which the value depends."
+    @decorator
+    def frozen_first(w, x):
+        return x @ w, lambda dy: (None, dy @ tf.transpose(w))
+
+    for dense, missing in [(frozen, 1), (lambda x, w: frozen_first(w, x), 0)]:
+        (row,) = cg.testing.audit(lambda x, dense=dense: tf.reduce_sum(dense(x, tf.identity(w)) ** 2), [x]).rows
+        assert row.verdict == "right"
+        assert row.detail == f"The rule returns no gradient for input {missing}, on which the value depends."
+        assert row.value_norm == pytest.approx(np.linalg.norm(x @ w))
 
 
 @pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
@@ -375,6 +381,28 @@ def test_what_cannot_be_checked_has_a_reason(x):
     assert "draws other random numbers each time" in details[0]
     assert "calls Python code" in details[1]
     assert details[2] == "no gradient arrives here"
+
+
+@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "by design"), (2.0, "differs")])
+def test_what_stop_gradient_holds_constant(decorator, factor, verdict, x):
+    """Inside the function, and outside of it in a tensor that the function closes over."""
+
+    def loss(x):
+        outside = tf.stop_gradient(tf.sin(x))
+
+        @decorator
+        def rounded(x):
+            return x + tf.stop_gradient(tf.round(4 * x) / 4 - x), lambda dy: factor * dy
+
+        @decorator
+        def scaled(x):
+            return x * outside, lambda dy: factor * dy * outside
+
+        return rounded(x) * scaled(x)
+
+    report = cg.testing.audit(loss, [x])
+    assert sorted(verdicts(report)) == [("rounded", verdict), ("scaled", verdict)]
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])

@@ -302,6 +302,8 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
         return "not checked", reason if math.isfinite(found[-1].value_norm) else "its value is not finite"
     if not wrong and missing:
         return "right", f"The rule returns no gradient for {missing}, on which the value depends."
+    if any(findings.is_held for findings in found) and not wrong:
+        return "by design", "a part of its value is constant by tf.stop_gradient"
     if not wrong:
         return "right", ""
     if name in like and like[name] is None:

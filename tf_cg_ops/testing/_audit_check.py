@@ -1,7 +1,7 @@
 """The gradient of one place against numeric differentiation of what it computes, at the numbers of a recorded run."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,7 @@ class Findings:
       without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
       together: How many elements were only moved together, in a random direction.
       lost: The names of inputs whose gradient is as small as the rounding of the dtype.
+      is_held: Whether the gradient is right if the results of `tf.stop_gradient` are constant, and only then.
     """
 
     value_norm: float
@@ -79,6 +80,12 @@ class Findings:
     without_gradient: list[str] = dataclasses.field(default_factory=list)
     together: int = 0
     lost: list[str] = dataclasses.field(default_factory=list)
+    is_held: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return all(comparison.passed for comparison in self.comparisons)
 
 
 def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements: int) -> Findings:
@@ -95,21 +102,23 @@ def check(place: Place, run: Run, like: Callable[..., Any] | None, max_elements:
     arguments.keep([g is not None for g in gradients])
     if not arguments.leaves or not np.isfinite(value_norm):
         return Findings(*norms, [], [], arguments.without_gradient)
+
+    def checked(function: FlatFunction, intended: FlatFunction) -> Findings:
+        intended = dataclasses.replace(intended, step=arguments.step())
+        checker = _Checker(function, intended, results, *arguments.precision(), max_elements)
+        comparisons = checker.compare_twice(upstream)
+        together = sum(checker.together.values())
+        return Findings(*norms, comparisons, checker.uncertain, arguments.without_gradient, together, checker.lost)
+
     function = arguments.function(rule)
-    intended = function if like is None else dataclasses.replace(function, call=arguments.call_of(like))
-    intended = dataclasses.replace(intended, step=arguments.step())
-    checker = _Checker(function, intended, results, *arguments.precision(), max_elements)
-    # Of a smaller upstream gradient the products underflow.
-    least = _LEAST_UPSTREAM if checker.rounding > _PRECISION[tf.float64][1] else 0.0
-    comparisons = checker.compare(upstream) if least < upstream_norm < np.inf else []
-    if all(comparison.passed for comparison in comparisons):
-        # Zeros in the upstream hide errors, and so does an output that is small beside another one.
-        numbers = RandomNumbers(0)
-        others = [numbers.draw_like(dy) / typical_size(y) for dy, y in zip(upstream, results, strict=True)]
-        renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in checker.compare(others)]
-        comparisons = [*comparisons, *(c for c in renamed if not (c.passed and comparisons))]
-    together = sum(checker.together.values())
-    return Findings(*norms, comparisons, checker.uncertain, arguments.without_gradient, together, checker.lost)
+    if like is not None:
+        return checked(function, dataclasses.replace(function, call=arguments.call_of(like)))
+    found = checked(function, function)
+    if not found.passed and any(op.type == "StopGradient" for op in place.inside):
+        function = arguments.function(rule, holds=True)
+        held = checked(function, function)
+        return dataclasses.replace(held, is_held=True) if held.passed else found
+    return found
 
 
 @dataclasses.dataclass
@@ -133,6 +142,19 @@ class _Checker:
     uncertain: list[str] = dataclasses.field(default_factory=list)
     together: dict[str, int] = dataclasses.field(default_factory=dict)
     lost: list[str] = dataclasses.field(default_factory=list)
+
+    def compare_twice(self, upstream: Arrays) -> list[Comparison]:
+        """The comparisons for the upstream gradient of the run, and for a random one if they find nothing."""
+        # Of a smaller upstream gradient the products underflow.
+        least = _LEAST_UPSTREAM if self.rounding > _PRECISION[tf.float64][1] else 0.0
+        comparisons = self.compare(upstream) if least < _norm(upstream) < np.inf else []
+        if not all(comparison.passed for comparison in comparisons):
+            return comparisons
+        # Zeros in the upstream hide errors, and so does an output that is small beside another one.
+        numbers = RandomNumbers(0)
+        others = [numbers.draw_like(dy) / typical_size(y) for dy, y in zip(upstream, self.results, strict=True)]
+        renamed = [dataclasses.replace(c, name=f"{c.name}{OTHER_UPSTREAM}") for c in self.compare(others)]
+        return [*comparisons, *(c for c in renamed if not (c.passed and comparisons))]
 
     def compare(self, upstream: Arrays) -> list[Comparison]:
         """The comparisons for one upstream gradient."""
@@ -295,8 +317,8 @@ class _Arguments:
         value = self._payload[position]
         return value if value is not None and tf_internal.is_trainable(tf.as_dtype(value.dtype)) else None
 
-    def function(self, rule: Callable[[Sequence[tf.Tensor]], list[Any]]) -> _PlaceFunction:
-        """What the place computes, with its rule."""
+    def function(self, rule: Callable[[Sequence[tf.Tensor]], list[Any]], holds: bool = False) -> _PlaceFunction:
+        """What the place computes, with its rule. If it `holds`, the results of `tf.stop_gradient` are not moved."""
         place = self._place
         values = [to_double_precision(tf.constant(self._value(leaf[0]))) for leaf in self.leaves]
         finite = [np.isfinite(x) for x in values]
@@ -317,11 +339,9 @@ class _Arguments:
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype.base_dtype)
                 given.append((tensor, _in_double(value)))
 
-        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            leaves, rest = list(tensors[: len(values)]), tensors[len(values) :]
-            for i, mask in enumerate(finite):
-                if not np.all(mask):  # Such as the -inf of a mask.
-                    leaves[i] = tf.where(mask, leaves[i], values[i])
+        stopped = [op.outputs[0] for op in place.inside if holds and op.type == "StopGradient"]
+
+        def copy_at(leaves: Sequence[tf.Tensor], rest: Sequence[tf.Tensor], held: Mapping[int, Any]) -> GraphCopy:
             stand_ins: list[tuple[Any, Any]] = list(zip((t for t, _ in given), rest, strict=True))
             stand_ins += handles
             reads: dict[int, tf.Tensor] = {}
@@ -335,13 +355,23 @@ class _Arguments:
                     stand_ins.append((tensor, tokens[-1] if tensor.dtype == tf.resource else leaf))
 
             def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+                if op.outputs and id(op.outputs[0]) in held:
+                    return [held[id(op.outputs[0])]]
                 if inputs and id(inputs[0]) in reads:
                     return [read_of(op, reads[id(inputs[0])], inputs[1:])]
                 if is_place(op):
                     return [_in_double(t) for t in inputs[: len(op.outputs)]]  # Its value.
                 return self._double_op(copy, op, inputs)
 
-            copy = GraphCopy(stand_ins, replace, pure=True)
+            return GraphCopy(stand_ins, replace, pure=True)
+
+        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            leaves, rest = list(tensors[: len(values)]), tensors[len(values) :]
+            for i, mask in enumerate(finite):
+                if not np.all(mask):  # Such as the -inf of a mask.
+                    leaves[i] = tf.where(mask, leaves[i], values[i])
+            still = copy_at([*map(tf.constant, values)], rest, {}).tensors(stopped)
+            copy = copy_at(leaves, rest, dict(zip(map(id, stopped), still, strict=True)))
             results = [t for t in place.results if tf_internal.is_trainable(t)]
             return [tf.identity(_in_double(t)) for t in copy.tensors(results)]
 

@@ -235,7 +235,9 @@ def _place(op: Any, new_op: Any, kind: str) -> Place:
         results, inputs, _ = rule_op.parts_of_inputs(op)
         return Place(op, new_op, kind, results, inputs, reason=rule_op.error(op).rstrip("."))
     # The op holds the results and then the arguments. The results have no gradient.
-    first = min(new_op.get_attr("differentiated_inputs"), default=len(op.inputs))
+    first = tf_internal.num_results_of_python_gradient(op)
+    if first is None:
+        first = min(new_op.get_attr("differentiated_inputs"), default=len(op.inputs))
     return Place(op, new_op, kind, list(op.inputs[:first]), list(op.inputs[first:]))
 
 

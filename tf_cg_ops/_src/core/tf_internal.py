@@ -444,15 +444,23 @@ def find_gradient_function(op: Any) -> Any:
         return None
 
 
-# TensorFlow keeps the user's gradient function in closures, and its name nowhere else.
+# TensorFlow keeps the user's gradient function and the number of results in closures, and nowhere else.
 def name_of_python_gradient(op: Any) -> str:
     """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
-    function = find_gradient_function(op)
-    for variable in ("tape_grad_fn", "grad_fn"):
-        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        function = function.__closure__[names.index(variable)].cell_contents if variable in names else None
+    function = _closed_over(_closed_over(find_gradient_function(op), "tape_grad_fn"), "grad_fn")
     names = getattr(function, "__qualname__", "").split(".<locals>")
     return names[-2].rpartition(".")[2] if len(names) > 1 else ""
+
+
+def num_results_of_python_gradient(op: Any) -> int | None:
+    """How many results the function of `tf.custom_gradient` that made the op has; None in a loaded model."""
+    return _closed_over(_closed_over(find_gradient_function(op), "tape_grad_fn"), "flat_result_len")
+
+
+def _closed_over(function: Any, variable: str) -> Any:
+    """The value of a variable that a function closes over, or None."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return function.__closure__[names.index(variable)].cell_contents if variable in names else None
 
 
 # tf.Operation has a public method to read attributes, but not to write them.
