@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "check every custom gradient of a SavedModel against numeric differentiation",
         "Runs one signature with its gradient, and shows for each place with a gradient of its own what arrived there, "
         "what left, and whether the gradient is right. The model does not change. The exit status is 1 if a gradient "
-        "is wrong, or the first that is not finite.",
+        "is wrong, or turns a finite upstream gradient into nan or infinity.",
         f"{_PROGRAM} audit trained_model --inputs batch.npz --html audit.html",
     )
     audit.add_argument("path", metavar="MODEL", type=pathlib.Path, help="the folder of the SavedModel")

@@ -1,11 +1,11 @@
-"""Trains a net through an optimisation problem that SciPy solves: a convex layer in Keras, with `numpy_function`.
+"""Trains a net through an optimization problem that SciPy solves: a convex layer in Keras, with `numpy_function`.
 
     python examples/convex_layer.py [--output FOLDER]
 
 A net predicts the returns r of six assets from features. A layer then divides the money between them: for each example
 SciPy solves
 
-    maximise r y - |y|^2 / 2,    sum of y = 1,    y >= 0,    y0 + y1 + y2 <= 1/2.
+    maximize r y - |y|^2 / 2,    sum of y = 1,    y >= 0,    y0 + y1 + y2 <= 1/2.
 
 The gradient is a projection. Let A have the rows of the active constraints: y can only move with r where they let it,
 so dr = P dy with P = I - A^+ A. The forward pass keeps the active constraints as a list of matrices, and `vjp` computes

@@ -52,8 +52,8 @@ def gpu_kernels() -> str:
     >>> isinstance(cg.sysconfig.gpu_kernels(), str)
     True
 
-    If they do not, GPUs run built-in ops instead. Gradients are equal, but take more passes over memory. The log says
-    so once per process, when a GPU computes the first gradient.
+    If they do not, GPUs run built-in ops instead. Gradients are equal up to rounding, and take more passes over memory.
+    The log says so once per process, when a GPU computes the first gradient.
 
     Returns:
       "built and usable", or a str with the reason: the library was built without nvcc, the driver is missing or too

@@ -2,7 +2,7 @@
 
 - Spiking: leaky neurons that see an image row by row, with the surrogate gradient of Zenke and Ganguli, SuperSpike
   (Neural Computation 30, 2018).
-- Binarised: a convolutional net with weights and activations of -1 and 1, and the straight-through estimator of
+- Binarized: a convolutional net with weights and activations of -1 and 1, and the straight-through estimator of
   Hubara et al., Binarized Neural Networks (2016).
 - Transformer: blocks of attention whose gradients are clipped to a norm.
 - Adversarial: features from which a second head should not be able to tell the domain, with the gradient reversal of
@@ -93,7 +93,7 @@ def _spiking(ops: Ops, spike: Callable[[Any], Any], weights: Sequence[Any], x: A
     return _cross_entropy(ops, logits, labels)
 
 
-def _binarised(ops: Ops, binary: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+def _binarized(ops: Ops, binary: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     first, second, third, out = weights
     x = ops.pool(ops.convolution(x, binary(first)) / 3)
     x = ops.pool(ops.convolution(binary(x), binary(second)) / 12)
@@ -155,7 +155,7 @@ def networks(quick: bool) -> dict[str, Network]:
     spiking = Network(SPIKE, _spiking, [batch, size, size], False, [[size, hidden], [hidden, hidden], [hidden, 10]])
     batch, size, depths = (2, 8, (2, 3, 4)) if quick else (16, 28, (16, 32, 64))
     kernels = [[3, 3, before, after] for before, after in zip((1, *depths), depths, strict=False)]
-    binarised = Network(BINARY, _binarised, [batch, size, size, 1], False, [*kernels, [depths[-1], 10]])
+    binarized = Network(BINARY, _binarized, [batch, size, size, 1], False, [*kernels, [depths[-1], 10]])
     blocks, batch, length, width, heads = (1, 2, 3, 4, 2) if quick else (4, 4, 64, 128, 4)
     of_transformer = [*(block_shapes(width) * blocks), [length * width, 10]]
     transformer = Network(CLIP, functools.partial(_transformer, heads), [batch, length, width], False, of_transformer)
@@ -170,7 +170,7 @@ def networks(quick: bool) -> dict[str, Network]:
     adversarial = Network(REVERSAL, _adversarial, [batch, width], True, of_adversarial)
     return {
         "spiking network": spiking,
-        "binarised network": binarised,
+        "binarized network": binarized,
         "transformer with clipped gradients": transformer,
         "domain-adversarial network": adversarial,
     }

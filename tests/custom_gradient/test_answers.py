@@ -128,10 +128,10 @@ class Mode:
     pass
 
 
-NUMBER = "Return None there, or pass it as a floating-point Tensor."
-OTHER = "Return None there."
+NUMBER = " For a gradient, pass it as a floating-point Tensor."
+OTHER = ""
 OBJECT = (
-    "Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: TensorFlow does "
+    " Pass its Tensors as arguments, or in a tuple or a dict, or make it a tf.experimental.ExtensionType: TensorFlow does "
     "not look into other objects."
 )
 WITHOUT_TENSORS = {
@@ -139,7 +139,7 @@ WITHOUT_TENSORS = {
     "text": ("fast", "a str", OTHER),
     "none": (None, "None", OTHER),
     "bool": (True, "a bool", NUMBER),
-    "integers": (np.array([1, 2]), "a ndarray", NUMBER),
+    "integers": (np.array([1, 2]), "an ndarray", NUMBER),
     "function": (tf.sin, "a function", OTHER),
     "dataclass": (Params(tf.constant(X)), "a Params", OBJECT),
     "object": (Mode(), "a Mode", OBJECT),
@@ -157,7 +157,7 @@ def test_a_gradient_for_what_holds_no_tensor_is_an_error(leaf, api, mode):
         subject = "backward '<lambda>'"
     message = (
         f"{api}: {subject} of '<lambda>' must return None for 'p', which is {kind}: only Tensors and Variables have "
-        f"gradients. {remedy}"
+        f"gradients.{remedy}"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         MODES[mode](lambda x: function(x, value), [X], DY)

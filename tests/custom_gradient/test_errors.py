@@ -54,14 +54,15 @@ def returning(answer, reads_variable=False):
     return cg.custom_gradient(log1pexp)
 
 
-TWO = "expected 2 (one per input: 'x', 'y'). Return None for an input that has no gradient."
+EXPECTED = "expected 2 (one per input: 'x', 'y')."
+TWO = f"{EXPECTED} Return None for an input that has no gradient."
 SHAPE = "Give it the shape of the input: sum over what was broadcast, broadcast over what was summed."
 IN_ORDER = "Return one gradient for each input, in their order."
 
 # What grad_fn returns, and the message after "grad_fn of 'log1pexp'", where {} is the type of a Tensor.
 VALUES = {
     "number": (lambda dy: dy, f"returned 1 gradient; {TWO}"),
-    "too_many": (lambda dy: (dy, dy, dy), f"returned 3 gradients; {TWO}"),
+    "too_many": (lambda dy: (dy, dy, dy), f"returned 3 gradients; {EXPECTED} Return one gradient for each input."),
     "unknown_name": (
         lambda dy: {"x": dy, "z": dy},
         "returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the names of the inputs as keys, or return a "

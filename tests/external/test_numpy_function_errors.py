@@ -78,7 +78,7 @@ def tangent(function):
 VALUES = {
     "one gradient": (
         called((ZEROS, JACOBIAN)),
-        f"'simulate' must return 2 gradients (one for each differentiable input: 'x', 'y'), got a ndarray. {NONDIFF}",
+        f"'simulate' must return 2 gradients (one for each differentiable input: 'x', 'y'), got an ndarray. {NONDIFF}",
     ),
     "three gradients": (
         called((ZEROS, [JACOBIAN] * 3)),
@@ -169,11 +169,11 @@ TYPES = {
     ),
     "no pair": (
         called(ZEROS),
-        "'simulate' must return a pair (value, gradients), got a ndarray. End it with: return value, gradients",
+        "'simulate' must return a pair (value, gradients), got an ndarray. End it with: return value, gradients",
     ),
     "vjp: no pair": (
         lambda: made(np.zeros(3))(X, Y),
-        "'simulate' must return a pair (value, residuals), since there is a vjp, got a ndarray. End it with: return value, "
+        "'simulate' must return a pair (value, residuals), since there is a vjp, got an ndarray. End it with: return value, "
         "residuals",
     ),
     "vjp: parameters": (

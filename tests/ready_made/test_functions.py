@@ -522,8 +522,8 @@ WRONG = {
     "a first argument that is a string": (
         lambda: cg.straight_through(lambda mode, x: x)("nearest", V),
         TypeError,
-        "straight_through: the first argument of '<lambda>' must hold real numbers, got 'nearest'. Pass a Tensor or "
-        "Variable of a floating-point dtype.",
+        "straight_through: the first argument of '<lambda>' must hold floating-point numbers, got 'nearest'. "
+        "Pass a Tensor or Variable of a floating-point dtype.",
     ),
     "a value of another shape": (
         lambda: cg.straight_through(tf.argmax)(V),

@@ -83,7 +83,7 @@ def test_a_function_that_changed_is_found(tmp_path, monkeypatch, place):
         else (holder(two_forms()), ".held (2)")
     )
     break_values(monkeypatch)
-    message = f"{re.escape(name)} gives another output .* in the new model than in the source\\."
+    message = f"{re.escape(name)} returns a different output .* in the new model\\."
     with pytest.raises(RuntimeError, match=rf"^saved_model\.strip: {message}"):
         save_and_strip(module, tmp_path, signatures={})
     assert not (tmp_path / "target").exists()
@@ -170,7 +170,9 @@ def test_a_random_operation_that_gave_the_same_twice_is_no_error_unless_it_has_a
         (comparison,) = cg.saved_model.strip(tmp_path / "source", tmp_path / "target").comparisons
         assert (comparison.name, comparison.verdict, comparison.detail) == (".f", "not compared", RANDOM)
     else:
-        with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.f gives another output .* in the new model "):
+        with pytest.raises(
+            RuntimeError, match=r"^saved_model\.strip: \.f returns a different output .* in the new model"
+        ):
             cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
 
 
@@ -252,7 +254,7 @@ def test_equal_bits_rounding_and_more_than_rounding(dtype):
     same, one = array([1.0, np.nan, np.inf], dtype), array([1.0, 8.0], dtype)
     assert verdict([same], [same.copy()]) == EQUAL
     assert verdict([one], [array([1.0 + eps, 8.0], dtype)]) == "equal up to rounding"
-    with pytest.raises(RuntimeError, match="gives another output 0"):
+    with pytest.raises(RuntimeError, match="returns a different output 0"):
         verdict([array([1.0, 2.0], dtype)], [array([1.0, 2.0 + 4.0 * eps**0.75], dtype)])
 
 
@@ -281,7 +283,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_anything_else_is_an_error(name):
     expected, actual = OTHERS[name]
-    with pytest.raises(RuntimeError, match="gives another output 1 "):
+    with pytest.raises(RuntimeError, match="returns a different output 1 "):
         verdict([array([1.0]), expected], [array([1.0]), *([] if actual is None else [actual])])
 
 

@@ -394,8 +394,8 @@ def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatc
 # The check
 
 OUTPUTS_DIFFER = (
-    "saved_model.strip: serving_default gives another output y in the new model than in the source. Nothing was written; "
-    "please report it, with the model."
+    "saved_model.strip: serving_default returns a different output y in the new model. Nothing was written. Please "
+    "report this, and attach the model."
 )
 
 
@@ -421,7 +421,9 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: \.step gives another variable .* in the new model "):
+    with pytest.raises(
+        RuntimeError, match=r"^saved_model\.strip: \.step returns a different variable .* in the new model"
+    ):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 

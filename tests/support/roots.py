@@ -65,12 +65,17 @@ def cubic_root(x):
 RIDGE_INPUTS = np.random.default_rng(3).normal(size=(7, 3))
 
 
+def ridge_loss(w, penalty, targets):
+    """The loss that the weights minimize."""
+    misfit = tf.linalg.matvec(tf.constant(RIDGE_INPUTS), w) - targets
+    return tf.reduce_sum(misfit**2) / 2 + penalty * tf.reduce_sum(w**2) / 2
+
+
 def ridge_gradient(w, penalty, targets):
-    """The gradient of the loss that the weights minimise, by a tape."""
+    """The gradient of the loss, by a tape."""
     with tf.GradientTape() as tape:
         tape.watch(w)
-        misfit = tf.linalg.matvec(tf.constant(RIDGE_INPUTS), w) - targets
-        loss = tf.reduce_sum(misfit**2) / 2 + penalty * tf.reduce_sum(w**2) / 2
+        loss = ridge_loss(w, penalty, targets)
     return tape.gradient(loss, w)
 
 

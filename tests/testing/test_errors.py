@@ -46,9 +46,9 @@ NO_NUMBERS = (
     "None are passed on as they are."
 )
 NOT_FINITE = "the argument 'x' of 'f' must be finite for numeric differentiation, got inf or nan. Pass finite numbers."
-NO_LIST = "args must be a list or tuple of arguments, got a ndarray. Pass [x] for one argument."
+NO_LIST = "args must be a list or tuple of arguments, got an ndarray. Pass [x] for one argument."
 NO_FIT = "the arguments do not fit 'f': too many positional arguments. Call it as f(x)."
-NO_FUNCTION = "{} must be a function, got a {}. Pass the function, not its value."
+NO_FUNCTION = "{} must be a function, got {}. Pass the function, not its value."
 NO_DERIVATIVE = (
     "'{}' must return a float or complex tensor, got {}. If it rounds to integers at the end, check the part before."
 )
@@ -91,8 +91,8 @@ def with_another_number_of_outputs():
         ({"function": noisy}, ValueError, ANOTHER_VALUE),
         ({"function": with_another_number_of_outputs()}, ValueError, ANOTHER_VALUE),
         ({"function": None}, TypeError, NO_FUNCTION.format("f", "NoneType")),
-        ({"like": X}, TypeError, NO_FUNCTION.format("like", "ndarray")),
-        ({"intended_gradient": X}, TypeError, NO_FUNCTION.format("intended_gradient", "ndarray")),
+        ({"like": X}, TypeError, NO_FUNCTION.format("like", "an ndarray")),
+        ({"intended_gradient": X}, TypeError, NO_FUNCTION.format("intended_gradient", "an ndarray")),
         ({"args": X}, TypeError, NO_LIST),
         ({"args": [X, X]}, TypeError, NO_FIT),
     ],
@@ -130,8 +130,8 @@ def test_numbers_that_nothing_could_be_found_with_are_refused(option, value, err
 
 def test_the_error_in_a_graph_asks_for_eager_mode():
     expected = (
-        "it must be called in eager mode, got a call while a graph is built or while functions run eagerly. Call it "
-        "outside of a tf.function, and not after tf.config.run_functions_eagerly(True)."
+        "must be called in eager mode, got a call in a graph or after tf.config.run_functions_eagerly(True). Call it "
+        "outside of tf.function."
     )
     with tf.Graph().as_default():
         assert message_of(RuntimeError, f, [X]) == expected

@@ -43,8 +43,8 @@ def custom_gradient(
     | shapes                               | `fx` is                              | `dx`                              |
     |--------------------------------------|--------------------------------------|-----------------------------------|
     | `F == X`                             | an elementwise function              | `dy * conj(gx)`                   |
-    | `F` is a leading part of `X`, or `()`| one function of each `x[i]`, `i in F`| `dy[..., None] * conj(gx)`        |
-    | any other                            | no function with a Jacobian          | `mean(dy) * conj(gx)`, as TFP has |
+    | `F` is a leading part of `X`, or `()`| a function of one row `x[i]`         | `dy[..., None] * conj(gx)`        |
+    | any other                            | something else                       | `mean(dy) * conj(gx)`, as in TFP  |
 
     Only the shapes are checked: if `x` is square, an `fx` of one dimension always counts as a function of its rows.
 
@@ -66,10 +66,10 @@ def custom_gradient(
       TypeError: See `tf_cg_ops.embed_gradient`.
       tf.errors.InvalidArgumentError: A `gx` has another shape than its `x`, and that is only known at run time.
 
-    Differs from TensorFlow Probability's `tfp.math.custom_gradient`, which the promise and `mean(dy) * gx` are from:
+    Differs from TensorFlow Probability's `tfp.math.custom_gradient`, which makes this promise:
 
-    - TFP has `mean(dy) * gx` for all shapes. If `dy` is uniform, as under `reduce_sum`, that equals the table. If not,
-      it is wrong in the first two rows.
+    - TFP returns `mean(dy) * gx` for all shapes. If `dy` is uniform, as under `reduce_sum`, that equals the table.
+      Otherwise it is wrong in the first two rows.
     - The value is `fx` bit for bit, even where `x` or `gx` is not finite.
     """
     stopped = convert.to_stopped(_API, fx_gx_manually_stopped)

@@ -107,7 +107,7 @@ def adopt(
     inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> AdoptReport:
-    """Copies a SavedModel, with gradients of `tf.custom_gradient` that work after loading.
+    """Writes a copy of a SavedModel in which the gradients of `tf.custom_gradient` work after loading.
 
     >>> import tempfile
     >>> import tensorflow as tf

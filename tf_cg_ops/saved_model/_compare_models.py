@@ -228,8 +228,8 @@ def _compare_results(
     if is_random():  # Two runs can agree by chance, for example with dropout of few elements.
         return Comparison(name, NOT_COMPARED, _RANDOM)
     raise RuntimeError(
-        f"{api}: {name} gives another {differing} in the new model than in the source. Nothing was written; please "
-        "report it, with the model."
+        f"{api}: {name} returns a different {differing} in the new model. Nothing was written. Please report this, and "
+        "attach the model."
     )
 
 

@@ -60,7 +60,7 @@ def override(
     inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> OverrideReport:
-    """Copies a SavedModel, in which the ops that you name use your gradients.
+    """Writes a copy of a SavedModel in which the ops that you name use your gradients.
 
     >>> import tempfile
     >>> import tensorflow as tf

@@ -51,7 +51,7 @@ def audit(
     max_elements: int = 64,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
-    """Checks every custom gradient in a model, at the numbers of one real backward pass.
+    """Checks the custom gradients in a model, at the numbers of one real backward pass.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -89,7 +89,7 @@ def audit(
       TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not such a
         dict; `max_elements` is not an int.
       ValueError: `max_elements` is not positive, a name in `like` is not in the model, `upstream` does not fit the
-        value of `f`, or that value has no gradient.
+        value of `f`, or the model has custom gradients and its value has none.
       MemoryError: The model needs more memory than there is.
       RuntimeError: You call it in a graph.
     """
@@ -147,7 +147,9 @@ def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
     if max_elements < 1:
         raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
     if not tf.executing_eagerly():
-        raise RuntimeError(f"{API}: a graph is being built here. Call it in eager mode, outside of tf.function.")
+        raise RuntimeError(
+            f"{API}: must be called in eager mode, got a call in a graph. Call it outside of tf.function."
+        )
 
 
 def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) -> None:
@@ -218,7 +220,10 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
     """The upstream gradients of the outputs that have gradients."""
     ys = [y for y in outputs if tf_internal.is_trainable(y)]
     if not ys:
-        raise ValueError(f"{API}: '{name}' must return floating-point or complex numbers, which have gradients.")
+        dtypes = ", ".join(sorted({y.dtype.name for y in outputs}))
+        raise ValueError(
+            f"{API}: '{name}' must return floating-point or complex numbers, which have gradients, got {dtypes}."
+        )
     if given is not None:
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]
         got, expected = [leaf.shape for leaf in leaves], [y.shape for y in outputs]

@@ -32,7 +32,7 @@ class AuditedGradient:
       error: The largest error, relative to the largest that passes.
       checked: How many elements of the inputs were compared one by one.
       together: How many others were moved together, in a random direction.
-      size: How many elements there are. The rest was not checked: at a kink there is no derivative.
+      size: How many elements there are. Elements in neither count were not checked, because they are at a kink.
       is_first_nonfinite: Whether it is the first place that made a finite upstream gradient infinite or nan.
     """
 
@@ -69,7 +69,7 @@ class AuditReport:
 
     @property
     def wrong(self) -> list[AuditedGradient]:
-        """The rows whose gradient differs, or is the first that is not finite."""
+        """The rows whose gradient differs, and the first row that makes a finite gradient infinite or nan."""
         return [row for row in self.rows if row.verdict == "differs" or row.is_first_nonfinite]
 
     def raise_if_wrong(self) -> None:

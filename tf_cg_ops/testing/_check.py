@@ -41,7 +41,7 @@ def check_gradient(
     seed: int = 0,
     max_elements: int = 64,
 ) -> GradientReport:
-    """Checks the gradient of `f` against numeric differentiation, in every mode; raises AssertionError if it is wrong.
+    """Checks the gradient of `f` against numeric differentiation in several modes; raises AssertionError if it differs.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -114,12 +114,14 @@ def check_gradient(
 
     Other exceptions of `f` in eager mode reach you unchanged.
 
-    Limits: `f` is not differentiated by the variables that it reads (pass their values as arguments), and at a kink the
-    numeric derivative is somewhere between the two slopes (choose other arguments).
+    `f` is not differentiated by the variables that it reads, so pass their values as arguments. Choose arguments that
+    are not at a kink.
+
+
 
     Differs from `tf.test.compute_gradient`:
 
-    - It checks every mode, not only eager mode, with random upstream gradients instead of ones and zeros.
+    - It checks the modes that you choose, with random upstream gradients instead of ones and zeros.
     - It compares for you; `compute_gradient` returns two Jacobians.
     """
     _check_modes(modes)
@@ -204,8 +206,8 @@ def _check_options(
         )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{API}: it must be called in eager mode, got a call while a graph is built or while functions run "
-            "eagerly. Call it outside of a tf.function, and not after tf.config.run_functions_eagerly(True)."
+            f"{API}: must be called in eager mode, got a call in a graph or after "
+            "tf.config.run_functions_eagerly(True). Call it outside of tf.function."
         )
 
 

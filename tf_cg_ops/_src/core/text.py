@@ -35,7 +35,7 @@ def describe_type(value: Any) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {len(value)} ({', '.join(type(item).__name__ for item in value)})"
     noun = type(value).__name__
-    return f"an {noun}" if noun[:1] in "AEIOUaeiou" else f"a {noun}"
+    return f"an {noun}" if noun[:1] in "AEIOUaeiou" or noun == "ndarray" else f"a {noun}"
 
 
 def quoted(names: Iterable[str]) -> str:

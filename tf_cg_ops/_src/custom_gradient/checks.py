@@ -132,7 +132,14 @@ class GradientChecks:
 
     def _wrong_number(self, number: int) -> ValueError:
         names, gradients = self.arguments.names, text.count(number, "gradient")
-        parts = {"gradients": gradients, "expected": len(names), "names": text.quoted(names), "got": number}
+        too_few = "Return None for an input that has no gradient."
+        parts = {
+            "gradients": gradients,
+            "expected": len(names),
+            "names": text.quoted(names),
+            "got": number,
+            "how_to_count": too_few if number < len(names) else "Return one gradient for each input.",
+        }
         return ValueError(self._message(self.wording.wrong_number, **parts))
 
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
@@ -142,17 +149,17 @@ class GradientChecks:
             # one grad_fn serves both; here its gradient is not used.
             if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
                 return []
-            remedy = "Return None there."
+            remedy = ""
             if isinstance(value, _NUMBERS):
-                remedy = "Return None there, or pass it as a floating-point Tensor."
+                remedy = " For a gradient, pass it as a floating-point Tensor."
             elif value is not None and not isinstance(value, (str, bytes)) and not callable(value):
                 remedy = (
-                    "Pass its Tensors as arguments, or in a tuple or a dict, or make it a "
+                    " Pass its Tensors as arguments, or in a tuple or a dict, or make it a "
                     "tf.experimental.ExtensionType: TensorFlow does not look into other objects."
                 )
             raise ValueError(
                 f"{self._subject} must return None for {argument}, which is "
-                f"{'None' if value is None else text.describe_type(value)}: only Tensors and Variables have gradients. "
+                f"{'None' if value is None else text.describe_type(value)}: only Tensors and Variables have gradients."
                 f"{remedy}"
             )
         components = pytree.gradient_components(gradient, value, tensors)

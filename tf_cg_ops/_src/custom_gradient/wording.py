@@ -42,10 +42,7 @@ class Wording:
         "{subject} must take {upstream} (one for each leaf of the value), got {gradient_function}{signature}. Write "
         "{gradient_function}({parameters})."
     )
-    wrong_number: str = (
-        "{subject} returned {gradients}; expected {expected} (one per input: {names}). Return None for an input that "
-        "has no gradient."
-    )
+    wrong_number: str = "{subject} returned {gradients}; expected {expected} (one per input: {names}). {how_to_count}"
     wrong_structure: str = (
         "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
         "structure of the input."

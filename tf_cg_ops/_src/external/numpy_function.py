@@ -103,8 +103,8 @@ def numpy_function(
       ValueError: `f` does not have an argument in `nondiff_argnames`, the rank of `output` is unknown, or there is a
         `jvp` without a `vjp`. At the call: a result has the wrong shape or structure, or a gradient is missing or
         `None`.
-      NotImplementedError: XLA compiles the function, forward mode has no `jvp`, or you compute a second derivative with
-        a `vjp` of arrays.
+      NotImplementedError: XLA compiles the function, you use forward mode with a `vjp` but no `jvp`, or you compute a
+        second derivative with a `vjp` of arrays.
       tf.errors.OpError: In a graph: `f` raised an exception, or its results have one of these errors.
 
     Differs from `tf.numpy_function`:

@@ -215,8 +215,8 @@ class GradientReversal(_GradientFactor):
     step the features learn to hide them.
 
     You can change the factor without retracing: assign to `layer.factor`, make the layer with a Variable or a Tensor,
-    or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights. A
-    loaded layer has a weight instead of a Variable.
+    or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights.
+    After loading, the layer has a weight of its own instead of your Variable.
 
     It is `tf_cg_ops.reverse_gradient` as a layer.
 
@@ -346,7 +346,7 @@ class WatchGradient(_Layer):
     ([3.0, -4.0], [3.0, -4.0])
 
     It is `tf_cg_ops.watch_gradient` as a layer. The gradient goes by the name of the layer. Compile the model with
-    `jit_compile=False`, because nothing of this works under XLA.
+    `jit_compile=False`, because none of these options works under XLA.
 
     Args:
       check_numerics: Whether to check that all elements are finite.

@@ -51,7 +51,8 @@ class Recompute:
     >>> dx.shape, len(layer.weights)
     (TensorShape([1, 2]), 4)
 
-    Values, gradients, state, random numbers, masks and losses stay the same. Each gradient costs one more forward pass.
+    Values, gradients, state, masks and losses stay the same. Keras's own random layers draw the same numbers, and
+    TensorFlow's random ops draw others. Each gradient costs one more forward pass.
 
     The layer is traced, in eager mode once for each signature of its inputs. So an attribute that you change later,
     such as the rate of a Dropout, has no effect. `trainable` and dtype policies do.

@@ -33,7 +33,7 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
     True
 
     Call it once for the whole process, until `disable_remat`, or in a `with` statement for the layers called inside.
-    Importing this library enables nothing.
+    Importing this library does not do it for you.
 
     Returns:
       A context manager, which you can ignore.

@@ -56,7 +56,7 @@ def cg(
       x0: Where to start, in the structure of `b`; zeros by default.
       tol: How small the norm of the residual must become, relative to the norm of `b`. In 16 bits at least 0.004
         (float16) or 0.03 (bfloat16).
-      atol: A norm of the residual that is small enough for any `b`.
+      atol: An absolute tolerance for the norm of the residual, whatever the norm of `b` is.
       maxiter: The largest number of iterations; by default 10 times the number of unknowns.
       M: A preconditioner: a positive definite linear function like `A` that approximates its inverse.
 

@@ -60,7 +60,7 @@ def gmres(
       x0: Where to start, in the structure of `b`; zeros by default.
       tol: How small the norm of the residual must become, relative to the norm of `b`. In 16 bits at least 0.004
         (float16) or 0.03 (bfloat16).
-      atol: A norm of the residual that is small enough for any `b`.
+      atol: An absolute tolerance for the norm of the residual, whatever the norm of `b` is.
       restart: The number of directions in a cycle, at most the number of unknowns. A cycle keeps `restart + 1` vectors.
       maxiter: The largest number of cycles; by default 10 times the number of unknowns. The solver also stops after a
         cycle that makes the residual no smaller.

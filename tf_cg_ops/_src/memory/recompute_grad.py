@@ -46,9 +46,10 @@ def recompute_grad(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [0.0, 10.0, 400.0]
 
-    Values and gradients stay the same. Between the passes only the arguments are kept, and what stateful ops returned.
-    The backward pass uses the same random numbers and variable values as the forward pass, so dropout has one mask, and
-    variables are written once. Tensors that `f` closes over have gradients, too.
+    Values stay the same, except that TensorFlow's random ops draw other numbers than without the decorator. Gradients
+    belong to the values that were computed. Between the passes only the arguments are kept, and what stateful ops
+    returned. The backward pass uses the same random numbers and variable values as the forward pass, so dropout has one
+    mask, and variables are written once. Tensors that `f` closes over have gradients, too.
 
     `keep` chooses values that are kept as well, which saves time and takes memory. List names that `checkpoint_name`
     gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
@@ -61,7 +62,7 @@ def recompute_grad(
     them, that is an error. `tf.py_function` is an error anywhere in `f`.
 
     Args:
-      f: The function. It can read and write variables. Without it, the decorator itself is returned.
+      f: The function. It can read and write variables. Leave it out to use the decorator with parentheses.
       keep: A list of names, or a function of a `tf.Operation` such as `lambda op: op.type == "MatMul"`.
 
     Returns:

@@ -89,7 +89,7 @@ def scan(
 
     - `scan(f, init, xs)` instead of `tf.scan(f, elems, initializer)`.
     - `f` returns a carry and an output, with structures of their own, and you also get the last carry.
-    - Memory grows with the square root of the number of steps, or slower.
+    - With the default `checkpoint`, the carries it keeps grow with the square root of the number of steps.
     - The state of variables is written after the loop.
 
     Source: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; nested segments:
@@ -128,7 +128,8 @@ class _Scan:
             if not isinstance(value, tuple) or len(value) != 2:
                 raise TypeError(
                     f"{_API}: '{name}' must return a pair (carry, y), got {text.describe_type(value)}. End it with: "
-                    "return carry, y (or: return carry, None). Only in tf.scan the function returns the carry alone."
+                    "return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns only the "
+                    "carry."
                 )
             new_carry, y = value
             y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")

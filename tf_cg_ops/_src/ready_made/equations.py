@@ -65,4 +65,21 @@ class Equations:
                 f"{self.api}: {self.subject} must take y and then the arguments of '{self.function_name}', got "
                 f"{text.name_of(self.problem.user_function)}{signature}."
             ) from error
+        if any(leaf is None for leaf in tf.nest.flatten(value)):
+            self.check_tapes()
         return self.unknowns.pack(f"{self.subject} must return", value, ADVICE)
+
+    def check_tapes(self) -> None:
+        """NotImplementedError if tapes that the user's function opens do not record."""
+        x = tf.constant(1.0)
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = x * x
+            dx = inner.gradient(y, x)
+        if dx is None or outer.gradient(dx, x) is None:
+            raise NotImplementedError(
+                f"{self.api}: {self.subject} needs a tape of its own, which TensorFlow does not let record under a "
+                "ForwardAccumulator in eager mode. Call it inside a tf.function."
+            )

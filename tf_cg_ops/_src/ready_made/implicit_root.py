@@ -106,7 +106,8 @@ def implicit_root(
       ValueError: At the call: the residual does not have the structure and shapes of `y`, or `y` is a scalar with
         `batched`. When you compute a gradient: `linear_solve` returned another structure or shape, the residual has no
         derivative with respect to `y`, or `y` is far from a root.
-      NotImplementedError: When you compute a gradient: `check_solution` is True under XLA.
+      NotImplementedError: When you compute a gradient: `check_solution` is True under XLA, or the residual opens a tape
+        under a ForwardAccumulator in eager mode.
       RuntimeError: You compute a derivative above the third order in a loaded model.
       tf.errors.InvalidArgumentError: At run time: the residual has another shape than `y`, the Jacobian is singular, a
         solver of `tf_cg_ops.linear` does not converge, or `y` is far from a root in a graph with `check_solution=True`.
@@ -116,7 +117,7 @@ def implicit_root(
     - The residual takes the solver's arguments, and they get the gradients. JAX's takes `y` alone and closes over them.
     - `linear_solve` solves the transposed system, and you can leave it out. JAX's `tangent_solve` is required.
     """
-    options = checked_options("implicit_root", residual, batched, linear_solve, has_aux, check_solution)
+    options = checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
     return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
@@ -201,7 +202,7 @@ def implicit_fixed_point(
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    options = checked_options(api, f, batched, linear_solve, has_aux, check_solution)
+    options = checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, f, **options)
     return implicit_function(Problem(api, "function", f, f, options, is_fixed_point=True), solve)
@@ -287,7 +288,7 @@ def implicit_minimum(
       tf.errors.InvalidArgumentError: Likewise.
     """
     api = "implicit_minimum"
-    options = checked_options(api, objective, batched, linear_solve, has_aux, check_solution)
+    options = checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_minimum, objective, **options)
 

@@ -10,7 +10,7 @@ from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.core.signature import bind, mismatched_signature, signature_of
 from tf_cg_ops._src.core.variables import variables_behind
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.solution import called_by
 from tf_cg_ops._src.ready_made.equations import ADVICE, Equations, Problem
@@ -75,11 +75,11 @@ def _not_trainable(read: Sequence[tf.Variable], user_function: Callable[..., Any
 
 
 def checked_options(
-    api: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
+    api: str, parameter: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
 ) -> dict[str, Any]:
     """The options of an implicit function; TypeError if one of them, or the function, has a wrong type."""
     if not callable(function):
-        raise not_a_function(api, function)
+        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(function)}.")
     if linear_solve is not None and not callable(linear_solve):
         raise TypeError(
             f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."

@@ -42,6 +42,7 @@ class Pullback:
             parts = tf.gradients(value, unknowns, u)
         for i, part in enumerate(parts):
             if part is None and not (self._equations.is_fixed_point and self._is_independent_of(i)):
+                self._equations.check_tapes()
                 raise ValueError(self._without_derivative(i))
         zeros = (tf.zeros_like(y) if part is None else None for y, part in zip(unknowns, parts, strict=True))
         dense = [slices.to_dense(part) if zero is None else zero for part, zero in zip(parts, zeros, strict=True)]

@@ -101,8 +101,8 @@ def straight_through(
 
     Raises:
       TypeError: `f` is not a function, `surrogate` is neither a name nor a function, `derivative` is not a function, or
-        `slope` is not a number. At the call: the first argument does not hold real numbers. When you compute a
-        gradient: the surrogate or the derivative does not return a Tensor of the dtype of `x`.
+        `slope` is not a number. At the call: the first argument does not hold floating-point numbers. When you
+        compute a gradient: the surrogate or the derivative does not return a Tensor of the dtype of `x`.
       ValueError: The name of the surrogate is unknown, `slope` is not positive and finite, or you passed two of a
         surrogate function, `derivative` and `slope`. At the call: the value does not have the shape of `x`. When you
         compute a gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
@@ -268,8 +268,8 @@ def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any
         first = x
     got = text.describe(first) if leaves else "no argument"
     raise TypeError(
-        f"{api}: the first argument of '{text.name_of(function)}' must hold real numbers, got {got}. Pass a Tensor or "
-        "Variable of a floating-point dtype."
+        f"{api}: the first argument of '{text.name_of(function)}' must hold floating-point numbers, got {got}. "
+        "Pass a Tensor or Variable of a floating-point dtype."
     )
 
 

@@ -58,6 +58,8 @@ class Unknowns:
                     f"{self._api}: {subject} the structure of y, with {text.count(len(self._shapes), 'Tensor')}, got "
                     f"{text.describe_type(values)}. {advice}"
                 ) from error
+        elif tf.nest.is_nested(values):
+            raise ValueError(f"{self._api}: {subject} one Tensor, like y, got {text.describe_type(values)}. {advice}")
         leaves = [values] if self._structure is None else tf.nest.flatten(values)
         tensors = [pytree.to_output(leaf) for leaf in leaves]
         for i, (tensor, shape) in enumerate(zip(tensors, self._static_shapes, strict=True)):

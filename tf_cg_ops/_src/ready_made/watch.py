@@ -150,12 +150,24 @@ def _watch(api: str, name: str, dy: Any, check_numerics: bool, print_it: bool, c
         # Last, so that the other options still show a gradient that fails the check.
         if check_numerics:
             with tf.control_dependencies(effects):
-                message = f"{api}: the gradient of {name!r} is not finite"
-                effects += [tf.debugging.check_numerics(part, message) for part in _real_parts(dense)]
+                effects += _check_numerics(api, name, dense)
     with tf.control_dependencies(effects):
         if isinstance(passed, tf.IndexedSlices):
             return tf.IndexedSlices(tf.identity(passed.values), passed.indices, passed.dense_shape)
         return tf.identity(passed)
+
+
+def _check_numerics(api: str, name: str, dy: tf.Tensor) -> list[Any]:
+    """Raises InvalidArgumentError if an element is not finite, in a graph by ops that it returns."""
+    if not tf.executing_eagerly():
+        message = f"{api}: the gradient of {name!r} must be finite"
+        return [tf.debugging.check_numerics(part, message) for part in _real_parts(dy)]
+    for part in _real_parts(dy):
+        if not tf.reduce_all(tf.math.is_finite(part)):
+            got = "nan" if tf.reduce_any(tf.math.is_nan(part)) else "infinity"
+            message = f"{api}: the gradient of {name!r} must be finite, got {got}."
+            raise tf.errors.InvalidArgumentError(None, None, message)
+    return []
 
 
 def _real_parts(values: tf.Tensor) -> list[tf.Tensor]:

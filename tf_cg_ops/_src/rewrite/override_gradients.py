@@ -49,8 +49,8 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
 
     A rule works like a gradient function for `tf.RegisterGradient`. It takes the op (with `op.inputs`, `op.outputs`,
     `op.get_attr` and `op.type`) and an upstream gradient for each output. It returns one gradient for each input, or a
-    list of them, with None for no gradient. `tf_cg_ops.rules` has ready-made rules. Second derivatives differentiate
-    the ops in the rule, where `op.outputs` have the gradient of the rule again.
+    list of them, with None for no gradient. `tf_cg_ops.rules` has ready-made rules. For second derivatives,
+    TensorFlow differentiates the ops in the rule. Through `op.outputs`, your rule is used again.
 
     Rules also apply inside called functions, loops and conditionals. A rule for one of these applies to it as a whole.
     The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops.
