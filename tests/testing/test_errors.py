@@ -90,7 +90,7 @@ def with_another_number_of_outputs():
         ({"function": print}, ValueError, NO_DERIVATIVE.format("print", "no tensor")),
         ({"function": noisy}, ValueError, ANOTHER_VALUE),
         ({"function": with_another_number_of_outputs()}, ValueError, ANOTHER_VALUE),
-        ({"function": None}, TypeError, NO_FUNCTION.format("f", "NoneType")),
+        ({"function": None}, TypeError, NO_FUNCTION.format("f", "a NoneType")),
         ({"like": X}, TypeError, NO_FUNCTION.format("like", "an ndarray")),
         ({"intended_gradient": X}, TypeError, NO_FUNCTION.format("intended_gradient", "an ndarray")),
         ({"args": X}, TypeError, NO_LIST),
