@@ -571,3 +571,16 @@ def test_steps_that_compute_the_same_have_one_fingerprint():
     spec, wording = tf.TensorSpec([4], tf.float64), without_gradient_function("scan")
     steps = [LoopStep(wording, step, [spec]) for _ in range(8)]
     assert len({step.fingerprint() for step in steps}) == 1
+
+
+@both
+def test_an_error_in_a_tf_scan_before_does_not_matter(wrap):
+    """TensorFlow leaves a variable scope behind that eager mode refuses to open."""
+
+    @tf.function
+    def fails(x):
+        return tf.scan(lambda carry, x: operator.getitem({}, "a bug"), x, 0.0)
+
+    with pytest.raises(KeyError, match="a bug"):
+        fails(X)
+    assert_equal(vjp(wrap(tf.sin), X), [np.sin(X), DY * np.cos(X)])

@@ -77,7 +77,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
 
 # Keeps the variables that tf.compat.v1.get_variable creates in eager mode.
-from tensorflow.python.ops.variable_scope import EagerVariableStore
+from tensorflow.python.ops.variable_scope import EagerVariableStore, get_variable_scope
 
 # Tells whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
@@ -245,6 +245,15 @@ def variable_accesses(accessed: list[Any]) -> Iterator[None]:
 def eager_variable_store() -> Any:
     """The store that keeps variables created in eager mode, for example by a template, or None."""
     return next((store for store in ops.get_collection(("__variable_store",)) if store._store_eager_variables), None)
+
+
+# A tf.scan in a graph sets a caching device, and leaves it set if its function raises an exception. In eager mode no
+# variable scope can be opened then, nor can the public method unset it.
+def eager_variable_scope() -> Any:
+    """The variable scope of eager mode, without a caching device, which eager mode does not have."""
+    scope = get_variable_scope()
+    scope._caching_device = None
+    return scope
 
 
 # In eager mode, ops read variables in C++, which only reports trainable ones (pywrap_tfe_src.cc).

@@ -125,7 +125,7 @@ class Traces:
         Without it, each eager call makes a new variable: a trace of `tf.function` puts variables into a store of
         graphs, where eager mode does not look for them.
         """
-        scope = tf.compat.v1.get_variable_scope()
+        scope = tf_internal.eager_variable_scope()
         with contextlib.ExitStack() as stack:
             if tf_internal.eager_variable_store() is None:  # Otherwise the user has a store for them.
                 stack.enter_context(self._variables.as_default())
