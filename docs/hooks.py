@@ -23,6 +23,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turns links to examples, which work on GitHub, into links to their pages."""
+    return re.sub(r"\]\(\.\./examples/(?:\w+/)?(\w+)\.(?:py|c)\)", r"](examples/\1.md)", markdown)
+
+
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Lets long names in tables break between words, and gives the support matrix classes for style.css."""
     html = re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)

@@ -123,7 +123,7 @@ def test_every_path_in_code_exists():
 def test_the_gallery_and_the_table_of_examples_have_every_example():
     programs = source_files("examples/*.py")
     gallery, table = ((ROOT / path).read_text() for path in ("docs/gallery.md", "examples/README.md"))
-    linked = set(re.findall(r"\(examples/(\w+)\.md\)", gallery))
+    linked = set(re.findall(r"\(\.\./examples/[\w/]*?(\w+)\.(?:py|c)\)", gallery))
     assert linked == {path.stem for path in source_files("examples/**/*.py", "examples/**/*.c")}
     assert {path.name for path in programs} <= set(re.findall(r"^\| \[`([\w.]+)`\]", table, re.MULTILINE))
     drawn = {path.stem for path in programs if f"{path.stem}.png" in path.read_text()}
