@@ -255,6 +255,17 @@ def test_vectorized_map():
         assert_close(found, map(tf.stack, zip(*examples, strict=True)))
 
 
+@pytest.mark.mode_table(feature="cg.scan, mapped xs", mode="vectorized_map", outcome="unsupported")
+def test_the_gradient_by_mapped_xs_is_not_vectorized():
+    """Nor does TensorFlow vectorize the gradient of its own tf.scan."""
+
+    def gradient(xs):
+        return vjp(lambda: cg.scan(lambda c, x: (c * x, None), tf.constant(DC), xs, checkpoint=None)[0], [xs], DC)
+
+    with pytest.raises(TypeError, match="variant"):
+        tf.vectorized_map(gradient, tf.constant(RNG.normal(size=[4, 10, 3])), fallback_to_while_loop=False)
+
+
 @pytest.mark.parametrize(
     "mode",
     [
