@@ -114,6 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         help="an .npz file with an array for each argument of the signature (default: random ones)",
     )
     audit.add_argument("--signature", metavar="NAME", help="the signature to run (default: serving_default)")
+    audit.add_argument(
+        "--intended",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        help="functions whose gradient differs on purpose, such as a straight-through estimator",
+    )
     audit.add_argument("--html", metavar="FILE", type=pathlib.Path, help="also write the table as a page")
 
     inspect = _add_command(

@@ -130,33 +130,35 @@ def _check(command: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    signatures = _signatures(options.path)
+    loaded = _load_with_signatures(options.path)
+    signatures = loaded.signatures
     name = options.signature or ("serving_default" if "serving_default" in signatures else next(iter(signatures)))
     if name not in signatures:
         raise ValueError(
             f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
             f"{text.quoted(sorted(signatures))}."
         )
-    inputs = options.inputs and _inputs.read_npz("audit", options.inputs, options.path)
+    inputs = options.inputs and _inputs.read_npz("audit", options.inputs, options.path, name)
     if inputs is not None and name not in inputs:
         raise ValueError(
             f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
         )
-    report = testing.audit(signatures[name], inputs and inputs[name], progress=_print_to_stderr)
+    like = dict.fromkeys(options.intended)
+    report = testing.audit(signatures[name], inputs and inputs[name], like=like, progress=_print_to_stderr)
     if options.html is not None:
         options.html.write_text(report.to_html(), encoding="utf-8")
     return _print_output("audit", str(report), "nothing was changed") or int(bool(report.wrong))
 
 
-def _signatures(path: pathlib.Path) -> Any:
-    """The signatures of a SavedModel; ValueError if it has none."""
+def _load_with_signatures(path: pathlib.Path) -> Any:
+    """Loads a SavedModel; ValueError if it has no signature. The signatures do not keep its variables alive."""
     loaded = tf.saved_model.load(str(path))
     if not loaded.signatures:
         raise ValueError(
             f"audit: '{path}' must have a signature, got none. Load it in Python, and pass one of its functions "
             "to tf_cg_ops.testing.audit."
         )
-    return loaded.signatures
+    return loaded
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -94,10 +94,13 @@ def _argument_names(proto: Any) -> dict[str, list[str]]:
     return names
 
 
-def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
-    """Inputs from an .npz file, by signature and argument. If there is only one signature, names can leave it out."""
+def read_npz(
+    api: str, file: pathlib.Path, model: pathlib.Path, default: str | None = None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Inputs from an .npz file, by signature and argument. Names can leave out the default, or the only signature."""
     signatures = list(_argument_names(_folder.read_saved_model(api, model)))
-    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if len(signatures) == 1 else "")
+    default = signatures[0] if len(signatures) == 1 else default
+    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if default else "")
 
     def wrong_file(got: str) -> ValueError:
         return ValueError(
@@ -116,8 +119,8 @@ def read_npz(api: str, file: pathlib.Path, model: pathlib.Path) -> dict[str, dic
     inputs: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays_by_name.items():
         signature, separator, argument = name.partition("/")
-        if not separator and len(signatures) == 1:
-            signature, argument = signatures[0], name
+        if not separator and default:
+            signature, argument = default, name
         elif not separator:
             raise wrong_file(f"an array named {name}")
         inputs.setdefault(signature, {})[argument] = array

@@ -20,8 +20,8 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
-from ._audit_check import OTHER_UPSTREAM, Findings, check
-from ._audit_record import API, PASSING, Place, Recording, custom_places
+from ._audit_check import Findings, InputCheck, check
+from ._audit_record import API, PASSING, RAISES, Place, Recording, custom_places, source_of
 from ._audit_report import AuditedGradient, AuditReport, Verdict
 
 # What changes the gradient on purpose.
@@ -36,8 +36,8 @@ _BY_DESIGN = {
 }
 # Files whose lines are not the user's.
 _FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
-# A solver stops at its tolerance, which numeric differentiation sees: relative errors up to this may come from there.
-_SOLVER_ERROR = 0.1
+# A solver stops at its tolerance, which numeric differentiation sees. So errors may be this many times the tolerance.
+_SOLVER_ERROR = 1000
 _SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum"])
 
 
@@ -63,10 +63,10 @@ def audit(
     >>> [(row.function, row.verdict, row.detail) for row in report.rows]
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
 
-    `f` runs once with its gradient. Each place in its graph with a gradient of its own (from this library, or from
-    `tf.custom_gradient`) gets a row: the numbers that arrived there in this run, and whether its gradient is the
-    vector-Jacobian product of what it computes. Places in called functions, loops, conditionals and recomputed
-    functions are found, too. Your model does not change: its variables keep their values.
+    `f` is traced, and runs once with its gradient. Each place in its graph with a gradient of its own (from this
+    library, or from `tf.custom_gradient`) gets a row: the numbers that arrived there in this run, and whether its
+    gradient is the vector-Jacobian product of what it computes. Places in called functions, loops, conditionals and
+    recomputed functions are found, too. Your model does not change: its variables keep their values.
 
     Args:
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
@@ -77,9 +77,8 @@ def audit(
         loss, and otherwise random numbers of either sign.
       like: What you intend, by the name of the function with the gradient: a function of the same inputs that has the
         intended gradient, or None if any gradient is intended.
-      max_elements: A larger input is not differentiated by element, but moved as a whole, in a random direction. Each
-        place is evaluated about `3 * max_elements` times at most, so with several inputs fewer elements are moved one
-        by one.
+      max_elements: How many elements of an input are moved one by one, if that is needed: where the gradient differs,
+        or where a random direction of all elements tells nothing, as at a kink.
       progress: Called with a line of text now and then, such as `print`.
 
     Returns:
@@ -88,15 +87,15 @@ def audit(
     Raises:
       TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not such a
         dict; `max_elements` is not an int.
-      ValueError: `max_elements` is not positive, a name in `like` is not in the model, `upstream` does not fit the
-        value of `f`, or the model has custom gradients and its value has none.
+      ValueError: `max_elements` is not positive, a name in `like` is not in the model, or its function returns another
+        shape; `upstream` does not fit the value of `f`; or the model has custom gradients and its value has none.
       MemoryError: The model needs more memory than there is.
       RuntimeError: You call it in a graph.
     """
     _check_arguments(f, args, like, max_elements)
     report_progress = progress or (lambda line: None)
     reported = time.monotonic()
-    f = _function_of(f)
+    model, f = f, _function_of(f)  # The model keeps its variables alive.
     name = text.name_of(f)
     if name in ("_UserObject", "_WrapperFunction", "restored_function_body"):
         name = "loaded model"  # The names are TensorFlow's.
@@ -108,7 +107,7 @@ def audit(
     with _explained(name):
         call = TracedCall(f, positional, keywords)
         total = sum(1 for _ in custom_places(call.graph))
-        report_progress(f"{total} places with a gradient of their own")
+        report_progress(f"{text.count(total, 'custom gradient')}")
         if not total:
             return AuditReport(name, [])
         recording = Recording(call.graph)
@@ -124,6 +123,7 @@ def audit(
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
+    del model
     return AuditReport(name, _with_first_nonfinite(rows))
 
 
@@ -142,7 +142,7 @@ def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
         )
     if any(function is not None and not callable(function) for function in like.values()):
         raise TypeError(f"{API}: the values of like must be functions or None, got {text.describe(like)}.")
-    if not isinstance(max_elements, int) or isinstance(max_elements, bool):
+    if not isinstance(max_elements, (int, np.integer)) or isinstance(max_elements, bool):
         raise TypeError(f"{API}: max_elements must be an int, got {text.describe(max_elements)}.")
     if max_elements < 1:
         raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
@@ -188,6 +188,12 @@ def _explained(name: str) -> Iterator[None]:
         raise MemoryError(
             f"{API}: '{name}' needs more memory than there is. Pass arguments of a smaller batch."
         ) from error
+    except AssertionError as error:
+        if "variables which have been deleted" not in str(error):
+            raise
+        raise ValueError(
+            f"{API}: the model of '{name}' must stay in memory. Assign tf.saved_model.load(...) to a variable first."
+        ) from error
     except TypeError as error:
         if "Binding inputs to tf.function failed" not in str(error):
             raise
@@ -225,16 +231,18 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
             f"{API}: '{name}' must return floating-point or complex numbers, which have gradients, got {dtypes}."
         )
     if given is not None:
-        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]
-        got, expected = [leaf.shape for leaf in leaves], [y.shape for y in outputs]
-        fits = len(got) == len(expected) and all(map(tf.TensorShape.is_compatible_with, got, expected))
+        leaves = [leaf if leaf is None else tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]
+        got, expected = [None if leaf is None else leaf.shape for leaf in leaves], [y.shape for y in outputs]
+        fits = len(got) == len(expected) and all(
+            g is None or g.is_compatible_with(e) for g, e in zip(got, expected, strict=True)
+        )
         if not fits:
             raise ValueError(
                 f"{API}: upstream must have the shapes of the value, {[s.as_list() for s in expected]}, got "
-                f"{[s.as_list() for s in got]}."
+                f"{[s if s is None else s.as_list() for s in got]}."
             )
-        pairs = zip(leaves, outputs, strict=True)
-        return [tf.cast(leaf, y.dtype) for leaf, y in pairs if tf_internal.is_trainable(y)]
+        pairs = [(dy, y) for dy, y in zip(leaves, outputs, strict=True) if tf_internal.is_trainable(y)]
+        return [tf.zeros_like(y) if dy is None else tf.cast(dy, y.dtype) for dy, y in pairs]
     if len(ys) == 1 and ys[0].shape.rank == 0:
         return [tf.ones_like(ys[0])]
     signs = [tf.random.stateless_uniform(tf.shape(y), [1, i], 0, 2, tf.int32) * 2 - 1 for i, y in enumerate(ys)]
@@ -266,11 +274,11 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         runs=place.count,
     )
     if not place.runs:
-        return dataclasses.replace(row, detail=place.reason or "no gradient arrives here")
-    found = [check(place, run, like.get(name), max_elements) for run in place.runs]
-    comparisons = [comparison for findings in found for comparison in findings.comparisons]
+        verdict: Verdict = "differs" if place.reason.startswith(RAISES) else "not checked"
+        return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
+    found = [check(name, place, run, like.get(name), max_elements) for run in place.runs]
     verdict, detail = _verdict(place, name, like, found)
-    last = found[-1]
+    inputs, last = [one for findings in found for one in findings.inputs], found[-1]
     return dataclasses.replace(
         row,
         verdict=verdict,
@@ -278,16 +286,17 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         value_norm=last.value_norm,
         upstream_norm=last.upstream_norm,
         gradient_norm=last.gradient_norm,
-        error=max((c.error / c.tolerance if c.tolerance else 0.0 for c in comparisons), default=0.0),
-        checked=sum(comparison.checked for comparison in comparisons),
-        together=sum(findings.together for findings in found),
-        size=sum(comparison.size for comparison in comparisons),
+        error=max((one.error for one in inputs), default=0.0),
+        checked=sum(one.checked for one in inputs),
+        together=sum(one.together for one in inputs),
+        size=sum(one.size for one in inputs),
     )
 
 
 def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
-    comparisons = [comparison for findings in found for comparison in findings.comparisons]
-    wrong = [comparison for comparison in comparisons if not comparison.passed]
+    inputs = [one for findings in found for one in findings.inputs]
+    by_state = {state: [one for one in inputs if one.state == state] for state in ("wrong", "own", "uncertain")}
+    missing = next((name for findings in found for name in findings.without_gradient), "")
     if place.api in PASSING:
         return "by design", place.reason
     if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
@@ -295,47 +304,53 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
         return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
     if place.reason:
         return "not checked", place.reason
-    uncertain = next((name for findings in found for name in findings.uncertain), "")
-    if not wrong and uncertain:
-        return "not checked", f"the numeric derivative by {uncertain} is uncertain: there may be a kink"
-    lost = next((name for findings in found for name in findings.lost), "")
-    if not wrong and lost:
-        return "not checked", f"the gradient by {lost} is as small as the rounding of its dtype"
-    missing = next((name for findings in found for name in findings.without_gradient), "")
-    if not comparisons:
+    if not inputs:
         reason = "its rule returns no gradient" if missing else "no input has a gradient"
-        return "not checked", reason if math.isfinite(found[-1].value_norm) else "its value is not finite"
-    if not wrong and missing:
-        return "right", f"The rule returns no gradient for {missing}, on which the value depends."
-    if any(findings.is_held for findings in found) and not wrong:
+        return "not checked", "its value is not finite" if math.isnan(found[-1].value_norm) else reason
+    if by_state["wrong"]:
+        return _wrong_verdict(place, name, like, by_state["wrong"])
+    if by_state["own"] and any(op.type == "StopGradient" for op in place.inside):
         return "by design", "a part of its value is constant by tf.stop_gradient"
-    if not wrong:
-        return "right", ""
+    if by_state["own"]:
+        return "not checked", (
+            "it equals TensorFlow's own gradient of these operations, but not numeric differentiation"
+        )
+    if by_state["uncertain"]:
+        unknown = by_state["uncertain"][0].name
+        return "not checked", f"the numeric derivative by {unknown} is uncertain: there may be a kink"
+    details = [findings.rounding for findings in found if findings.rounding][:1]
+    details += [f"The rule returns no gradient for {missing}, on which the value depends."] if missing else []
+    return "right", " ".join(details)
+
+
+def _wrong_verdict(
+    place: Place, name: str, like: Mapping[str, Any], wrong: Sequence[InputCheck]
+) -> tuple[Verdict, str]:
     if name in like and like[name] is None:
         return "by design", "like= says so"
-    scales = place.kind == "embed_gradient" and any(place.results[0] is tensor for tensor in place.inputs)
-    design = "the gradient is scaled or reversed" if scales else _BY_DESIGN.get(place.api)
-    if design and name not in like:
-        return "by design", design
-    if place.api in _SOLVERS and all(c.error <= _SOLVER_ERROR * abs(c.numeric) for c in wrong):
+    if name not in like:
+        passes = {source_of(t) for t in place.results} <= {source_of(t) for t in place.inputs}
+        design = "the gradient is scaled, reversed or clipped" if passes else _BY_DESIGN.get(place.api)
+        if design:
+            return "by design", design
+    if place.api in _SOLVERS and all(one.error <= _SOLVER_ERROR for one in wrong):
         return "not checked", "numeric differentiation sees where its solver stops"
-    hints = [c.problem or c.hint for c in wrong]
-    # What is uncertain was left out.
-    hint = next((h for h in hints if h and not h.startswith("The numeric derivative itself is uncertain")), "")
-    hint = hint.partition(" If you want that")[0]  # The advice is for check_gradient.
-    if hint.startswith("The function itself is not finite"):
-        return "not checked", "its value is not finite around these numbers"
-    if any(comparison.name.endswith(OTHER_UPSTREAM) for comparison in wrong) and not hint:
-        hint = "It is right for the upstream gradient of this run, and wrong for others."
-    worst = max(wrong, key=lambda comparison: comparison.error)
-    return "differs", hint or f"{worst.name}: got {worst.analytic:.6g}, expected {worst.numeric:.6g}."
+    # The rest of a hint is advice for check_gradient.
+    hint = next((one.detail for one in wrong if one.detail), "").partition(" If ")[0]
+    if hint.startswith("The numeric derivative is zero"):
+        hint += " Declare an intended gradient with like=."
+    return "differs", hint
 
 
 def _with_first_nonfinite(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:
-    """The rows, with a mark at the first place that made a finite upstream gradient infinite or nan."""
+    """The rows, with a mark where a finite upstream gradient first became infinite or nan."""
     marked = list(rows)
     for i, row in enumerate(rows):
-        if math.isfinite(row.upstream_norm) and not math.isfinite(row.gradient_norm):
+        if not math.isfinite(row.upstream_norm):
+            detail = "The upstream gradient is not finite: operations without a custom gradient made it so."
+            marked[i] = dataclasses.replace(row, detail=f"{detail} {row.detail}".rstrip())
+            break
+        if not math.isfinite(row.gradient_norm):
             marked[i] = dataclasses.replace(row, is_first_nonfinite=True)
             break
     return marked

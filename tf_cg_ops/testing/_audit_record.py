@@ -18,7 +18,10 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.traced_call import trace
 
+from ._report import in_one_line
+
 API = "audit"
+RAISES = "Computing its gradient fails:"
 _WORDING = without_gradient_function(API)
 # Their gradients only recompute the function. Without them, what is inside gets an upstream gradient of its own.
 _RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute"])
@@ -54,7 +57,8 @@ class Place:
       boundary: What else these ops read.
       siblings: Tensors that are an input once more, and which one.
       reached: The inputs that the results depend on.
-      dtypes: The dtypes of floating-point and complex numbers that it computes in.
+      originals: For inputs of `new_op` that the ops inside compute, their tensor in the graph of `op`.
+      rounded: The dtypes of residuals that the rule reads, if they cannot be computed again in double precision.
       payload: What is recorded, tensors of the new graph: the inputs of `new_op`, then the boundary.
       handles: The handle of a variable for each position of the payload that has one.
       reason: Why the place cannot be checked; empty if it can.
@@ -73,7 +77,8 @@ class Place:
     boundary: list[Any] = dataclasses.field(default_factory=list)
     siblings: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     reached: set[Any] = dataclasses.field(default_factory=set)
-    dtypes: set[tf.DType] = dataclasses.field(default_factory=set)
+    originals: dict[int, Any] = dataclasses.field(default_factory=dict)
+    rounded: set[tf.DType] = dataclasses.field(default_factory=set)
     payload: list[Any] = dataclasses.field(default_factory=list)
     handles: dict[int, Any] = dataclasses.field(default_factory=dict)
     reason: str = ""
@@ -145,11 +150,9 @@ class Recording:
             return inputs  # What is not finite is to be found, and not to end the run.
         if not is_place(op):
             return None
-        kind = "tf.custom_gradient"
-        if op.type in ("Identity", "IdentityN") and tf_internal.find_gradient_function(op) is None:
-            reason = "its gradient was not saved"
-            self.places.append(Place(op, op, kind, list(op.inputs), [], reason=reason))
-            return inputs
+        reason = _reason_without_rule(op)
+        if reason:
+            return self._without_rule(op, inputs, reason)
         places: list[Place] = []
 
         def note_what_leaves(*gradients: Any) -> list[Any]:
@@ -160,11 +163,15 @@ class Recording:
 
         # One by one: a probe of several would pass zeros to those that have no gradient.
         inputs = [_probed([tensor], note_what_leaves)[0] for tensor in inputs]
-        outputs: Sequence[Any] | None = copy_with_python_gradient(_WORDING, copy, op, inputs, is_differentiated=False)
+        try:
+            outputs: Sequence[Any] | None = copy_with_python_gradient(
+                _WORDING, copy, op, inputs, is_differentiated=False
+            )
+        except Exception as error:  # The user's gradient function raised it, and the row says so.
+            return self._without_rule(op, inputs, f"{RAISES} {in_one_line(error)}.")
         if outputs is None:
             outputs = copy.copy_op(op, inputs)
-            kind = "embed_gradient" if op.type == "CustomGradientEmbed" else "custom_gradient"
-        place = _place(op, outputs[0].op, kind)
+        place = _place(op, outputs[0].op, copy)
         places.append(place)
         _find_inside(place)
         self.places.append(place)
@@ -179,6 +186,12 @@ class Recording:
             return self._after(place, functools.partial(self._note, place, len(dys)), dys, recorded)
 
         return _probed(outputs, note_what_arrives)
+
+    def _without_rule(self, op: Any, inputs: list[tf.Tensor], reason: str) -> list[tf.Tensor]:
+        """Adds a place whose gradient cannot be computed, and returns its outputs, without this gradient."""
+        results = list(op.inputs[: len(op.outputs)])
+        self.places.append(Place(op, op, _kind(op), results, [], reason=reason))
+        return inputs[: len(op.outputs)]
 
     def _after(
         self, place: Place, note: Callable[..., list[np.ndarray]], gradients: Sequence[Any], others: Sequence[Any]
@@ -227,18 +240,37 @@ def _numbers(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def _place(op: Any, new_op: Any, kind: str) -> Place:
+def _kind(op: Any) -> str:
+    kinds = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
+    return kinds.get(op.type, "tf.custom_gradient")
+
+
+def _reason_without_rule(op: Any) -> str:
+    """Why an op has no gradient function that could be called; empty if it has one."""
+    if _kind(op) == "custom_gradient":
+        error = rule_op.error(op).rstrip(".")
+        return f"{RAISES} {error.rpartition(' is not there, because ')[2]}" if error else ""
+    is_foreign = _kind(op) == "tf.custom_gradient"
+    return "its gradient was not saved" if is_foreign and tf_internal.find_gradient_function(op) is None else ""
+
+
+def _place(op: Any, new_op: Any, copy: GraphCopy) -> Place:
+    tensors, kind = list(op.inputs), _kind(op)
     if kind == "embed_gradient":
-        num_pairs = op.get_attr("N")
-        return Place(op, new_op, kind, list(op.inputs[:1]), list(op.inputs[1 + num_pairs :]))
-    if kind == "custom_gradient":
+        results, inputs = tensors[:1], tensors[1 + op.get_attr("N") :]
+    elif kind == "custom_gradient":
         results, inputs, _ = rule_op.parts_of_inputs(op)
-        return Place(op, new_op, kind, results, inputs, reason=rule_op.error(op).rstrip("."))
-    # The op holds the results and then the arguments. The results have no gradient.
-    first = tf_internal.num_results_of_python_gradient(op)
-    if first is None:
-        first = min(new_op.get_attr("differentiated_inputs"), default=len(op.inputs))
-    return Place(op, new_op, kind, list(op.inputs[:first]), list(op.inputs[first:]))
+    else:
+        # The op holds the results and then the arguments. The results have no gradient.
+        first = tf_internal.num_results_of_python_gradient(op)
+        if first is None:
+            first = min(new_op.get_attr("differentiated_inputs"), default=len(tensors))
+        results, inputs = tensors[:first], tensors[first:]
+        # The copy has them twice, and then the residuals.
+        tensors += [*tensors, *(copy.original_of(t) for t in new_op.inputs[2 * len(tensors) :])]
+    place = Place(op, new_op, kind, results, inputs)
+    place.originals = {i: t for i, t in enumerate(tensors) if t is not None}
+    return place
 
 
 def source_of(tensor: Any) -> tuple[int, tf.DType]:
@@ -275,39 +307,31 @@ def _is_cast(op: Any) -> bool:
 
 
 def _find_inside(place: Place) -> None:
-    """Finds what computes the results from the inputs."""
-    sources = {source_of(t) for t in place.inputs}
+    """Finds what computes the results, and the residuals that the rule reads, from the inputs."""
     place.siblings = [(t, source_of(t)) for t in place.inputs]
-    siblings = {id(t) for t in place.inputs}
-    ancestors: dict[int, Any] = {}
-    waiting = list(place.results)
-    while waiting:
-        tensor = waiting.pop()
-        source = source_of(tensor)
-        if source in sources:
-            place.reached.add(source)
-            if id(tensor) not in siblings:
-                siblings.add(id(tensor))
-                place.siblings.append((tensor, source))
-        elif id(tensor.op) not in ancestors:
-            ancestors[id(tensor.op)] = tensor.op
-            waiting += tensor.op.inputs
-    reached = set(siblings)
-    for op in place.op.graph.get_operations() if ancestors else []:
-        if id(op) in ancestors and any(id(t) in reached for t in op.inputs):
-            place.inside.append(op)
-            # Integers and bools have no derivative: they stay as they were in the run, so no kink is crossed.
-            reached |= {
-                id(t) for t in op.outputs if tf_internal.is_trainable(t) or t.dtype in (tf.variant, tf.resource)
-            }
-    known = set(reached)
-    for tensor in [*(t for op in place.inside for t in op.inputs), *place.results]:
-        if id(tensor) not in known:
-            known.add(id(tensor))
-            place.boundary.append(tensor)
-    place.dtypes = {t.dtype.base_dtype for t in [*place.results, *_all_outputs(place.inside)]}
-    place.dtypes = {dtype for dtype in place.dtypes if dtype.is_floating or dtype.is_complex}
+    moved = {id(t) for t in place.inputs}
+    place.inside, place.reached = _ops_that_move(place, place.results, moved)
     place.reason = place.reason or _reason(place.inside)
+    residuals = list(place.originals.values())
+    of_residuals = set(moved)
+    more, sources = _ops_that_move(place, residuals, of_residuals)
+    if _reason(more):
+        place.rounded = {t.dtype.base_dtype for t in residuals if sources and id(t) not in moved}
+    else:
+        moved = of_residuals
+        place.inside += more
+    place.originals = {i: t for i, t in place.originals.items() if id(t) in moved}
+    known, waiting = set(moved), [*(t for op in place.inside for t in op.inputs), *place.results]
+    while waiting:
+        tensor = waiting.pop(0)
+        if id(tensor) in known:
+            continue
+        known.add(id(tensor))
+        if tensor.dtype == tf.variant and tensor.op.type != "Placeholder":  # A list that begins here.
+            place.inside.append(tensor.op)
+            waiting += tensor.op.inputs
+        elif tensor.op.type != "Const":
+            place.boundary.append(tensor)
     if place.api in _RECOMPUTING:
         place.reason = place.reason or "it recomputes the gradients of what is inside, which has rows of its own"
     elif place.api.startswith("linear."):
@@ -316,15 +340,32 @@ def _find_inside(place: Place) -> None:
         place.reason = "its value is not computed from its x in the graph"
 
 
-def _all_outputs(ops: Sequence[Any]) -> Iterator[Any]:
-    for op in ops:
-        yield from op.outputs
-        if op.type in control_flow.TYPES:
-            for function in control_flow.functions_of(op):
-                yield from _all_outputs(function.get_operations())
+def _ops_that_move(place: Place, ends: Sequence[Any], moved: set[int]) -> tuple[list[Any], set[Any]]:
+    """The ops between the inputs and these tensors, in order, and the inputs found. Adds their outputs to `moved`."""
+    sources, found = {source for _, source in place.siblings}, set()
+    ancestors: dict[int, Any] = {}
+    waiting = list(ends)
+    while waiting:
+        tensor = waiting.pop()
+        source = source_of(tensor)
+        if source in sources:
+            found.add(source)
+            if id(tensor) not in moved:
+                moved.add(id(tensor))
+                place.siblings.append((tensor, source))
+        elif id(tensor.op) not in ancestors:
+            ancestors[id(tensor.op)] = tensor.op
+            waiting += tensor.op.inputs
+    ops = []
+    for op in place.op.graph.get_operations() if ancestors else []:
+        if id(op) in ancestors and any(id(t) in moved for t in op.inputs):
+            ops.append(op)
+            if op.type not in control_flow.READ_SHAPES:
+                moved |= {id(t) for t in op.outputs}
+    return ops, found
 
 
-_READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
+READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
 
 
 def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
@@ -335,7 +376,7 @@ def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
                 reason = _reason(function.get_operations(), in_loop or op.type not in control_flow.CALLS)
                 if reason:
                     return reason
-        elif any(t.dtype == tf.resource for t in op.inputs) and op.type not in _READS:
+        elif any(t.dtype == tf.resource for t in op.inputs) and op.type not in READS:
             return f"its op '{op.name}' writes a variable or reads a table"
         elif "PyFunc" in op.type:
             return "it calls Python code, which only runs in the dtypes of the model"

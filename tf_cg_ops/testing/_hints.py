@@ -31,7 +31,7 @@ def hint_from_numbers(reference: Reference, others: Sequence[Reference], gradien
         return "The gradient is not finite."
     if not np.all(np.isfinite(expected)):
         return "The function itself is not finite near this argument. Pass other numbers."
-    if not np.any(actual):
+    if not np.any(gradient):
         return "The gradient is zero everywhere."
     is_zero = expected == 0
     if np.any(is_zero & (actual != 0)) and np.all(is_zero | (reference.estimate.error > 0.01 * np.abs(expected))):
@@ -41,6 +41,7 @@ def hint_from_numbers(reference: Reference, others: Sequence[Reference], gradien
         )
     for other in others:
         same_shape = other is not reference and other.shape == reference.shape
+        same_shape &= np.array_equal(other.elements, reference.elements)
         if same_shape and _is_close(actual, other.estimate.value) and np.any(other.estimate.value):
             return f"It equals the gradient with respect to '{other.name}'. Are the gradients in the right order?"
     errors, uncertainty = np.abs(actual - expected), reference.estimate.error
@@ -104,7 +105,7 @@ def hint_from_upstreams(
     uniform = NumericDerivatives(intended, ones).partial_derivatives(argument, reference.elements)
     if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(ones), uniform.value):
         return "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
-    if len(upstream) == 1 and upstream[0].size == actual.size and reference.direction is None:
+    if len(upstream) == 1 and upstream[0].size == actual.size == np.prod(reference.shape):
         directions = [np.zeros_like(x) for x in function.values]
         directions[argument] = upstream[0].reshape(reference.shape).astype(function.values[argument].dtype)
         if _is_close(directional_derivatives(intended, directions)[0].value, actual):

@@ -8,9 +8,6 @@ from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.ready_made.equations import Equations
 from tf_cg_ops._src.rewrite import control_flow
 
-# Ops that only read the shape and dtype of a tensor.
-_READ_SHAPES = frozenset(["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
-
 
 class Pullback:
     """The derivatives at `y` of the residual `r`; for a fixed point, `r` is the function minus `y`."""
@@ -74,7 +71,7 @@ class Pullback:
         """Whether the function never reads this unknown, as in the first equation of the Gauss-Seidel method."""
         if self._tape is None:
             uses = control_flow.uses_of(self._in_this_graph()[1][i])
-            return all(op.type in _READ_SHAPES for op, _ in uses)
+            return all(op.type in control_flow.READ_SHAPES for op, _ in uses)
         moved = list(self._unknowns)
         moved[i] += tf.cast(0.01 * tf.abs(moved[i]) + 0.001, moved[i].dtype)
         return bool(tf.reduce_all(self._equations.value_at(moved, self._inputs) == self._value))

@@ -13,6 +13,9 @@ from tf_cg_ops._src.core.calls import CALLS, CONDITIONALS, LOOPS, TYPES
 # Copies the graph of a function into the default graph, for these inputs, and returns its outputs: `GraphCopy.call`.
 Call = Callable[[Any, Sequence[Any]], list[Any]]
 
+# Ops that only read the shape and dtype of a tensor.
+READ_SHAPES = frozenset(["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
+
 TYPES_OF_TENSORFLOW_1 = frozenset(["Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"])
 
 

@@ -36,6 +36,8 @@ class GraphCopy:
     ) -> None:
         # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
+        # The other way round.
+        self._originals = {id(new): old for old, new in self._values.values()}
         self._operations: dict[int, tuple[Any, list[Any]]] = {}
         self.replace = replace
         self.pure = pure
@@ -66,6 +68,10 @@ class GraphCopy:
 
     def __contains__(self, tensor: Any) -> bool:
         return id(tensor) in self._values or (self._around is not None and tensor in self._around)
+
+    def original_of(self, tensor: Any) -> Any:
+        """The tensor of the old graph that this one is a copy of, or None."""
+        return self._originals.get(id(tensor))
 
     def tensors(self, tensors: Sequence[Any]) -> list[Any]:
         """Copies what computes these tensors."""
@@ -111,6 +117,7 @@ class GraphCopy:
         for old, new in zip(op.outputs, outputs, strict=True):
             if old not in self:
                 self._values[id(old)] = (old, new)
+                self._originals.setdefault(id(new), old)
         new_operations = {id(new.op): new.op for new in outputs if not isinstance(new, tf_internal.EagerTensor)}
         # copy_op has already noted an op without outputs.
         self._operations.setdefault(id(op), (op, list(new_operations.values())))
@@ -123,9 +130,10 @@ class GraphCopy:
             raise _control_flow_of_tensorflow_1(op)
         graph = tf.compat.v1.get_default_graph()
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
-        for called in calls.functions_in(attributes.values()):
-            if tf_internal.find_function(graph, called.name) is None:
-                function = tf_internal.find_function(op.graph, called.name)
+        # TensorFlow 1 made ops whose type is the name of a function, as tf.nn.ctc_loss still does.
+        for name in [op.type, *(called.name for called in calls.functions_in(attributes.values()))]:
+            function = tf_internal.find_function(op.graph, name)
+            if function is not None and tf_internal.find_function(graph, name) is None:
                 tf_internal.add_function(graph, function)
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))

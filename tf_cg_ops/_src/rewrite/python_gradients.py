@@ -35,7 +35,7 @@ def copy_with_python_gradient(
                 f"{g.shape}. Sum over what was broadcast, broadcast over what was summed."
             )
     captures = [(inside, outside) for outside, inside in graph.captures if inside.op.type == "Placeholder"]
-    values = [(inside, _copied(copy, op.graph, outside)) for inside, outside in captures]
+    values = [(inside, _copied(wording, copy, op, outside)) for inside, outside in captures]
 
     def backward(dys: Sequence[Any]) -> list[Any]:
         again = GraphCopy([*values, *zip(upstream, dys, strict=True)], copy.replace if is_differentiated else None)
@@ -45,16 +45,26 @@ def copy_with_python_gradient(
     return attach(wording, op.name, inputs, inputs, backward, saved_orders=None if is_differentiated else 1)
 
 
-def _copied(copy: GraphCopy, graph: Any, tensor: Any) -> Any:
-    """The copy of a tensor that the gradient of an op in this graph reads."""
+def _copied(wording: Wording, copy: GraphCopy, op: Any, tensor: Any) -> Any:
+    """The copy of a tensor that the gradient of this op reads."""
     if isinstance(tensor, tf_internal.EagerTensor):
         return tensor
+    graph = op.graph
     if tensor not in copy and tensor.graph is not graph:
         # The tensor is from outside, so look for the tensor of this graph that captures it.
         captured = [inside for outside, inside in graph.captures if outside is tensor]
         if captured:
             return copy[captured[0]]
         if not any(tensor.graph is around for around in copy.graphs_around(graph)):
+            here = tf.compat.v1.get_default_graph()
+            while here is not None and here is not tensor.graph:
+                here = getattr(here, "outer_graph", None)
+            if here is None:
+                name = tf_internal.name_of_python_gradient(op) or op.name
+                raise ValueError(
+                    f"{wording.api}: the gradient of '{name}' must only read tensors that are saved with it, got "
+                    f"'{tensor.name}' of its loop or branch. Repair the model with tf_cg_ops.saved_model.adopt."
+                )
             return tensor  # It is outside of everything that is copied.
     return copy.tensors([tensor])[0]
 
