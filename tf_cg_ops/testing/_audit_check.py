@@ -321,7 +321,7 @@ class _Checker:
         index = [int(k) for k in np.unravel_index(wrong[worst], gradient.shape)]
         detail = f"{name}{f' at {index}' if index else ''}: {_got(gradient[tuple(index)], numeric[worst])}"
         if count > 1:
-            detail += f" So it is in {count:,} of {gradient.size:,} elements."
+            detail += f" {count:,} of {gradient.size:,} elements differ."
         hint = ""
         if np.any(self._differ(gradient.ravel()[sample], expected)):
             hint = self._hint(i, sample, expected)
