@@ -143,8 +143,10 @@ def _worse(first: InputCheck, other: InputCheck) -> InputCheck:
     """The finding for the upstream gradient of the run, unless the one for a random upstream gradient is worse."""
     if _STATES.index(other.state) <= _STATES.index(first.state):
         return first
-    is_new = other.state == "wrong" and first.state == "right"
-    return dataclasses.replace(other, detail=OTHERS_ARE_WRONG if is_new else other.detail)
+    has_hint = not other.detail.startswith(other.name)
+    if other.state == "wrong" and first.state == "right" and not has_hint:
+        return dataclasses.replace(other, detail=OTHERS_ARE_WRONG)
+    return other
 
 
 def _rounding(place: Place, recorded: Arrays, exact: Arrays) -> str:
@@ -219,19 +221,23 @@ class _Checker:
             own = None
         failure = None
         for direction, step in self._directions(i):
+            if not np.any(direction):
+                continue
             slope = self._slope(i, direction, step)
             terms = max(_norm([gradient * direction]), 0.0 if own is None else _norm([own * direction]))
             if not slope.is_known(terms):
                 continue
             allowed = self._rtol * max(terms, abs(slope.value)) + slope.noise
-            if own is not None and abs(_along(own, direction) - slope.value) <= allowed:
-                return self._against_own(i, own)
             got = _along(gradient, direction)
             error = abs(got - slope.value) / allowed if allowed else 0.0
+            detail = f"{name}, along a random direction: {_got(got, slope.value)}"
+            wrong = InputCheck(name, "wrong", size, together=size, error=error, detail=detail)
+            if own is not None and abs(_along(own, direction) - slope.value) <= allowed:
+                is_wrong = abs(got - slope.value) > allowed + slope.bend
+                return self._against_own(i, own, wrong if is_wrong else None)
             if error <= 1:
                 return InputCheck(name, "right", size, together=size, error=error)
-            detail = f"{name}, along a random direction: {_got(got, slope.value)}"
-            failure = failure or InputCheck(name, "wrong", size, together=size, error=error, detail=detail)
+            failure = failure or wrong
         if own is not None and np.any(own) and not np.any(self._differ(gradient, own)):
             return InputCheck(name, "own", size)
         elements = self._numbers.choose_elements(size, self._max_elements)
@@ -243,8 +249,11 @@ class _Checker:
             return InputCheck(name, "right", size, checked=elements.size)
         return failure or InputCheck(name, "uncertain", size)
 
-    def _against_own(self, i: int, own: np.ndarray) -> InputCheck:
-        """Compares all elements with TensorFlow's own gradient, and those that differ with the numeric derivative."""
+    def _against_own(self, i: int, own: np.ndarray, failure: InputCheck | None) -> InputCheck:
+        """Compares all elements with TensorFlow's own gradient, and those that differ with the numeric derivative.
+
+        If none of these derivatives is known, `failure` counts: what was found along the direction.
+        """
         gradient, name, size = self._gradients[i], self._function.names[i], self._gradients[i].size
         differ = np.flatnonzero(self._differ(gradient, own))
         if not differ.size:
@@ -256,6 +265,8 @@ class _Checker:
         if np.any(is_wrong):
             sample = self._numbers.choose_elements(size, self._max_elements)
             return self._wrong(i, worst[is_wrong], numeric[is_wrong], sample, own.ravel()[sample], differ.size)
+        if failure:
+            return failure
         checked = size - differ.size + worst.size  # The others are at a kink.
         return InputCheck(name, "right" if checked else "uncertain", size, checked=checked)
 
