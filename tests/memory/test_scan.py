@@ -454,7 +454,7 @@ ERRORS = {
     "not a pair": (
         (lambda c, x: c, 0.0, ONES),
         TypeError,
-        r"'<lambda>' must return a pair \(carry, y\), got a SymbolicTensor\. .* in tf\.scan the function returns the carry alone",
+        r"'<lambda>' must return a pair \(carry, y\), got a SymbolicTensor\. .* In tf\.scan, unlike here, the function returns only the carry",
     ),
     "init": (
         (keep, {"a": object()}, ONES),
