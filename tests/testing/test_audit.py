@@ -717,11 +717,27 @@ def log_determinant(factor):
     return of_covariance
 
 
+def gelu(factor):
+    """Its constants are rounded in bfloat16."""
+
+    def approximate(x):
+        t = tf.tanh(0.7978845608 * (x + 0.044715 * x**3))
+
+        def grad_fn(dy):
+            slope = 0.7978845608 * (1 + 3 * 0.044715 * x**2)
+            return factor * dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * slope)
+
+        return 0.5 * x * (1 + t), grad_fn
+
+    return approximate
+
+
 COVARIANCES = np.cov(np.random.default_rng(3).normal(size=(6, 40)))[None] + np.eye(6)
 HARD = {
     "kinks everywhere": (relu_layer, tf.float32, (50, 300), 1.0),
     "comparisons": (bisection, tf.float32, (5,), None),
     "half precision": (logsumexp, tf.bfloat16, (8, 1000), 1.0),
+    "rounded constants": (gelu, tf.bfloat16, (8, 100), 1.0),
     "a loss in float32": (loss_in_float32, tf.bfloat16, (8, 1000), 1.0),
     "infinite values": (masked, tf.float32, (4, 6), 1.0),
     "saturated": (attention, tf.float32, (5, 4), 5.0),

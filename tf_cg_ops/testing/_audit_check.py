@@ -28,6 +28,8 @@ _PRECISION: dict[tf.DType, tuple[float, float, float]] = {
     tf.half: (3e-2, 0.1, 1e-3),
     tf.bfloat16: (6e-2, 0.1, 8e-3),
 }
+# The relative tolerance if constants, such as 0.1, were rounded to these dtypes.
+_ROUNDED_CONSTANTS = {tf.half: 3e-3, tf.bfloat16: 3e-2}
 # Roundings of the value that may show in its changes.
 _ROUNDINGS = 64
 # How far the slopes on both sides may differ. More shows a kink.
@@ -202,7 +204,8 @@ class _Checker:
         self._gradients = function.rule(upstream)
         self._own = _own_gradients(intended, replay.finite, upstream)
         _, self._step, rounding = _precision(replay.low_in_value)
-        self._rtol = _precision(replay.low_in_value | replay.low_in_rule)[0]
+        rounded = (_ROUNDED_CONSTANTS[dtype] for dtype in replay.rounded_constants)
+        self._rtol = max([_precision(replay.low_in_value | replay.low_in_rule)[0], *rounded])
         self._function = function
         self._intended = dataclasses.replace(intended, step=None if self._step < 1e-3 else self._step)
         self._center = intended.outputs(intended.values)

@@ -44,6 +44,7 @@ class Replay:
       finite: For each, where it is finite. Other elements, such as the -inf of a mask, stay as they are.
       results: The values of the place in the run that have gradients.
       without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
+      rounded_constants: The dtypes of constants that were rounded to half precision, such as 0.1.
       low_in_value, low_in_rule: The lower dtypes that the copies compute in, because an op or a residual has no other.
     """
 
@@ -63,6 +64,7 @@ class Replay:
         self.without_gradient: list[str] = []
         self.low_in_value: set[tf.DType] = set()
         self.low_in_rule = set(place.rounded) & set(_DOUBLE)
+        self.rounded_constants: set[tf.DType] = set()
         self._set_values()
 
     def _set_values(self) -> None:
@@ -184,7 +186,7 @@ class Replay:
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
             if inputs and id(inputs[0]) in reads:
                 return [read_of(op, reads[id(inputs[0])], inputs[1:])]
-            return _in_double_precision(self.low_in_value, copy, op, inputs)
+            return _in_double_precision(self.low_in_value, self.rounded_constants, copy, op, inputs)
 
         return GraphCopy(stand_ins, replace, pure=True)
 
@@ -203,7 +205,8 @@ class Replay:
         zeros = [_in_double(tf.zeros_like(self._payload[i])) for i in self._float_outputs[len(dys) :]]
         stand_ins: list[tuple[Any, Any]] = list(zip(graph.inputs, [*numbers, *dys, *zeros], strict=False))
         stand_ins += [(inside, _in_double(outside)) for outside, inside in graph.captures]
-        again = GraphCopy(stand_ins, functools.partial(_in_double_precision, self.low_in_rule), pure=True)
+        in_double_precision = functools.partial(_in_double_precision, self.low_in_rule, self.rounded_constants)
+        again = GraphCopy(stand_ins, in_double_precision, pure=True)
         return [_in_double(t) for t in again.tensors(graph.outputs)]
 
     def function(self, upstream: Arrays) -> PlaceFunction:
@@ -250,14 +253,20 @@ class Replay:
         return lambda tensors: (call_in(dtypes, tensors), [])
 
 
-def _in_double_precision(low: set[tf.DType], copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+def _in_double_precision(
+    low: set[tf.DType], rounded_constants: set[tf.DType], copy: GraphCopy, op: Any, inputs: list[Any]
+) -> Sequence[Any] | None:
     """The outputs of an op in double precision, or in its own if it has no other, which is added to `low`."""
     if is_place(op):
         return [_in_double(t) for t in inputs[: len(op.outputs)]]  # Its value.
     if op.type in control_flow.TYPES:
         return None
     if op.type == "Const":
-        return [_in_double(tf.constant(tf.make_ndarray(op.get_attr("value"))))]
+        value, dtype = tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype
+        # Numbers such as 0.5 and 3 are exact.
+        if dtype in (tf.half, tf.bfloat16) and np.any((64 * value.astype(np.float64)) % 1):
+            rounded_constants.add(dtype)
+        return [_in_double(tf.constant(value))]
     if re.fullmatch("FusedBatchNorm(Grad)?(V2|V3)?", op.type):
         return _batch_norm(op, inputs)
     new = _DoubleOp(op)
