@@ -195,7 +195,7 @@ ERRORS = {
         r"must return one bool, whether there is a next step, got a Tensor of shape \(3,\)\. Reduce it",
     ),
     "dtype": (
-        (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, 1.0), 3),
+        (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, tf.constant(1.0)), 3),
         TypeError,
         r"must keep the dtype of loop_vars\[1\], float32, got float16",
     ),
@@ -208,6 +208,27 @@ def test_errors(case):
     arguments, error, message = ERRORS[case]
     with pytest.raises(error, match=f"while_loop: .*{message}"):
         cg.while_loop(*arguments)
+
+
+def test_a_python_float_takes_the_dtype_that_the_steps_need():
+    x = tf.constant(1.25, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, none = cg.while_loop(lambda y, _: y < 0.2 * x, lambda y, _: (y * x, None), (0.1, None), 50)
+    power = 5  # 0.1 * 1.25**4 = 0.244 < 0.25 < 0.305 = 0.1 * 1.25**5
+    assert none is None
+    np.testing.assert_allclose(y, 0.1 * 1.25**power, rtol=1e-14)
+    expected = 3.0 * 0.1 * power * 1.25 ** (power - 1)
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(3.0, tf.float64)), expected, rtol=1e-14)
+
+
+def test_functions_run_eagerly():
+    tf.config.run_functions_eagerly(True)
+    try:
+        (y,) = cg.while_loop(lambda y: y < 100.0, lambda y: (y * y,), (tf.constant(3.0),), 50)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert y == 6561.0
 
 
 def test_no_iterations_at_all():
