@@ -139,6 +139,36 @@ def test_vectorized_map_and_jacobians(mode):
     np.testing.assert_allclose(tape.batch_jacobian(ys, xs), expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "around", "map_fn"), [(None, True, False), ("sqrt", True, True), (2, False, True)]
+)
+def test_members_of_a_map_can_have_different_numbers_of_steps(checkpoint, around, map_fn):
+    xs = tf.constant([[1.5, 0.5], [3.0, 0.1], [200.0, 7.0]], tf.float64)
+    dys = tf.constant([[1.0, -10.0], [3.0, 5.0], [-2.0, 7.0]], tf.float64)
+    vectorized = lambda function, elements: tf.vectorized_map(function, elements)  # noqa: E731
+    mapped = (lambda f, x: tf.map_fn(f, x, fn_output_signature=tf.float64)) if map_fn else vectorized
+
+    def run(x):
+        return cg.while_loop(lambda y: tf.reduce_max(y) < 100.0, lambda y: (y * y,), (x,), 9, checkpoint=checkpoint)[0]
+
+    def gradient(function, x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    def gradients(mapped):
+        if around:
+            return gradient(lambda xs: mapped(run, xs), xs, dys)
+        return mapped(lambda pair: gradient(run, *pair), (xs, dys))
+
+    powers = np.array([[16.0], [8.0], [1.0]])  # 1.5**16 = 657, 3**8 = 6561
+    np.testing.assert_allclose(gradients(mapped), dys * powers * xs.numpy() ** (powers - 1), rtol=1e-12)
+    if map_fn:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            gradients(vectorized)
+
+
 @pytest.mark.mode_table(feature="cg.while_loop", mode="tf1")
 def test_a_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
