@@ -65,6 +65,8 @@ def custom_gradient(
 
     - Return `None` for an argument that has no gradient. You can leave out the last entries if their arguments hold no
       Tensor, such as `training=True`.
+    - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`: TensorFlow does
+      not keep the order of keyword arguments.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
     - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else that does not fit
       is an error.
