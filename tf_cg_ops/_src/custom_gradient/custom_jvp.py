@@ -163,6 +163,13 @@ class CustomJvp(CustomGradient):
         self._rule = rule
         return rule
 
+    def defjvps(self, *rules: Any) -> None:
+        """Raises TypeError, because JAX's function of this name takes one rule for each argument."""
+        raise TypeError(
+            f"{_API}: '{text.name_of(self)}' takes one rule for all arguments, unlike the defjvps of JAX. Write "
+            f"@{self._variable}.defjvp above rule(primals, tangents), which returns the value and the sum of the parts."
+        )
+
     def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self._rule is None:
             name = text.name_of(function)

@@ -244,6 +244,10 @@ class CustomGradient:
         """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
+    def __copy__(self) -> CustomGradient:
+        """Returns itself, like a function."""
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomGradient:
         """Returns itself, like a function."""
         return self

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -18,6 +18,11 @@ _API = "scan"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    _API,
+    "Write scan(f, init, xs), in the order of jax.lax.scan: init is the initializer of tf.scan, and xs its elems. "
+    "Leave out options such as unroll and parallel_iterations.",
+)
 def scan(
     f: Callable[[Structure, Structure], tuple[Structure, Structure]],
     init: Structure,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -18,6 +18,11 @@ _API = "while_loop"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    _API,
+    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper "
+    "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
+)
 def while_loop(
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Structure],
