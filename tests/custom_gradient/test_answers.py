@@ -79,7 +79,6 @@ def test_dicts_inside_are_taken_by_key(gradient, structure):
 KEYWORDS = {
     "expanded": lambda dy: {"b": 5.0 * dy, "x": 3.0 * dy, "a": 7.0 * dy},
     "by_the_parameter": lambda dy: {"options": {"b": 5.0 * dy, "a": 7.0 * dy}, "x": 3.0 * dy},
-    "positions": lambda dy: (3.0 * dy, 7.0 * dy, 5.0 * dy),
     "structure": lambda dy: (3.0 * dy, {"b": 5.0 * dy, "a": 7.0 * dy}),
 }
 
@@ -89,6 +88,54 @@ def test_keywords_of_any_name_have_gradients_by_name(gradient, answer):
     function = cg.custom_gradient(lambda x, **options: (x * options["a"] * options["b"], KEYWORDS[answer]))
     da, db, dx = gradient(lambda a, b, x: function(x, b=b, a=a), [X, Y, X], DY)
     np.testing.assert_allclose((da, db, dx), (7 * DY, 5 * DY, 3 * DY))
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+@pytest.mark.parametrize(
+    "answer", [lambda dy: (dy, dy, dy), lambda dy: [dy, [None, dy]], lambda dy: iter((dy, dy, dy))]
+)
+def test_several_gradients_of_keywords_without_names_are_an_error(decorator, answer):
+    """A tf.function sorts keyword arguments by name, so that the gradients would change places without a word."""
+
+    def value(x, **options):
+        return x * options["scale"] * options["bias"] * options["number"]
+
+    if decorator == "custom_gradient":
+        function, subject = cg.custom_gradient(lambda x, **options: (value(x, **options), answer)), "grad_fn"
+    else:
+        function = cg.custom_vjp(lambda x, **options: (value(x, **options), None), lambda _, dy: answer(dy))
+        subject = "backward '<lambda>'"
+    message = (
+        f"{decorator}: {subject} of '<lambda>' must return the gradients of '**options' in a dict with the keys 'scale', "
+        "'bias', got 3 gradients without names: keyword arguments have no order that TensorFlow keeps. Return the dict "
+        "after the gradients of the other inputs."
+    )
+    for mode in ("eager", "traced"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            MODES[mode](lambda x, y: function(x, scale=y, bias=2.0 * y, number=3), [X, Y], DY)
+
+
+KEYWORDS_WITHOUT_NAMES = {
+    "a single one": (lambda dy: (3.0 * dy, 7.0 * dy), {"a": 2.0}),
+    "a number beside it": (lambda dy: (3.0 * dy, 7.0 * dy, None), {"a": 2.0, "k": 4}),
+    "none": (lambda dy: (3.0 * dy, None, None), {"a": 2.0, "b": 5.0}),
+}
+
+
+@pytest.mark.parametrize("case", KEYWORDS_WITHOUT_NAMES)
+def test_gradients_of_keywords_without_names_are_right_where_they_cannot_change_places(gradient, case):
+    answer, options = KEYWORDS_WITHOUT_NAMES[case]
+    function = cg.custom_gradient(lambda x, **options: (x * options["a"], answer))
+    tensors = [tf.constant([number] * 2, tf.float64) for number in options.values() if isinstance(number, float)]
+
+    def call(x, *tensors):
+        given = iter(tensors)
+        return function(x, **{k: next(given) if isinstance(v, float) else v for k, v in options.items()})
+
+    dx, da, *_ = gradient(call, [X, *tensors], DY)
+    np.testing.assert_allclose(dx, 3 * DY)
+    if case != "none":
+        np.testing.assert_allclose(da, 7 * DY)
 
 
 @pytest.mark.parametrize("keys", [("a", "b"), ("d", "e"), ("d", "k")])

@@ -95,6 +95,62 @@ def test_structures_keywords_integers_and_constants(mode, rng):
     np.testing.assert_allclose(tangents, [22 * t, a * t], rtol=1e-13)
 
 
+@cg.custom_jvp
+def sine_times(x, y):
+    return tf.sin(x) * y
+
+
+@sine_times.defjvp
+def sine_times_jvp(primals, tangents):
+    """Seven times the part of y, so that the gradient is the rule's."""
+    (x, y), (tx, ty) = primals, tangents
+    return sine_times(x, y), tf.cos(x) * tx * y + 7.0 * tf.sin(x) * ty
+
+
+CONSTANTS = {
+    "array": np.array([3.0, -4.0, 5.0]),
+    "number of NumPy": np.float64(3.0),
+    "number": 3.0,
+    "zeros": np.zeros([3]),
+}
+
+
+@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_the_tangent_of_an_array_or_a_number_is_zero(constant, mode, rng):
+    x, dy, t = (tf.constant(random_array(rng, [3])) for _ in range(3))
+    y = CONSTANTS[constant]
+    expected = np.cos(x) * y
+    (dx,) = gradients(mode, lambda x: sine_times(x, y), [x], dy)
+    np.testing.assert_allclose(dx, expected * dy, rtol=1e-13)
+    np.testing.assert_allclose(
+        RUNS[mode](lambda: jvp(lambda x: sine_times(x, y), [x], [t]))(), expected * t, rtol=1e-13
+    )
+    (dy_,) = gradients(mode, lambda z: sine_times(CONSTANTS["array"], z), [x], dy)
+    np.testing.assert_allclose(dy_, 7 * np.sin(CONSTANTS["array"]) * dy, rtol=1e-13)
+
+
+def test_only_floats_and_complex_numbers_have_a_zero_tangent(rng):
+    seen = []
+
+    @cg.custom_jvp
+    def function(x, *constants):
+        return 2.0 * x
+
+    @function.defjvp
+    def rule(primals, tangents):
+        seen.append(tangents[1:])
+        return function(*primals), 2.0 * tangents[0]
+
+    constants = 1.5, 2j, np.float32(3.0), np.ones([2], np.complex64), 1, True, "text", None, np.arange(3)
+    gradients("eager", lambda x: function(x, *constants), [tf.constant(random_array(rng, [3]))], None)
+    number, imaginary, single, array, *others = seen[0]
+    assert (number, imaginary) == (0.0, 0j)
+    assert (single.dtype, single.shape, float(single)) == (tf.float32, [], 0.0)
+    assert (array.dtype, array.shape, array.numpy().tolist()) == (tf.complex64, [2], [0j, 0j])
+    assert others == [None] * 5
+
+
 WEIGHT = tf.Variable(3.0, dtype=tf.float64)
 
 

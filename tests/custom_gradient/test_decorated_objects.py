@@ -130,6 +130,14 @@ def test_a_bound_method_is_pickled_with_its_instance():
         assert gradient(pickle.loads(pickle.dumps(method))) == [7.0, 70.0]
 
 
+def test_a_local_function_is_copied_as_it_is():
+    """It cannot be pickled, but a copy does not need that."""
+    local = cg.custom_gradient(lambda x: (x, lambda dy: 3.0 * dy))
+    with_rule = cg.custom_jvp(lambda x: x)
+    for function in (local, with_rule, cg.recompute_grad(lambda x: x), cg.straight_through(tf.sign)):
+        assert copy.copy(function) is copy.deepcopy(function) is function
+
+
 def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     local = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 3.0 * dy))
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):

@@ -52,6 +52,20 @@ SET_THE_RULE = (
     "tangents)."
 )
 
+WRITE_SCAN = (
+    "Write scan(f, init, xs), in the order of jax.lax.scan: init is the initializer of tf.scan, and xs its elems. Leave out "
+    "options such as unroll and parallel_iterations."
+)
+WRITE_WHILE_LOOP = (
+    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper limit of "
+    "the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants."
+)
+NAME_THE_IMPLICIT_OPTIONS = (
+    "Name the options, such as linear_solve: unlike jax.lax.custom_root, it needs neither an initial guess nor a solver for "
+    "tangents."
+)
+TWO_LISTS = "Pass the values in two lists, gx and x, in the same order."
+
 
 def without(api, name):
     return f"{api}: missing a required argument: {name!r}. Write {api}(fx, gx, x). {USE_THE_DECORATOR}"
@@ -156,6 +170,60 @@ CALLS = {
         lambda: cg.custom_vjp(fwd, fwd, nondiff_argnames="x"),
         f"custom_vjp: nondiff_argnames must be a list of names, got 'x'. {NOT_AS_IN_JAX}",
     ),
+    "scan_with_an_initializer": (
+        lambda: cg.scan(fwd, X, initializer=0.0),
+        f"scan: got an unexpected keyword argument 'initializer'. {WRITE_SCAN}",
+    ),
+    "scan_unrolled": (
+        lambda: cg.scan(fwd, 0.0, X, unroll=2),
+        f"scan: got an unexpected keyword argument 'unroll'. {WRITE_SCAN}",
+    ),
+    "while_loop_without_a_limit": (
+        lambda: cg.while_loop(f, f, X),
+        f"while_loop: missing a required argument: 'maximum_iterations'. {WRITE_WHILE_LOOP}",
+    ),
+    **{
+        f"while_loop_with_{option}": (
+            functools.partial(cg.while_loop, f, f, [X], 9, **{option: True}),
+            f"while_loop: got an unexpected keyword argument {option!r}. {WRITE_WHILE_LOOP}",
+        )
+        for option in ("parallel_iterations", "shape_invariants", "swap_memory")
+    },
+    "recompute_grad_with_a_policy": (
+        lambda: cg.recompute_grad(fwd, policy=None),
+        "recompute_grad: got an unexpected keyword argument 'policy'. Write recompute_grad(f, keep=['name']), or "
+        "keep=lambda op: op.type == 'MatMul', where keep says what the policy of jax.checkpoint does. Bind other arguments, "
+        "such as static ones, with functools.partial.",
+    ),
+    "implicit_root_as_in_jax": (
+        lambda: cg.implicit_root(fwd, X, fwd, fwd),
+        "implicit_root: too many positional arguments. Write implicit_root(residual, solve), where residual(y, *args) and "
+        f"solve(*args) take the same arguments, or @implicit_root(residual) above solve. {NAME_THE_IMPLICIT_OPTIONS}",
+    ),
+    "implicit_fixed_point_as_in_jax": (
+        lambda: cg.implicit_fixed_point(fwd, X, fwd),
+        "implicit_fixed_point: too many positional arguments. Write implicit_fixed_point(f, solve), where f(y, *args) and "
+        f"solve(*args) take the same arguments, or @implicit_fixed_point(f) above solve. {NAME_THE_IMPLICIT_OPTIONS}",
+    ),
+    "implicit_minimum_with_a_start": (
+        lambda: cg.implicit_minimum(fwd, fwd, x0=X),
+        "implicit_minimum: got an unexpected keyword argument 'x0'. Write implicit_minimum(objective, solve), where "
+        "objective(y, *args) and solve(*args) take the same arguments, or @implicit_minimum(objective) above solve. "
+        f"{NAME_THE_IMPLICIT_OPTIONS}",
+    ),
+    "defjvps": (
+        lambda: cg.custom_jvp(fwd).defjvps(lambda t, y, x: t),
+        "custom_jvp: 'fwd' takes one rule for all arguments, unlike the defjvps of JAX. Write @fwd.defjvp above "
+        "rule(primals, tangents), which returns the value and the sum of the parts.",
+    ),
+    "embed_gradient_of_dicts": (
+        lambda: cg.embed_gradient(X, {"a": X}, {"a": X}),
+        f"embed_gradient: gx must be a Tensor or a list of Tensors, got a dict. {TWO_LISTS}",
+    ),
+    "embed_gradient_of_a_dict_and_a_list": (
+        lambda: cg.embed_gradient(X, [X], {"a": X}),
+        f"embed_gradient: x must be a Tensor or a list of Tensors, got a dict. {TWO_LISTS}",
+    ),
     "custom_jvp_of_two_functions": (
         lambda: cg.custom_jvp(f, fwd),
         f"custom_jvp: too many positional arguments. {SET_THE_RULE}",
@@ -225,11 +293,15 @@ def test_a_partial_is_a_backward():
         (cg.custom_gradient, "f saved_orders"),
         (cg.custom_vjp, "forward backward nondiff_argnames materialize_grads saved_orders"),
         (cg.custom_jvp, "f nondiff_argnames saved_orders"),
+        (cg.scan, "f init xs length reverse checkpoint"),
+        (cg.while_loop, "cond body loop_vars maximum_iterations checkpoint"),
+        (cg.recompute_grad, "f keep"),
+        (cg.implicit_root, "residual solve batched linear_solve has_aux check_solution"),
         (cg.embed_gradient, "fx gx x axis fx_gx_manually_stopped name"),
         (cg.compat.tfp_math.custom_gradient, "fx gx x fx_gx_manually_stopped name"),
         (cg.compat.bayesflow.custom_gradient, "fx gx x axis fx_gx_manually_stopped name"),
     ],
-    ids=["custom_gradient", "custom_vjp", "custom_jvp", "embed_gradient", "tfp_math", "bayesflow"],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_signature_that_tools_show_has_the_parameters_and_no_more(function, parameters):
     signature = inspect.signature(function)

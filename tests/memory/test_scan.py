@@ -145,6 +145,89 @@ def test_a_length_without_inputs(mode):
     assert is_none
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("init", [None, (None, 2.0), {"a": None, "b": (2.0, None)}], ids=["all", "tuple", "nested"])
+def test_none_in_the_carry_stays_none(mode, init):
+    def f(carry, x):
+        numbers = [3.0 * leaf for leaf in tf.nest.flatten(carry) if leaf is not None]
+        remaining = iter(numbers)
+        carry = tf.nest.map_structure(lambda leaf: None if leaf is None else next(remaining), carry)
+        return carry, x**2 * (numbers[0] if numbers else 1.0)
+
+    factors = np.array([1.0, 1.0, 1.0] if init is None else [6.0, 18.0, 54.0])
+    structure = []
+
+    @MODES[mode]
+    def run(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            last, ys = cg.scan(f, init, xs)
+        structure.append(tf.nest.map_structure(lambda leaf: None if leaf is None else 0, last))
+        return ys, tape.gradient(ys, xs, output_gradients=tf.constant(DYS[:3, 0]))
+
+    xs = XS[:3, 0]
+    ys, dxs = run(tf.constant(xs))
+    assert structure[0] == tf.nest.map_structure(lambda leaf: None if leaf is None else 0, init)
+    np.testing.assert_allclose(ys, xs**2 * factors, rtol=1e-12)
+    np.testing.assert_allclose(dxs, 2 * xs * factors * DYS[:3, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_python_float_takes_the_dtype_that_the_steps_need(mode):
+    """0.1 in float32 differs from 0.1 in float64 by 1e-9."""
+
+    @MODES[mode]
+    def run(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            (count, total), _ = cg.scan(lambda carry, x: ((carry[0] + 1, carry[1] * x), None), (0, 0.1), xs)
+        return count, total, tape.gradient(total, xs, output_gradients=tf.constant(3.0, tf.float64))
+
+    xs = XS[:3, 0]
+    count, total, dxs = run(tf.constant(xs))
+    assert (count, total.dtype) == (3, tf.float64)
+    np.testing.assert_allclose(total, 0.1 * xs.prod(), rtol=1e-14)
+    np.testing.assert_allclose(dxs, 0.3 * xs.prod() / xs, rtol=1e-14)
+
+
+def test_the_dtype_of_a_python_float_is_found_once_and_only_for_floats():
+    traces = []
+
+    def f(carry, x):
+        traces.append(carry.dtype)
+        return carry + x, None
+
+    xs = {dtype: tf.constant([1.0, 2.0], dtype) for dtype in (tf.float64, tf.bfloat16, tf.float16, tf.float32)}
+    for _ in range(2):
+        for dtype, values in xs.items():
+            assert cg.scan(f, 0.5, values)[0].dtype == dtype
+    assert traces == [tf.float32, tf.float64, tf.float32, tf.bfloat16, tf.float32, tf.float16, tf.float32]
+    for init in (tf.constant(0.5), np.float32(0.5)):  # These have a dtype.
+        with pytest.raises(TypeError, match="has type float64 that does not match type float32"):
+            cg.scan(f, init, xs[tf.float64])
+    with pytest.raises(TypeError, match="has type float64 that does not match type float32"):
+        cg.scan(lambda c, x: ((c[0] + x, c[1] + tf.cast(x, tf.float32)), None), (0.5, 0.5), xs[tf.float64])
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_functions_run_eagerly(records):
+    xs = XS[:5, 0]
+    tf.config.run_functions_eagerly(True)
+    try:
+        with tf.GradientTape() if records else contextlib.nullcontext() as tape:
+            x = tf.Variable(xs)
+            last, ys = cg.scan(lambda carry, x: (carry + x**2, carry), 0.0, x)
+        gradient = tape.gradient([last, ys], x, output_gradients=[np.float64(3.0), DYS[:5, 0]]) if records else None
+    finally:
+        tf.config.run_functions_eagerly(False)
+    sums = np.cumsum(xs**2)
+    np.testing.assert_allclose(last, sums[-1], rtol=1e-12)
+    np.testing.assert_allclose(ys, [0.0, *sums[:-1]], rtol=1e-12)
+    if records:
+        later = np.append(np.cumsum(DYS[4:0:-1, 0])[::-1], 0.0)
+        np.testing.assert_allclose(gradient, 2 * xs * (3.0 + later), rtol=1e-12)
+
+
 def test_composite_carries():
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
@@ -490,8 +573,18 @@ ERRORS = {
         ValueError,
         r"must keep the structure of init, \*, got \(\*, \*\) \(\* is a Tensor\)",
     ),
+    "a Tensor for None": (
+        (lambda c, x: (x, None), None, ONES),
+        ValueError,
+        r"'<lambda>' must keep the structure of init, None, got \* \(\* is a Tensor\)",
+    ),
+    "None for a Tensor": (
+        (lambda c, x: ((None, x), None), (0.0, None), ONES),
+        ValueError,
+        r"'<lambda>' must keep the structure of init, \(\*, None\), got \(None, \*\)",
+    ),
     "dtype": (
-        (lambda c, x: ([tf.cast(c[0], tf.float64)], x), [0.0], ONES),
+        (lambda c, x: ([tf.cast(c[0], tf.float64)], x), [tf.constant(0.0)], ONES),
         TypeError,
         r"must keep the dtype of init\[0\], float32, got float64",
     ),

@@ -139,6 +139,36 @@ def test_vectorized_map_and_jacobians(mode):
     np.testing.assert_allclose(tape.batch_jacobian(ys, xs), expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "around", "map_fn"), [(None, True, False), ("sqrt", True, True), (2, False, True)]
+)
+def test_members_of_a_map_can_have_different_numbers_of_steps(checkpoint, around, map_fn):
+    xs = tf.constant([[1.5, 0.5], [3.0, 0.1], [200.0, 7.0]], tf.float64)
+    dys = tf.constant([[1.0, -10.0], [3.0, 5.0], [-2.0, 7.0]], tf.float64)
+    vectorized = lambda function, elements: tf.vectorized_map(function, elements)  # noqa: E731
+    mapped = (lambda f, x: tf.map_fn(f, x, fn_output_signature=tf.float64)) if map_fn else vectorized
+
+    def run(x):
+        return cg.while_loop(lambda y: tf.reduce_max(y) < 100.0, lambda y: (y * y,), (x,), 9, checkpoint=checkpoint)[0]
+
+    def gradient(function, x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    def gradients(mapped):
+        if around:
+            return gradient(lambda xs: mapped(run, xs), xs, dys)
+        return mapped(lambda pair: gradient(run, *pair), (xs, dys))
+
+    powers = np.array([[16.0], [8.0], [1.0]])  # 1.5**16 = 657, 3**8 = 6561
+    np.testing.assert_allclose(gradients(mapped), dys * powers * xs.numpy() ** (powers - 1), rtol=1e-12)
+    if map_fn:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            gradients(vectorized)
+
+
 @pytest.mark.mode_table(feature="cg.while_loop", mode="tf1")
 def test_a_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
@@ -195,7 +225,7 @@ ERRORS = {
         r"must return one bool, whether there is a next step, got a Tensor of shape \(3,\)\. Reduce it",
     ),
     "dtype": (
-        (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, 1.0), 3),
+        (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, tf.constant(1.0)), 3),
         TypeError,
         r"must keep the dtype of loop_vars\[1\], float32, got float16",
     ),
@@ -208,6 +238,27 @@ def test_errors(case):
     arguments, error, message = ERRORS[case]
     with pytest.raises(error, match=f"while_loop: .*{message}"):
         cg.while_loop(*arguments)
+
+
+def test_a_python_float_takes_the_dtype_that_the_steps_need():
+    x = tf.constant(1.25, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, none = cg.while_loop(lambda y, _: y < 0.2 * x, lambda y, _: (y * x, None), (0.1, None), 50)
+    power = 5  # 0.1 * 1.25**4 = 0.244 < 0.25 < 0.305 = 0.1 * 1.25**5
+    assert none is None
+    np.testing.assert_allclose(y, 0.1 * 1.25**power, rtol=1e-14)
+    expected = 3.0 * 0.1 * power * 1.25 ** (power - 1)
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(3.0, tf.float64)), expected, rtol=1e-14)
+
+
+def test_functions_run_eagerly():
+    tf.config.run_functions_eagerly(True)
+    try:
+        (y,) = cg.while_loop(lambda y: y < 100.0, lambda y: (y * y,), (tf.constant(3.0),), 50)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert y == 6561.0
 
 
 def test_no_iterations_at_all():

@@ -307,6 +307,29 @@ def test_vectorized_map(solver):
         tf.vectorized_map(solve, tf.constant(right * [[1.0], [1.0], [np.nan]]), **options)
 
 
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_around_a_map_over_right_sides_with_a_matrix_in_a_variable(solver, mode):
+    matrix, right = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 7.0]])
+    upstream, variable = np.array([[1.0, -10.0], [2.0, 20.0], [3.0, 0.5]]), tf.Variable(matrix)
+
+    def solve(right):
+        return SOLVERS[solver](lambda u: tf.linalg.matvec(variable, u), right, tol=1e-12)
+
+    @MODES[mode]
+    def run(right):
+        with tf.GradientTape() as tape:
+            tape.watch(right)
+            u = tf.vectorized_map(solve, right)
+        return tape.gradient(u, [right, variable], output_gradients=tf.constant(upstream))
+
+    by_right, by_matrix = run(tf.constant(right))
+    expected = np.linalg.solve(matrix, upstream.T).T
+    np.testing.assert_allclose(by_right, expected, rtol=1e-9)
+    u = np.linalg.solve(matrix, right.T).T
+    np.testing.assert_allclose(by_matrix, -np.einsum("bi,bj->ij", expected, u), rtol=1e-9)
+
+
 @pytest.mark.mode_table(feature="solver", mode="mode")
 @pytest.mark.parametrize(("mode", "solver"), pairs(MODES, SOLVERS))
 def test_a_matrix_that_uses_a_tape(mode, solver):

@@ -1,7 +1,7 @@
 """Converts arguments to what the ops take, with messages that name the arguments."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,12 @@ def is_inexact_array(value: Any) -> bool:
 
 def to_pairs(api: str, gx: Any, x: Any) -> tuple[list[Any], list[Any], list[str]]:
     """Lists of gx and x, and for each pair a suffix for messages: `[0]`, or nothing if there is a single pair."""
+    for name, value in (("gx", gx), ("x", x)):
+        if isinstance(value, Mapping):
+            raise TypeError(
+                f"{api}: {name} must be a Tensor or a list of Tensors, got {text.describe_type(value)}. Pass the "
+                "values in two lists, gx and x, in the same order."
+            )
     gx_is_list, x_is_list = isinstance(gx, _LISTS), isinstance(x, _LISTS)
     if not gx_is_list and not x_is_list:
         return [gx], [x], [""]

@@ -27,8 +27,11 @@ class Argument:
 class Leaves:
     """The flat values of arguments, and their names as a user writes them: `x`, `x[0]`, `options['rate']`."""
 
-    def __init__(self, values: list[Any], find_arguments: Callable[[], list[Argument]]) -> None:
+    def __init__(
+        self, values: list[Any], find_arguments: Callable[[], list[Argument]], has_keywords: bool = False
+    ) -> None:
         self.values = values
+        self.has_keywords = has_keywords
         self._find_arguments = find_arguments
 
     @functools.cached_property
@@ -65,7 +68,9 @@ def flatten_arguments(
     if not kwargs and not constants and (are_eager_tensors(args) or all(isinstance(arg, tf.Tensor) for arg in args)):
         return Leaves(list(args), functools.partial(_arguments, api, function, args, kwargs, constants))
     arguments = _arguments(api, function, args, kwargs, constants)
-    leaves = Leaves([leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments)
+    leaves = Leaves(
+        [leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments, bool(kwargs)
+    )
     _ = leaves.names  # Now, because the caller can change a list or dict before a gradient needs the names.
     return leaves
 

@@ -9,11 +9,14 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import tensorflow as tf
+
 # The type of a function. Deriving it takes long, and only Python code that calls the function needs it: only ops call
-# rules, so rules get an empty type.
+# rules, so rules get an empty type. tf.vectorized_map counts the outputs of functions that other ops call.
 from tensorflow.core.function.polymorphism.function_type import FunctionType
 
 # Traces a Python object by its identity. tf.function would look at the object in its __wrapped__ instead.
+from tensorflow.core.function.trace_type.default_types import Tuple as _TupleType
 from tensorflow.core.function.trace_type.default_types import Weakref as TraceTypeByIdentity
 
 # Tells whether AutoGraph translates the calling code.
@@ -318,7 +321,9 @@ def function_of_definition(definition: Any, called: list[Any], graph: Any = None
             graph = function_def_to_graph(definition, include_library_functions=False)
             for function in called:
                 graph._add_function(function)
-    return AtomicFunction(definition.signature.name, current, FunctionType([]), called, cached_graph=graph)
+    outputs = _TupleType(*(tf.TensorSpec(None, output.type) for output in definition.signature.output_arg))
+    function_type = FunctionType([], return_annotation=outputs)
+    return AtomicFunction(definition.signature.name, current, function_type, called, cached_graph=graph)
 
 
 # The gradient of a batched op can read tensors that TensorFlow did not convert, because the results do not need them.

@@ -16,14 +16,18 @@ class _WrongAnswerError(ValueError):
     """The answer does not have the structure of the arguments. The text continues a sentence about the function."""
 
 
-def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries:
+def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves, names_keywords: bool = False) -> Entries:
     """The entries in the order of the leaves. Without a dict there can be any number, which the caller checks.
 
-    Raises ValueError or TypeError about `subject` if the answer cannot be read.
+    Raises ValueError or TypeError about `subject` if the answer cannot be read; with `names_keywords` also if it has
+    several gradients for `**kwargs` without their names.
     """
     answer = opened(subject, answer)
     if not has_mapping(answer):
-        return tf.nest.flatten(answer)
+        entries = tf.nest.flatten(answer)
+        if arguments.has_keywords and names_keywords:
+            _check_keywords(subject, entries, arguments)
+        return entries
     read = _by_name if isinstance(answer, Mapping) else _by_position
     readings = [lambda: read(answer, arguments.arguments)]
     with_tensors = [a for a in arguments.arguments if _holds_tensors(a.value)] or arguments.arguments
@@ -49,6 +53,20 @@ def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves) -> Entries
     if not found:
         raise ValueError(f"{subject} {errors[0]}")
     return found[0]
+
+
+def _check_keywords(subject: str, entries: Entries, arguments: pytree.Leaves) -> None:
+    last = arguments.arguments[-1] if arguments.arguments else None
+    if last is None or last.star != "**":
+        return
+    keys = [key for key in last.value if _holds_tensors(last.value[key])]
+    num_others = len(arguments.values) - len(tf.nest.flatten(last.value))
+    if len(keys) > 1 and any(entry is not None for entry in entries[num_others:]):
+        raise ValueError(
+            f"{subject} must return the gradients of '**{last.name}' in a dict with the keys {text.quoted(keys)}, got "
+            f"{text.count(len(entries), 'gradient')} without names: keyword arguments have no order that TensorFlow "
+            "keeps. Return the dict after the gradients of the other inputs."
+        )
 
 
 def opened(subject: str, answer: Any) -> Any:

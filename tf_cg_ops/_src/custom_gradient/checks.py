@@ -81,7 +81,8 @@ class GradientChecks:
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         flat = [answer] if type(answer) is EagerTensor else answer
-        if type(flat) in (list, tuple) and len(flat) == len(self.inputs) and all(map(_fits_exactly, flat, self.inputs)):
+        is_flat = type(flat) in (list, tuple) and len(flat) == len(self.inputs) and not self.arguments.has_keywords
+        if is_flat and all(map(_fits_exactly, flat, self.inputs)):
             return list(flat)
         checked: list[Any] = []
         for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self.inputs, strict=True)):
@@ -101,7 +102,7 @@ class GradientChecks:
         elif answer is None and not self.inputs:
             entries = []
         else:
-            entries = answers.flat_entries(self._subject, answer, self.arguments)
+            entries = answers.flat_entries(self._subject, answer, self.arguments, self.wording.names_keywords)
         if self._leaves_out_self(entries):
             entries = [None, *entries]
         if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
@@ -95,8 +95,9 @@ def custom_jvp(
 
         y, dy = rule(primals, tangents, **nondiff)
 
-    - `primals` is a tuple of the arguments, in the order of the signature.
-    - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor and `None` for the rest.
+    - `primals` is a tuple of the arguments, in the order of the signature. The ones in `**kwargs` are sorted by name.
+    - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor, zeros for such arrays and
+      numbers, and `None` for the rest.
     - `dy` has the structure of `y` and must be linear in the tangents. `None` stands for zeros.
     - `nondiff` has the arguments that you name in `nondiff_argnames`. They are not among the primals.
 
@@ -162,6 +163,13 @@ class CustomJvp(CustomGradient):
         self._rule = rule
         return rule
 
+    def defjvps(self, *rules: Any) -> None:
+        """Raises TypeError, because JAX's function of this name takes one rule for each argument."""
+        raise TypeError(
+            f"{_API}: '{text.name_of(self)}' takes one rule for all arguments, unlike the defjvps of JAX. Write "
+            f"@{self._variable}.defjvp above rule(primals, tangents), which returns the value and the sum of the parts."
+        )
+
     def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self._rule is None:
             name = text.name_of(function)
@@ -216,7 +224,9 @@ class _Tangents:
         options = dict(self.nondiff)
         if variables:
             options |= {"variables": list(variables), "variable_tangents": list(variable_tangents)}
-        structured = tf.nest.pack_sequence_as(self.primals, [slices.to_dense(t) for t in tangents])
+        pairs = zip(tf.nest.flatten(self.primals), tangents, strict=True)
+        by_leaf = [_zero_of_constant(primal) if t is None else slices.to_dense(t) for primal, t in pairs]
+        structured = tf.nest.pack_sequence_as(self.primals, by_leaf)
         try:
             answer = self.rule(self.primals, structured, **options)
         except TypeError as error:
@@ -321,6 +331,13 @@ class _Tangents:
                 f"{tangent.shape}."
             )
         return tangent
+
+
+def _zero_of_constant(primal: Any) -> Any:
+    """The tangent of an array or number, which a tf.function could have made a Tensor; None for other values."""
+    if convert.is_inexact_array(primal):
+        return tf.zeros(primal.shape, primal.dtype)
+    return type(primal)(0) if type(primal) in (float, complex) else None
 
 
 def _zeros(tensor: tf.Tensor) -> tf.Tensor | None:

@@ -101,6 +101,7 @@ def custom_vjp(
         gradient_function="backward",
         parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
         binds_arguments=True,
+        names_keywords=True,
         takes_other_upstream=_TAKES_OTHER_UPSTREAM,
     )
 

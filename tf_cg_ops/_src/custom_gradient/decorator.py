@@ -65,6 +65,8 @@ def custom_gradient(
 
     - Return `None` for an argument that has no gradient. You can leave out the last entries if their arguments hold no
       Tensor, such as `training=True`.
+    - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`: TensorFlow does
+      not keep the order of keyword arguments.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
     - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else that does not fit
       is an error.
@@ -241,6 +243,10 @@ class CustomGradient:
     def __tf_tracing_type__(self, context: Any) -> Any:
         """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
+
+    def __copy__(self) -> CustomGradient:
+        """Returns itself, like a function."""
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomGradient:
         """Returns itself, like a function."""

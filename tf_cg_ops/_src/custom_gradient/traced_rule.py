@@ -109,9 +109,8 @@ def trace(
                 _now.spent[order] += _count(rule.function.graph.get_operations())
         return rule
     except Exception as exception:
-        error = f"{type(exception).__name__}: {exception}"
         # The traceback would keep the traced graphs alive.
-        return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
+        return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
 
 
 def _is_cheap(order: int) -> bool:

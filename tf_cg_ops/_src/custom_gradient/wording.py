@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +10,8 @@ import tensorflow as tf
 
 def _not_traced(place: str) -> str:
     return (
-        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. Use "
-        f"TensorFlow operations in {place}."
+        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. "
+        f"{{correct}} {place}."
     )
 
 
@@ -33,6 +34,8 @@ class Wording:
     parameters: str = "*dys"
     # Whether the API binds the first arguments of the user's gradient function with functools.partial.
     binds_arguments: bool = False
+    # Whether the user orders the gradients. TensorFlow does not keep the order of `**kwargs`.
+    names_keywords: bool = False
     takes_no_variables: str = (
         "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
         "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
@@ -64,6 +67,14 @@ class Wording:
         subject = self.subject.replace("{function}", function)
         return f"{self.api}: {sentence.format(**vars(self) | parts | {'function': function, 'subject': subject})}"
 
+    def not_traced_message(self, function: str, exception: Exception) -> str:
+        """The message for a gradient function that raised this exception while it was traced."""
+        error = f"{type(exception).__name__}: {exception}".removesuffix(".")
+        # Such as "Cannot convert a symbolic tf.Tensor to a numpy array" or "'SymbolicTensor' object has no attribute".
+        needs_numbers = re.search("symbolic", error, re.IGNORECASE)
+        correct = "Use TensorFlow operations in" if needs_numbers else "Correct"
+        return self.message(self.not_traced, function, error=error, correct=correct)
+
     def wrong_dtype_error(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> TypeError:
         """The error for a gradient whose dtype is not cast to the dtype of its input."""
         parts = {"expected": expected.name, "got": got.name, "how_to_cast": how_to_cast(got, expected)}
@@ -74,7 +85,7 @@ class Wording:
         return self.message(self.wrong_shape, function, argument=argument, expected=expected, got=got)
 
 
-CUSTOM_GRADIENT = Wording("custom_gradient")
+CUSTOM_GRADIENT = Wording("custom_gradient", names_keywords=True)
 
 
 @functools.cache

@@ -56,8 +56,8 @@ def numpy_function(
 
     Inputs of floating-point or complex numbers are differentiable: Tensors, Variables, arrays and Python numbers, also
     in lists, tuples and dicts. For one such input, `gradients` is one array; for several, a list or tuple in the order
-    of the signature. Tensors of other dtypes reach `f` as arrays, and other values, such as an int or a string,
-    unchanged. Neither has a gradient.
+    of the signature, with the ones of `**kwargs` sorted by name. Tensors of other dtypes reach `f` as arrays, and other
+    values, such as an int or a string, unchanged. Neither has a gradient.
 
     | `output`     | `batched` | value              | gradient with respect to `x`     |
     |--------------|-----------|--------------------|----------------------------------|

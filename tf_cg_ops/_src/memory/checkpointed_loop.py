@@ -19,9 +19,15 @@ from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
+# The dtypes that a Python float can take beside float32. The name of bfloat16 contains float16.
+_OTHER_DTYPES = (tf.float64, tf.bfloat16, tf.float16, tf.complex64, tf.complex128)
 
-def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
-    """The structure with each Variable, array and number as a Tensor; TypeError for any other leaf."""
+
+def to_tensors(api: str, argument: str, structure: Any, remedy: str, float_dtype: tf.DType | None = None) -> Any:
+    """The structure with each Variable, array and number as a Tensor; TypeError for any other leaf.
+
+    `float_dtype` is the dtype of Python floats.
+    """
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
     if dispatch.package_of_keras_tensors(leaves):
@@ -33,13 +39,53 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
         if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
             continue
         try:
-            leaves[i] = tf.convert_to_tensor(leaf)
+            leaves[i] = tf.convert_to_tensor(leaf, float_dtype if type(leaf) is float else None)
         except (TypeError, ValueError) as error:
             name = names[i] if len(names) == len(leaves) else argument
             raise TypeError(
                 f"{api}: {name} must be a Tensor, an array or a number, got {text.describe_type(leaf)}. {remedy}"
             ) from error
     return tf.nest.pack_sequence_as(structure, leaves)
+
+
+def leaves_of(structure: Any) -> list[Any]:
+    """The leaves of a structure without None; the Tensors of a composite are leaves."""
+    return [leaf for leaf in tf.nest.flatten(structure, expand_composites=True) if leaf is not None]
+
+
+def pack(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The structure with these leaves; its Nones stay."""
+    remaining = iter(leaves)
+    old = tf.nest.flatten(structure, expand_composites=True)
+    new = [None if leaf is None else next(remaining) for leaf in old]
+    return tf.nest.pack_sequence_as(structure, new, expand_composites=True)
+
+
+def positions_of_floats(structure: Any) -> list[int]:
+    """The positions of Python floats, which have no dtype of their own."""
+    return [i for i, leaf in enumerate(tf.nest.flatten(structure)) if type(leaf) is float]
+
+
+def make_with_fitting_floats(
+    structure: Any, to_carry: Callable[[tf.DType | None], Any], make: Callable[[Any], Any]
+) -> tuple[Any, tf.DType | None]:
+    """Makes a loop from the carry; returns it, and the dtype of Python floats in the carry.
+
+    As in TensorFlow's operators and in JAX, a float such as `0.0` takes the dtype that it is combined with. Only the
+    step knows that dtype, so this asks the error of a step that starts with float32.
+    """
+    try:
+        return make(to_carry(None)), None
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        message = str(error)
+        dtype = next((dtype for dtype in _OTHER_DTYPES if dtype.name in message), None)
+        if dtype is None or "float32" not in message or not positions_of_floats(structure):
+            raise
+        try:
+            return make(to_carry(dtype)), dtype
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError):
+            pass  # The step needs several dtypes.
+        raise
 
 
 @contextlib.contextmanager
@@ -70,27 +116,29 @@ class Carry:
         self._structure = tf.nest.map_structure(
             lambda leaf: leaf if leaf is None else tf.type_spec_from_value(leaf), structure
         )
-        self.leaves = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure, expand_composites=True)]
-        names = tf.nest.flatten(pytree.paths(argument, structure))
+        self.leaves = [tf.TensorSpec(t.shape, t.dtype) for t in leaves_of(structure)]
+        pairs = zip(pytree.leaf_names(argument, structure), tf.nest.flatten(structure), strict=True)
+        names = [name for name, leaf in pairs if leaf is not None]
         # The Tensors of a composite have no names of their own.
         self._names = names if len(names) == len(self.leaves) else [argument] * len(self.leaves)
 
     def pack(self, leaves: Sequence[tf.Tensor]) -> Any:
         """The structure with these leaves."""
-        return tf.nest.pack_sequence_as(self._structure, list(leaves), expand_composites=True)
+        return pack(self._structure, leaves)
 
     def leaves_of(self, value: Any) -> list[tf.Tensor]:
         """The leaves of the carry that a step returned; an error if it differs from the carry that the step got."""
         try:
             tf.nest.assert_same_structure(self._structure, value, check_types=False, expand_composites=True)
+            if _positions_of_none(self._structure) != _positions_of_none(value):
+                raise ValueError
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{self._api}: '{self._function}' must keep the structure of {self._argument}, "
                 f"{_structure_of(self._structure)}, got {_structure_of(value)} (* is a Tensor). Return the "
                 "same lists, tuples and dicts."
             ) from error
-        new = tf.nest.flatten(value, expand_composites=True)
-        return [self._checked(*triple) for triple in zip(self._names, self.leaves, new, strict=True)]
+        return [self._checked(*triple) for triple in zip(self._names, self.leaves, leaves_of(value), strict=True)]
 
     def _checked(self, name: str, old: tf.TensorSpec, new: Any) -> tf.Tensor:
         if not tf.is_tensor(new):
@@ -109,6 +157,11 @@ class Carry:
         if old.shape.is_fully_defined() and not new.shape.is_fully_defined():
             return tf.ensure_shape(new, old.shape)
         return new
+
+
+def _positions_of_none(structure: Any) -> list[int]:
+    leaves = tf.nest.flatten(structure, expand_composites=True)
+    return [i for i, leaf in enumerate(leaves) if leaf is None]
 
 
 def _structure_of(value: Any) -> str:
@@ -210,7 +263,15 @@ class _TracedLoop:
     def __init__(self) -> None:
         self._calling = threading.local()
         # TensorFlow warns about many traces of functions with the same code; a partial function has no code.
-        self._call = ThreadSafeFunction(tf.function(functools.partial(self._trace), autograph=False))
+        self._function = tf.function(functools.partial(self._trace), autograph=False)
+        self._call = ThreadSafeFunction(self._call_in_graph)
+
+    def _call_in_graph(self, *arguments: Any) -> Any:
+        if not tf.config.functions_run_eagerly():
+            return self._function(*arguments)
+        # The ops of a traced step can only be copied into a graph.
+        tensors = [argument for argument in tf.nest.flatten(arguments) if tf.is_tensor(argument)]
+        return tf_internal.call_trace(self._function.get_concrete_function(*arguments), *tensors)
 
     def _trace(self, *arguments: Any) -> Any:
         return self._calling.run(*arguments)

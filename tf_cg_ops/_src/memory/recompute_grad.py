@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
@@ -29,6 +29,11 @@ def recompute_grad(f: Callable[P, R], *, keep: Keep = ()) -> Callable[P, R]: ...
 @overload
 def recompute_grad(f: None = None, *, keep: Keep = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    "recompute_grad",
+    "Write recompute_grad(f, keep=['name']), or keep=lambda op: op.type == 'MatMul', where keep says what the policy "
+    "of jax.checkpoint does. Bind other arguments, such as static ones, with functools.partial.",
+)
 def recompute_grad(
     f: Callable[..., Structure] | None = None, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = ()
 ) -> Callable[..., Structure]:

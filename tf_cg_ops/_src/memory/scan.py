@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -18,6 +18,11 @@ _API = "scan"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    _API,
+    "Write scan(f, init, xs), in the order of jax.lax.scan: init is the initializer of tf.scan, and xs its elems. "
+    "Leave out options such as unroll and parallel_iterations.",
+)
 def scan(
     f: Callable[[Structure, Structure], tuple[Structure, Structure]],
     init: Structure,
@@ -67,7 +72,8 @@ def scan(
     Args:
       f: `f(carry, x)` returns a pair: the new carry, with the structure, shapes and dtypes of the old one, and an
         output, a structure of Tensors or None.
-      init: The carry before the first step: a structure of Tensors, arrays and numbers.
+      init: The carry before the first step: a structure of Tensors, arrays and numbers, or None. A Python float takes
+        the dtype that the steps need.
       xs: A structure of Tensors with one slice per step along the first dimension, or None.
       length: The number of steps; needed only without `xs`. XLA must know it.
       reverse: Whether to go from the last slice to the first. Each output keeps the position of its slice.
@@ -104,15 +110,25 @@ def scan(
     reverse = convert.to_bool(_API, "reverse", reverse)
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
-    given = init
-    init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
+
+    def to_carry(float_dtype: tf.DType | None = None) -> Any:
+        remedy = "What a step only returns belongs into its output y."
+        return checkpointed_loop.to_tensors(_API, "init", init, remedy, float_dtype)
+
+    carry, floats = to_carry(), checkpointed_loop.positions_of_floats(init)
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    key = "scan", reverse, checkpoint, num_steps, init, xs
+    key = "scan", reverse, checkpoint, num_steps, floats, carry, xs
     f = checkpointed_loop.translated(f)
-    with checkpointed_loop.explain_int_carry(_API, "init", given):
-        loop = traces.find_or_make(_API, f, key, lambda: _Scan(f, init, xs, reverse, checkpoint))
-    return loop(init, xs, num_steps)
+
+    def make() -> tuple[_Scan, tf.DType | None]:
+        return checkpointed_loop.make_with_fitting_floats(
+            init, to_carry, lambda carry: _Scan(f, carry, xs, reverse, checkpoint)
+        )
+
+    with checkpointed_loop.explain_int_carry(_API, "init", init):
+        loop, float_dtype = traces.find_or_make(_API, f, key, make)
+    return loop(carry if float_dtype is None else to_carry(float_dtype), xs, num_steps)
 
 
 class _Scan:
@@ -124,7 +140,8 @@ class _Scan:
         self._structure_of_y: Any = None
 
         def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            value = f(carry.pack(tensors[: len(carry.leaves)]), _replace(xs, tensors[len(carry.leaves) :]))
+            x = checkpointed_loop.pack(xs, tensors[len(carry.leaves) :])
+            value = f(carry.pack(tensors[: len(carry.leaves)]), x)
             if not isinstance(value, tuple) or len(value) != 2:
                 raise TypeError(
                     f"{_API}: '{name}' must return a pair (carry, y), got {text.describe_type(value)}. End it with: "
@@ -138,27 +155,16 @@ class _Scan:
             self._structure_of_y = tf.nest.map_structure(lambda leaf: None if leaf is None else 0, y)
             return [*carry.leaves_of(new_carry), *ys]
 
-        self._loop = Loop(_API, f, step, carry.leaves, _leaves(xs), checkpoint, reverse=reverse)
+        self._loop = Loop(_API, f, step, carry.leaves, checkpointed_loop.leaves_of(xs), checkpoint, reverse=reverse)
 
     def __call__(self, init: Any, xs: Any, num_steps: int | tf.Tensor) -> tuple[Any, Any]:
-        leaves = tf.nest.flatten(init, expand_composites=True)
-        last, ys = self._loop(leaves, _leaves(xs), num_steps)
-        return tf.nest.pack_sequence_as(init, last, expand_composites=True), _replace(self._structure_of_y, ys)
-
-
-def _leaves(structure: Any) -> list[Any]:
-    return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
-
-
-def _replace(structure: Any, tensors: Sequence[tf.Tensor]) -> Any:
-    """The structure with these Tensors as its leaves; its Nones stay."""
-    remaining = iter(tensors)
-    leaves = [None if leaf is None else next(remaining) for leaf in tf.nest.flatten(structure)]
-    return tf.nest.pack_sequence_as(structure, leaves)
+        leaves_of, pack = checkpointed_loop.leaves_of, checkpointed_loop.pack
+        last, ys = self._loop(leaves_of(init), leaves_of(xs), num_steps)
+        return pack(init, last), pack(self._structure_of_y, ys)
 
 
 def _dense_leaves(name: str, structure: Any) -> list[tf.Tensor]:
-    leaves = _leaves(structure)
+    leaves = [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):
             raise TypeError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -18,6 +18,11 @@ _API = "while_loop"
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(
+    _API,
+    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper "
+    "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
+)
 def while_loop(
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Structure],
@@ -49,7 +54,8 @@ def while_loop(
     Args:
       cond: `cond(*loop_vars)` returns one bool: whether there is a next step.
       body: `body(*loop_vars)` returns the new loop variables, with the structure, shapes and dtypes of the old ones.
-      loop_vars: A list or tuple of structures of Tensors, arrays and numbers.
+      loop_vars: A list or tuple of structures of Tensors, arrays and numbers. A Python float takes the dtype that the
+        steps need.
       maximum_iterations: The largest number of steps. XLA must know it.
       checkpoint: `"sqrt"`, `"log"`, the number of steps per segment, or None.
 
@@ -85,16 +91,24 @@ def while_loop(
         raise TypeError(message.format(text.describe(loop_vars)) + "Write (x,) for a single one.")
     if not loop_vars:
         raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
-    given = loop_vars
-    loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
+
+    def to_carry(float_dtype: tf.DType | None = None) -> Any:
+        remedy = "Use scan to collect values of the steps."
+        return checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, remedy, float_dtype)
+
+    carry, floats = to_carry(), checkpointed_loop.positions_of_floats(loop_vars)
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
-    key = "while_loop", cond, checkpoint, num_steps, loop_vars
-    with checkpointed_loop.explain_int_carry(_API, "loop_vars", given):
-        loop = traces.find_or_make(
-            _API, body, key, lambda: _WhileLoop(cond, body, loop_vars, checkpoint), others=[cond]
+    key = "while_loop", cond, checkpoint, num_steps, floats, carry
+
+    def make() -> tuple[_WhileLoop, tf.DType | None]:
+        return checkpointed_loop.make_with_fitting_floats(
+            loop_vars, to_carry, lambda carry: _WhileLoop(cond, body, carry, checkpoint)
         )
-    return loop(cond, loop_vars, num_steps)
+
+    with checkpointed_loop.explain_int_carry(_API, "loop_vars", loop_vars):
+        loop, float_dtype = traces.find_or_make(_API, body, key, make, others=[cond])
+    return loop(cond, carry if float_dtype is None else to_carry(float_dtype), num_steps)
 
 
 class _WhileLoop:
@@ -124,9 +138,9 @@ class _WhileLoop:
         )
 
     def __call__(self, cond: Callable[..., Any], loop_vars: Sequence[Any], num_steps: int | tf.Tensor) -> Any:
-        leaves = tf.nest.flatten(loop_vars, expand_composites=True)
+        leaves = checkpointed_loop.leaves_of(loop_vars)
         last, _ = self._loop([_goes_on(cond, loop_vars), *leaves], [], num_steps)
-        return tf.nest.pack_sequence_as(loop_vars, last[1:], expand_composites=True)
+        return checkpointed_loop.pack(loop_vars, last[1:])
 
 
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:

@@ -8,10 +8,19 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.ready_made.equations import Problem
 from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
+
+
+def _advice(call: str) -> str:
+    function = call.partition("(")[2].partition(",")[0]
+    return (
+        f"Write {call}, where {function}(y, *args) and solve(*args) take the same arguments, or "
+        f"@{call.replace(', solve', '')} above solve. Name the options, such as linear_solve: unlike "
+        "jax.lax.custom_root, it needs neither an initial guess nor a solver for tangents."
+    )
 
 
 @overload
@@ -35,6 +44,7 @@ def implicit_root(
     check_solution: bool | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
 def implicit_root(
     residual: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -144,6 +154,7 @@ def implicit_fixed_point(
     check_solution: bool | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
 def implicit_fixed_point(
     f: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -229,6 +240,7 @@ def implicit_minimum(
     check_solution: bool | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
+@misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
 def implicit_minimum(
     objective: Callable[..., tf.Tensor],
     solve: Callable[..., Structure] | None = None,

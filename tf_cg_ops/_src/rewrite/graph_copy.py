@@ -1,13 +1,14 @@
 """Copies what computes some tensors of a traced graph into the default graph, op by op."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.custom_gradient import inline
+from tf_cg_ops._src.custom_gradient import inline, live_rule
 from tf_cg_ops._src.rewrite import control_flow
 
 # Gets an op and its copied inputs. Returns the new outputs, or None to copy the op as it is.
@@ -144,7 +145,21 @@ class GraphCopy:
                 new_output.set_shape(old_output.shape)
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
+        _keep_exception(op, new)
         return new.outputs
+
+
+def _keep_exception(op: Any, new: Any) -> None:
+    """Makes the copy of an op raise the exception that its user's gradient function raised while it was traced."""
+    rule = live_rule.of(op)
+    if rule is None or rule.exception is None:
+        return
+    exception = rule.exception
+
+    def fail(_: Any) -> Any:
+        raise exception
+
+    live_rule.keep(new, dataclasses.replace(rule, backward=fail, captured=[]))
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
